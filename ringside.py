@@ -1,4 +1,6 @@
-"""Where the commands begin: under a name that is none of our packages', which a folder on PYTHONPATH may hide."""
+"""Where the commands begin: under a name that is none of our packages', which a folder on
+PYTHONPATH may hide.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-if "runners" not in sys.modules:  # at import: loader processes by spawn import the script of a command, but do not run it
+if (
+    "runners" not in sys.modules
+):  # at import: loader processes by spawn import the script of a command, but do not run it
     _spec = PathFinder.find_spec("runners", [str(Path(__file__).resolve().parent)])
     assert _spec is not None and _spec.loader is not None
     sys.modules["runners"] = importlib.util.module_from_spec(_spec)

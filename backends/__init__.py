@@ -1,4 +1,6 @@
-"""Backends: each prepares a model and an optimizer so that gradients are averaged and all ranks take the same step."""
+"""Backends: each prepares a model and an optimizer so that gradients are averaged and all ranks
+take the same step.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +31,32 @@ def backend_class(reference: str) -> type[Backend]:
     """Find the class that a name or ``module:Class`` refers to.
 
     Raises:
-        PlanError: the reference is unknown, cannot be loaded, is not a Backend, or is written for another version of the interface.
+        PlanError: the reference is unknown, cannot be loaded, is not a Backend, or is written for
+            another version of the interface.
     """
     cls = REGISTRY.resolve(reference)
     if not issubclass(cls, Backend):
-        raise PlanError(f"backend '{reference}' is {cls.__name__}, which does not derive from backends.base.Backend")
+        raise PlanError(
+            f"backend '{reference}' is {cls.__name__}, which does not derive from"
+            " backends.base.Backend"
+        )
     version = getattr(cls, "interface_version", None)
     if version != INTERFACE:
         raise PlanError(
-            f"backend '{reference}' ({cls.__name__}) is not written for version {INTERFACE} of the interface: it has "
-            f"interface_version {version}; write it as backends.base.Backend says, and set interface_version = {INTERFACE}"
+            f"backend '{reference}' ({cls.__name__}) is not written for version {INTERFACE} of the"
+            f" interface: it has interface_version {version}; write it as backends.base.Backend"
+            f" says, and set interface_version = {INTERFACE}"
         )
     return cls
 
 
 def make_backend(
-    reference: str, *, transport: str | None, options: Mapping[str, Any], micro_steps: int = 1, arm: str | None = None
+    reference: str,
+    *,
+    transport: str | None,
+    options: Mapping[str, Any],
+    micro_steps: int = 1,
+    arm: str | None = None,
 ) -> Backend:
     """Make a backend with checked options of a plan; it is not connected. Messages name ``arm``.
 
@@ -54,7 +66,11 @@ def make_backend(
 
     def of_others() -> dict[str, str]:
         classes = {name: backend_class(name) for name in REGISTRY.table if name != reference}
-        return {option: f"of backend '{name}'" for name, cls in classes.items() for option in cls.Options.model_fields}
+        return {
+            option: f"of backend '{name}'"
+            for name, cls in classes.items()
+            for option in cls.Options.model_fields
+        }
 
     cls = backend_class(reference)
     source = f"options of arm '{arm}'" if arm else f"options of backend '{reference}'"

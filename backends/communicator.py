@@ -1,4 +1,6 @@
-"""``measurement.communicator`` over ``torch.distributed``, on the transport of its process group."""
+"""``measurement.communicator`` over ``torch.distributed``, on the transport of its process
+group.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,20 @@ REDUCE_OPS: dict[ReduceOp, Any] = {
 
 
 class TorchCommunicator(Communicator):
-    """Calls the function of ``torch.distributed`` of the same name, or its ``_into_tensor``/``_tensor`` form; synchronous.
+    """Calls the function of ``torch.distributed`` of the same name, or its
+    ``_into_tensor``/``_tensor`` form; synchronous.
 
     Only ``isend`` and ``irecv`` do not wait.
     """
 
     library = "torch.distributed"
 
-    def __init__(self, *, ranks: Sequence[int] | None = None, group: Any = None, groups: Groups | None = None) -> None:
-        super().__init__(rank=dist.get_rank(), ranks=ranks if ranks is not None else range(dist.get_world_size()))
+    def __init__(
+        self, *, ranks: Sequence[int] | None = None, group: Any = None, groups: Groups | None = None
+    ) -> None:
+        super().__init__(
+            rank=dist.get_rank(), ranks=ranks if ranks is not None else range(dist.get_world_size())
+        )
         self._group = group
         self._groups = groups or {}
 

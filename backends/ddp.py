@@ -16,7 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from backends.base import MIB, BuildOptimizer, Prepared, Setting
-from backends.remade_optimizer import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_remade, share_attributes, share_hooks
+from backends.remade_optimizer import (
+    STATE_HOOKS,
+    STEP_HOOKS,
+    require_no_hooks,
+    require_remade,
+    share_attributes,
+    share_hooks,
+)
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError, shortened
 from measurement.judging.distances import arithmetic_of
@@ -42,8 +49,8 @@ class DDPOptions(ProcessGroupOptions):
     bucket_cap_mb: float | None = Field(default=None, gt=0)
     """MiB of gradients exchanged at once. PyTorch's default is 25, after a first bucket of 1."""
     first_bucket_mb: float | None = Field(default=None, gt=0)
-    """MiB of the first bucket (``torch.distributed._DEFAULT_FIRST_BUCKET_BYTES``), where ``bucket_cap_mb`` is left out: what is
-    given there holds for the first one, too."""
+    """MiB of the first bucket (``torch.distributed._DEFAULT_FIRST_BUCKET_BYTES``), where
+    ``bucket_cap_mb`` is left out: what is given there holds for the first one, too."""
     gradient_as_bucket_view: bool = False
     """Let gradients be views of the buckets, which saves memory and a copy."""
     static_graph: bool = False
@@ -51,17 +58,20 @@ class DDPOptions(ProcessGroupOptions):
     find_unused_parameters: bool = False
     """Search each step's graph for parameters that get no gradient."""
     broadcast_buffers: bool = True
-    """Send rank 0's buffers (batch-norm statistics) to all ranks before each forward pass. Horovod does not. From PyTorch 2.13 it
-    is given as ``forward_sync_buffers``; before that, false also left out the sending at the start."""
+    """Send rank 0's buffers (batch-norm statistics) to all ranks before each forward pass. Horovod
+    does not. From PyTorch 2.13 it is given as ``forward_sync_buffers``; before that, false also
+    left out the sending at the start."""
     batched_grad_copy: bool = False
     """Copy and divide all gradients of a bucket at once. Since PyTorch 2.12."""
     lazy_bucket_allocation: bool = False
-    """Allocate buckets as their gradients become ready, and free them after backward: less memory. Since PyTorch 2.15."""
+    """Allocate buckets as their gradients become ready, and free them after backward: less memory.
+    Since PyTorch 2.15."""
     bucket_cap_mb_list: list[Annotated[int, Field(gt=0)]] | None = None
-    """MiB of each bucket, in the order in which gradients become ready; replaces ``bucket_cap_mb``. Since PyTorch 2.11."""
+    """MiB of each bucket, in the order in which gradients become ready; replaces ``bucket_cap_mb``.
+    Since PyTorch 2.11."""
     skip_all_reduce_unused_params: bool = False
-    """Leave out the exchange of buckets without a used parameter, with ``find_unused_parameters``. Ranks that use different
-    parameters hang."""
+    """Leave out the exchange of buckets without a used parameter, with ``find_unused_parameters``.
+    Ranks that use different parameters hang."""
     comm_hook: CommHook = "none"
     """Compression of the exchanged gradients, by PyTorch's hooks of these names."""
     powersgd_rank: int = Field(default=1, ge=1)
@@ -69,22 +79,26 @@ class DDPOptions(ProcessGroupOptions):
     powersgd_start_step: int = Field(default=10, ge=2)
     """Steps of plain all_reduce before PowerSGD begins, counted from the model's first."""
     zero_redundancy_optimizer: bool = False
-    """Each rank keeps the optimizer state of a share of the parameters and broadcasts them after the step
-    (``torch.distributed.optim.ZeroRedundancyOptimizer``)."""
+    """Each rank keeps the optimizer state of a share of the parameters and broadcasts them after
+    the step (``torch.distributed.optim.ZeroRedundancyOptimizer``)."""
 
 
 class DDPPrepared(Prepared):
     """DDP's own ``no_sync`` for steps without exchange: autograd hooks run, nothing is sent."""
 
-    def __init__(self, bare: nn.Module, optimizer: Optimizer, *, model: DistributedDataParallel) -> None:
+    def __init__(
+        self, bare: nn.Module, optimizer: Optimizer, *, model: DistributedDataParallel
+    ) -> None:
         super().__init__(bare, optimizer, model=model)
         self._wrapped = model  # ``model`` may become its compiled version
         self._is_after_local = False
 
     def zero_grad(self) -> None:
-        """Set gradients to zeros where DDP looks for unused parameters and the last steps were without exchange.
+        """Set gradients to zeros where DDP looks for unused parameters and the last steps were
+        without exchange.
 
-        DDP counts the parameters of these steps as used, and fails in the next exchange where one has no gradient (torch 2.15).
+        DDP counts the parameters of these steps as used, and fails in the next exchange where one
+        has no gradient (torch 2.15).
         """
         super().zero_grad()
         if self._is_after_local and self._wrapped.find_unused_parameters:
@@ -114,7 +128,9 @@ class ZeroPrepared(DDPPrepared):
 
     @contextmanager
     def local_only(self) -> Iterator[None]:
-        """``no_sync``, and no broadcast of the parameters that each rank has stepped, which the optimizer's step ends with."""
+        """``no_sync``, and no broadcast of the parameters that each rank has stepped, which the
+        optimizer's step ends with.
+        """
         optimizer: Any = self.optimizer
         optimizer._sync_params = lambda: None
         try:
@@ -136,7 +152,8 @@ class ZeroPrepared(DDPPrepared):
 
 
 def zero_redundancy(optimizer: Optimizer) -> Optimizer:
-    """An optimizer like the given one, of the same class and parameter groups, with its state spread over the ranks.
+    """An optimizer like the given one, of the same class and parameter groups, with its state
+    spread over the ranks.
 
     Step hooks run after the ranks have sent each other their parameters, with all parameters.
 
@@ -149,9 +166,14 @@ def zero_redundancy(optimizer: Optimizer) -> Optimizer:
     require_no_hooks(
         optimizer,
         STATE_HOOKS,
-        reason="under zero_redundancy_optimizer it would see one rank's share of the state; leave out the hook or the option",
+        reason=(
+            "under zero_redundancy_optimizer it would see one rank's share of the state; leave out"
+            " the hook or the option"
+        ),
     )
-    sharded = ZeroRedundancyOptimizer(optimizer.param_groups, optimizer_class=type(optimizer), **_accepted_defaults(optimizer))
+    sharded = ZeroRedundancyOptimizer(
+        optimizer.param_groups, optimizer_class=type(optimizer), **_accepted_defaults(optimizer)
+    )
     share_attributes(optimizer, sharded.optim)
     share_hooks(optimizer, sharded, STEP_HOOKS)
     return sharded
@@ -164,7 +186,11 @@ def _accepted_defaults(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def _require_sharded(optimizer: Optimizer) -> None:
-    require_remade(optimizer, "ZeroRedundancyOptimizer", lambda groups: type(optimizer)(groups, **_accepted_defaults(optimizer)))
+    require_remade(
+        optimizer,
+        "ZeroRedundancyOptimizer",
+        lambda groups: type(optimizer)(groups, **_accepted_defaults(optimizer)),
+    )
 
 
 class DDP(TorchDistributed):
@@ -177,33 +203,50 @@ class DDP(TorchDistributed):
     def check(self, *, world_size: int) -> None:
         """Refuse combinations that PyTorch accepts and that then hang."""
         options = self.options
-        if self.transport == "gloo" and options.comm_hook == "powersgd" and (options.bucket_cap_mb or 25) < 100:
+        if (
+            self.transport == "gloo"
+            and options.comm_hook == "powersgd"
+            and (options.bucket_cap_mb or 25) < 100
+        ):
             raise PlanError(
-                f"comm_hook 'powersgd' over gloo deadlocks with two or more buckets (bucket_cap_mb = "
-                f"{options.bucket_cap_mb or 25}); set bucket_cap_mb: 100 or more so that one bucket holds the model"
+                "comm_hook 'powersgd' over gloo deadlocks with two or more buckets (bucket_cap_mb"
+                f" = {options.bucket_cap_mb or 25}); set bucket_cap_mb: 100 or more so that one"
+                " bucket holds the model"
             )
         accepted = inspect.signature(DistributedDataParallel.__init__).parameters
         if unknown := [name for name in self._arguments() if name not in accepted]:
             raise PlanError(
-                f"DDP of PyTorch {torch.__version__} has no {shortened(unknown)}; leave it out, or install a newer PyTorch"
+                f"DDP of PyTorch {torch.__version__} has no {shortened(unknown)}; leave it out, or"
+                " install a newer PyTorch"
             )
         if options.bucket_cap_mb_list and (options.bucket_cap_mb or options.first_bucket_mb):
             raise PlanError(
-                "bucket_cap_mb_list gives the size of every bucket; leave out bucket_cap_mb and first_bucket_mb beside it"
+                "bucket_cap_mb_list gives the size of every bucket; leave out bucket_cap_mb and"
+                " first_bucket_mb beside it"
             )
         if options.first_bucket_mb is not None and options.bucket_cap_mb is not None:
             raise PlanError(
-                f"first_bucket_mb {options.first_bucket_mb:g} beside bucket_cap_mb {options.bucket_cap_mb:g}: DDP gives the first "
-                "bucket the size of the others as soon as that is set; leave one of them out"
+                f"first_bucket_mb {options.first_bucket_mb:g} beside bucket_cap_mb"
+                f" {options.bucket_cap_mb:g}: DDP gives the first bucket the size of the others as"
+                " soon as that is set; leave one of them out"
             )
         if options.static_graph and self.micro_steps > 1:
-            raise PlanError("static_graph and micro_steps > 1 do not work together in PyTorch's DDP (no_sync); drop one")
+            raise PlanError(
+                "static_graph and micro_steps > 1 do not work together in PyTorch's DDP (no_sync);"
+                " drop one"
+            )
 
     def search_space(self, *, has_buffers: bool, several_hosts: bool) -> list[Setting]:
-        """Bucket sizes, views, a static graph where gradients are not accumulated, buffers where there are any; hooks are lossy."""
+        """Bucket sizes, views, a static graph where gradients are not accumulated, buffers where
+        there are any; hooks are lossy.
+        """
         space = [
             Setting(option="bucket_cap_mb", values=(1.0, 5.0, 10.0, None, 50.0, 100.0, 400.0)),
-            Setting(option="first_bucket_mb", values=(0.25, None, 5.0), only_with={"bucket_cap_mb": None}),
+            Setting(
+                option="first_bucket_mb",
+                values=(0.25, None, 5.0),
+                only_with={"bucket_cap_mb": None},
+            ),
             Setting(option="gradient_as_bucket_view", values=(False, True)),
         ]
         if "batched_grad_copy" in inspect.signature(DistributedDataParallel.__init__).parameters:
@@ -217,38 +260,61 @@ class DDP(TorchDistributed):
     def users_code(self) -> list[str]:
         """The wrapper's arguments, and what is set around it."""
         options = self.options
-        arguments = ", ".join(["model", *(f"{name}={value!r}" for name, value in self._arguments().items())])
+        arguments = ", ".join(
+            ["model", *(f"{name}={value!r}" for name, value in self._arguments().items())]
+        )
         first = options.first_bucket_mb
         hook = f"model.register_comm_hook(None, default_hooks.{options.comm_hook}_compress_hook)"
         return [
-            *([] if first is None else [f"torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = {int(first * MIB)}"]),
+            *(
+                []
+                if first is None
+                else [f"torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = {int(first * MIB)}"]
+            ),
             f"model = DistributedDataParallel({arguments})",
             *([hook] if options.comm_hook in ("fp16", "bf16") else []),
         ]
 
-    def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
+    def check_model(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        missing: Sequence[str],
+        sparse: Sequence[str],
+    ) -> list[str]:
         """DDP waits for every gradient, unless an option makes it look for missing ones."""
         options = self.options
         tensors = [*model.named_parameters(), *model.named_buffers()]
         left_out = getattr(model, "_ddp_params_and_buffers_to_ignore", ())
-        self.require_sent([(name, tensor) for name, tensor in tensors if name not in left_out], library="DDP")
+        self.require_sent(
+            [(name, tensor) for name, tensor in tensors if name not in left_out], library="DDP"
+        )
         if options.zero_redundancy_optimizer:
             _require_sharded(optimizer)
         if missing and not (options.find_unused_parameters or options.static_graph):
             raise PlanError(
-                f"DDP waits for the gradients of all parameters, and {shortened(missing)} got none from a batch; give the "
-                "arm options: {find_unused_parameters: true}, or set requires_grad = False on what is never trained"
+                f"DDP waits for the gradients of all parameters, and {shortened(missing)} got none"
+                " from a batch; give the arm options: {find_unused_parameters: true}, or set"
+                " requires_grad = False on what is never trained"
             )
         if sparse and (options.comm_hook != "none" or self.transport == "mpi"):
-            what = f"comm_hook '{options.comm_hook}'" if options.comm_hook != "none" else "transport 'mpi'"
+            what = (
+                f"comm_hook '{options.comm_hook}'"
+                if options.comm_hook != "none"
+                else "transport 'mpi'"
+            )
             raise PlanError(
-                f"DDP exchanges sparse gradients ({shortened(sparse)}) over gloo or nccl without comm_hook only, not with {what}; "
-                "change the arm, or build the embedding with sparse=False"
+                f"DDP exchanges sparse gradients ({shortened(sparse)}) over gloo or nccl without"
+                f" comm_hook only, not with {what}; change the arm, or build the embedding with"
+                " sparse=False"
             )
         return []
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
-        """Wrap the model; its constructor broadcasts rank 0's parameters and buffers. Collective."""
+        """Wrap the model; its constructor broadcasts rank 0's parameters and buffers.
+        Collective.
+        """
         arguments = self._arguments()
         if self._device.type == "cuda":
             arguments["device_ids"] = [self._device.index]
@@ -265,11 +331,21 @@ class DDP(TorchDistributed):
         return DDPPrepared(model, optimizer, model=wrapped)
 
     def _arguments(self) -> dict[str, Any]:
-        """Arguments of the wrapper's constructor besides model and device; those left out have PyTorch's default."""
+        """Arguments of the wrapper's constructor besides model and device; those left out have
+        PyTorch's default.
+        """
         arguments = self.options.model_dump(exclude=NOT_THE_CONSTRUCTORS, exclude_defaults=True)
-        if not self.options.broadcast_buffers:  # deprecated from PyTorch 2.13 in favour of forward_sync_buffers
+        if (
+            not self.options.broadcast_buffers
+        ):  # deprecated from PyTorch 2.13 in favour of forward_sync_buffers
             accepted = inspect.signature(DistributedDataParallel.__init__).parameters
-            arguments["forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers"] = False
+            arguments[
+                (
+                    "forward_sync_buffers"
+                    if "forward_sync_buffers" in accepted
+                    else "broadcast_buffers"
+                )
+            ] = False
         return arguments
 
     def _add_comm_hook(self, wrapped: DistributedDataParallel) -> None:
@@ -294,10 +370,15 @@ class DDP(TorchDistributed):
 
     def describe(self) -> dict[str, Any]:
         """Facts of the process group, and the bucket sizes of the last wrapped model."""
-        return super().describe() | (_bucket_sizes(self._wrapped) if self._wrapped is not None else {})
+        return super().describe() | (
+            _bucket_sizes(self._wrapped) if self._wrapped is not None else {}
+        )
 
     def teardown(self) -> None:
-        """Release the wrapper before its process group, which Gloo needs to end cleanly. Collective."""
+        """Release the wrapper before its process group, which Gloo needs to end cleanly.
+
+        Collective.
+        """
         self._wrapped = None
         super().teardown()
 
@@ -309,11 +390,15 @@ class DDP(TorchDistributed):
     @property
     def gradient_tolerance(self) -> float:
         """The tolerance of the dtype in which gradients are exchanged."""
-        return arithmetic_of({"fp16": "float16", "bf16": "bfloat16"}.get(self.options.comm_hook, "float32")).gradient
+        return arithmetic_of(
+            {"fp16": "float16", "bf16": "bfloat16"}.get(self.options.comm_hook, "float32")
+        ).gradient
 
 
 def _bucket_sizes(wrapped: DistributedDataParallel) -> dict[str, Any]:
-    """The buckets in force: those rebuilt in gradient-ready order after the first step, where that has happened."""
+    """The buckets in force: those rebuilt in gradient-ready order after the first step, where that
+    has happened.
+    """
     data = wrapped._get_ddp_logging_data()
     sizes = str(data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or "")
     return {

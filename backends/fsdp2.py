@@ -1,8 +1,10 @@
-"""Sharded data parallelism: ``torch.distributed.fsdp.fully_shard`` (FSDP2) over NCCL, Gloo or MPI, and ``replicate`` beside it.
+"""Sharded data parallelism: ``torch.distributed.fsdp.fully_shard`` (FSDP2) over NCCL, Gloo or MPI,
+and ``replicate`` beside it.
 
-Each rank keeps its share of parameters, gradients and optimizer state. Parameters are gathered for each forward and backward pass,
-gradients are reduced and scattered. So no step is possible without communication, and there are no local steps. ``replicate`` is
-the same with a whole copy on each rank: gradients are reduced unit by unit, and stay whole.
+Each rank keeps its share of parameters, gradients and optimizer state. Parameters are gathered for
+each forward and backward pass, gradients are reduced and scattered. So no step is possible without
+communication, and there are no local steps. ``replicate`` is the same with a whole copy on each
+rank: gradients are reduced unit by unit, and stay whole.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ class ReplicateOptions(ProcessGroupOptions):
     """Named as in ``replicate`` and ``MixedPrecisionPolicy``; None leaves PyTorch's default."""
 
     module_classes: list[str] | None = None
-    """Classes whose instances are exchanged one at a time, by name. None: the elements of each outermost ``nn.ModuleList`` and
-    ``nn.Sequential``. An empty list: the whole model at once."""
+    """Classes whose instances are exchanged one at a time, by name. None: the elements of each
+    outermost ``nn.ModuleList`` and ``nn.Sequential``. An empty list: the whole model at once."""
     param_dtype: Dtype | None = None
     """Type of the gathered parameters, in which forward and backward passes compute."""
     reduce_dtype: Dtype | None = None
@@ -49,11 +51,14 @@ class FSDP2Options(ReplicateOptions):
     """Named as in ``fully_shard``."""
 
     reshard_after_forward: bool | int | None = None
-    """Whether parameters are freed after the forward pass and gathered again. An integer: spread over so many ranks meanwhile."""
+    """Whether parameters are freed after the forward pass and gathered again. An integer: spread
+    over so many ranks meanwhile."""
     replicas: int = Field(default=1, ge=1)
-    """Copies of the model, each sharded over as many ranks (a mesh of two dimensions, HSDP); it divides the number of ranks."""
+    """Copies of the model, each sharded over as many ranks (a mesh of two dimensions, HSDP); it
+    divides the number of ranks."""
     prefetch: int | None = Field(default=None, ge=1)
-    """Units that are gathered ahead (``set_modules_to_forward_prefetch`` and ``..._backward_prefetch``); it takes their memory."""
+    """Units that are gathered ahead (``set_modules_to_forward_prefetch`` and
+    ``..._backward_prefetch``); it takes their memory."""
 
 
 class FSDP2Prepared(Prepared):
@@ -83,14 +88,20 @@ class FSDP2Prepared(Prepared):
         """Gathered from all ranks. Collective."""
         state = self.optimizer.state_dict()
         whole = {
-            number: {name: _full(value) if isinstance(value, Tensor) else value for name, value in state_of_one.items()}
+            number: {
+                name: _full(value) if isinstance(value, Tensor) else value
+                for name, value in state_of_one.items()
+            }
             for number, state_of_one in state["state"].items()
         }
         return {**state, "state": whole}
 
 
 class Replicate(TorchDistributed):
-    """``replicate`` on each unit and on the whole model, PyTorch's successor of DDP. Buffers are sent only once."""
+    """``replicate`` on each unit and on the whole model, PyTorch's successor of DDP.
+
+    Buffers are sent only once.
+    """
 
     Options = ReplicateOptions
     options: ReplicateOptions
@@ -103,32 +114,50 @@ class Replicate(TorchDistributed):
         from torch.distributed._composable.replicate_with_fsdp import replicate
 
         if "mesh" not in inspect.signature(replicate).parameters:
-            raise PlanError(f"PyTorch {torch.__version__} has a different replicate over FSDP2; use 'ddp', or install 2.15")
+            raise PlanError(
+                f"PyTorch {torch.__version__} has a different replicate over FSDP2; use 'ddp', or"
+                " install 2.15"
+            )
 
-    def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
-        """Parameters are cut along their first dimension, those of a unit together; gradients are reduced as dense tensors."""
+    def check_model(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        missing: Sequence[str],
+        sparse: Sequence[str],
+    ) -> list[str]:
+        """Parameters are cut along their first dimension, those of a unit together; gradients are
+        reduced as dense tensors.
+        """
         self.require_sent(state_tensors(model).items(), library=self.function)
         _require_one_dtype(model, self.options.module_classes, function=self.function)
         for name, parameter in model.named_parameters():
             reason = _unsharded_reason(parameter)
             if reason:
-                raise PlanError(f"{self.function} takes no {reason}, as '{name}' is; change it, or leave this arm out")
+                raise PlanError(
+                    f"{self.function} takes no {reason}, as '{name}' is; change it, or leave this"
+                    " arm out"
+                )
         if sparse:
             raise PlanError(
-                f"{self.function} reduces dense gradients, and those of {shortened(sparse)} are sparse; build the embedding with "
-                "sparse=False, or leave this arm out"
+                f"{self.function} reduces dense gradients, and those of {shortened(sparse)} are"
+                " sparse; build the embedding with sparse=False, or leave this arm out"
             )
         return []
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
-        """Send rank 0's parameters and buffers to all ranks, wrap the model, then build the optimizer. Collective.
+        """Send rank 0's parameters and buffers to all ranks, wrap the model, then build the
+        optimizer. Collective.
 
         Raises:
             PlanError: a parameter has hooks, which would be lost when the parameter is replaced.
         """
         _require_no_parameter_hooks(model, function=self.function)
         for tensor in state_tensors(model).values():
-            sent = tensor.contiguous()  # Gloo sends the wrong memory of a tensor with gaps (torch 2.15)
+            sent = (
+                tensor.contiguous()
+            )  # Gloo sends the wrong memory of a tensor with gaps (torch 2.15)
             dist.broadcast(sent, src=0)
             if sent is not tensor:
                 tensor.copy_(sent)
@@ -147,8 +176,12 @@ class Replicate(TorchDistributed):
         return partial(replicate, mesh=mesh, mp_policy=self._mixed_precision())
 
     def _mixed_precision(self) -> MixedPrecisionPolicy:
-        names = {option: getattr(self.options, option) for option in ("param_dtype", "reduce_dtype")}
-        dtypes = {option: getattr(torch, name) for option, name in names.items() if name is not None}
+        names = {
+            option: getattr(self.options, option) for option in ("param_dtype", "reduce_dtype")
+        }
+        dtypes = {
+            option: getattr(torch, name) for option, name in names.items() if name is not None
+        }
         return MixedPrecisionPolicy(**dtypes, cast_forward_inputs=self.options.cast_forward_inputs)
 
     def describe(self) -> dict[str, Any]:
@@ -158,7 +191,10 @@ class Replicate(TorchDistributed):
     @property
     def gradient_tolerance(self) -> float:
         """The tolerance of the coarser of both dtypes."""
-        return max(arithmetic_of(dtype or "float32").gradient for dtype in (self.options.param_dtype, self.options.reduce_dtype))
+        return max(
+            arithmetic_of(dtype or "float32").gradient
+            for dtype in (self.options.param_dtype, self.options.reduce_dtype)
+        )
 
 
 class FSDP2(Replicate):
@@ -171,17 +207,24 @@ class FSDP2(Replicate):
     def check(self, *, world_size: int) -> None:
         """Require that all copies have equally many ranks."""
         if world_size % self.options.replicas:
-            raise PlanError(f"replicas is {self.options.replicas}, which does not divide {world_size} ranks; give one that does")
+            raise PlanError(
+                f"replicas is {self.options.replicas}, which does not divide {world_size} ranks;"
+                " give one that does"
+            )
 
     def search_space(self, *, has_buffers: bool, several_hosts: bool) -> list[Setting]:
-        """Whether parameters stay gathered until the backward pass, and how many units are gathered ahead."""
+        """Whether parameters stay gathered until the backward pass, and how many units are gathered
+        ahead.
+        """
         freed = Setting(option="reshard_after_forward", values=(None, False))
         return [freed, Setting(option="prefetch", values=(None, 1, 2))]
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """As ``Replicate``, and set the units that each gathers ahead. Collective."""
         prepared, ahead = super().prepare(model, build_optimizer), self.options.prefetch
-        units: list[Any] = [unit for unit in model.modules() if isinstance(unit, FSDPModule)] if ahead else []
+        units: list[Any] = (
+            [unit for unit in model.modules() if isinstance(unit, FSDPModule)] if ahead else []
+        )
         for number, unit in enumerate(units):
             unit.set_modules_to_forward_prefetch(units[number + 1 :][:ahead])
             unit.set_modules_to_backward_prefetch(units[:number][::-1][:ahead])
@@ -190,10 +233,16 @@ class FSDP2(Replicate):
     def wrapper(self) -> Callable[[nn.Module], Any]:
         """``fully_shard`` over all ranks, or over those of each copy. Collective."""
         ranks, copies = dist.get_world_size(), self.options.replicas
-        shape, names = ((copies, ranks // copies), ("replicate", "shard")) if copies > 1 else ((ranks,), ("shard",))
+        shape, names = (
+            ((copies, ranks // copies), ("replicate", "shard"))
+            if copies > 1
+            else ((ranks,), ("shard",))
+        )
         mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=names)
         reshard = self.options.reshard_after_forward
-        return partial(fully_shard, mesh=mesh, mp_policy=self._mixed_precision(), reshard_after_forward=reshard)
+        return partial(
+            fully_shard, mesh=mesh, mp_policy=self._mixed_precision(), reshard_after_forward=reshard
+        )
 
 
 def _require_one_dtype(model: nn.Module, class_names: list[str] | None, *, function: str) -> None:
@@ -205,10 +254,14 @@ def _require_one_dtype(model: nn.Module, class_names: list[str] | None, *, funct
             if parameter.requires_grad and parameter not in seen
         }
         if len(names_by_dtype) > 1:
-            dtypes = " and ".join(f"'{name}' in {str(dtype).removeprefix('torch.')}" for dtype, name in names_by_dtype.items())
+            dtypes = " and ".join(
+                f"'{name}' in {str(dtype).removeprefix('torch.')}"
+                for dtype, name in names_by_dtype.items()
+            )
             raise PlanError(
-                f"{function} takes parameters of one dtype in a unit, and {type(unit).__name__} has {dtypes}; convert them, name "
-                "units by the option module_classes, or leave this arm out"
+                f"{function} takes parameters of one dtype in a unit, and {type(unit).__name__} has"
+                f" {dtypes}; convert them, name units by the option module_classes, or leave this"
+                " arm out"
             )
         seen.update(unit.parameters())
 
@@ -218,22 +271,33 @@ def _unsharded_reason(parameter: Tensor) -> str | None:
         return "parameter without dimensions (one of shape [1] it does)"
     if not parameter.numel():
         return "empty parameter"
-    return None if parameter.is_contiguous() else "non-contiguous parameter (channels_last, a transposed view)"
+    return (
+        None
+        if parameter.is_contiguous()
+        else "non-contiguous parameter (channels_last, a transposed view)"
+    )
 
 
 def _require_no_parameter_hooks(model: nn.Module, *, function: str) -> None:
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise PlanError(
-                f"parameter '{name}' has a gradient hook, and {function} replaces the parameter by one without; register a hook "
-                "on the module or the optimizer instead, or use 'ddp'"
+                f"parameter '{name}' has a gradient hook, and {function} replaces the parameter by"
+                " one without; register a hook on the module or the optimizer instead, or use"
+                " 'ddp'"
             )
 
 
 def sharding_units(model: nn.Module, class_names: list[str] | None) -> Iterator[nn.Module]:
-    """The modules that are gathered one at a time, inner ones first; see ``FSDP2Options.module_classes``."""
+    """The modules that are gathered one at a time, inner ones first; see
+    ``FSDP2Options.module_classes``.
+    """
     if class_names is not None:
-        units = [module for module in model.modules() if type(module).__name__ in class_names and module is not model]
+        units = [
+            module
+            for module in model.modules()
+            if type(module).__name__ in class_names and module is not model
+        ]
         yield from reversed(units)
         return
     yield from _elements(model)
@@ -242,7 +306,9 @@ def sharding_units(model: nn.Module, class_names: list[str] | None) -> Iterator[
 def _elements(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
         if isinstance(child, nn.ModuleList | nn.Sequential):
-            yield from (element for element in child.children() if any(True for _ in element.parameters()))
+            yield from (
+                element for element in child.children() if any(True for _ in element.parameters())
+            )
         else:
             yield from _elements(child)
 

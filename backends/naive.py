@@ -1,7 +1,9 @@
-"""Data parallelism as the tutorials write it by hand: one ``all_reduce`` for each parameter, after backward.
+"""Data parallelism as the tutorials write it by hand: one ``all_reduce`` for each parameter, after
+backward.
 
-The value of DDP and Horovod is their gain over this: it has no buckets, no fusion, no overlap with backward.
-Source: S. Arnold, "Writing Distributed Applications with PyTorch" (``average_gradients``).
+The value of DDP and Horovod is their gain over this: it has no buckets, no fusion, no overlap with
+backward. Source: S. Arnold, "Writing Distributed Applications with PyTorch"
+(``average_gradients``).
 """
 
 from __future__ import annotations
@@ -33,11 +35,25 @@ class NaivePrepared(Prepared):
 class Naive(TorchDistributed):
     """``sync_hyperparameters`` once and ``sync_gradients`` before each step."""
 
-    def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
-        """Tensors are sent and received in their memory layout; gradients are reduced one by one."""
+    def check_model(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        missing: Sequence[str],
+        sparse: Sequence[str],
+    ) -> list[str]:
+        """Tensors are sent and received in their memory layout; gradients are reduced one by
+        one.
+        """
         require_sent(state_tensors(model).items(), library="send()", dtypes=None)
         if self.transport != "mpi":
-            require_reduced(model, library=f"all_reduce() over {self.transport}", dtypes=GLOO, remedy="convert the parameter")
+            require_reduced(
+                model,
+                library=f"all_reduce() over {self.transport}",
+                dtypes=GLOO,
+                remedy="convert the parameter",
+            )
         return []
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
@@ -63,7 +79,8 @@ def sync_hyperparameters(model: nn.Module) -> None:
 def sync_gradients(model: nn.Module) -> None:
     """Every gradient becomes the mean of all ranks' gradients. Collective.
 
-    A parameter without gradient counts as zero, as in Horovod: a rank must not wait for an exchange that others skip.
+    A parameter without gradient counts as zero, as in Horovod: a rank must not wait for an exchange
+    that others skip.
     """
     for parameter in model.parameters():
         if parameter.requires_grad:

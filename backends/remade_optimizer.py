@@ -1,6 +1,8 @@
-"""For libraries that rebuild the workload's optimizer from its parameter groups, for any constructor.
+"""For libraries that rebuild the workload's optimizer from its parameter groups, for any
+constructor.
 
-Such a library silently drops hooks and attributes, such as a schedule or an average of the weights. They are shared here.
+Such a library silently drops hooks and attributes, such as a schedule or an average of the weights.
+They are shared here.
 """
 
 from __future__ import annotations
@@ -20,29 +22,39 @@ STATE_HOOKS = (
     "_optimizer_load_state_dict_pre_hooks",
     "_optimizer_load_state_dict_post_hooks",
 )
-"""Attributes of ``torch.optim.Optimizer`` that hold the hooks, by the number that a handle removes them by."""
+"""Attributes of ``torch.optim.Optimizer`` that hold the hooks, by the number that a handle removes
+them by."""
 
 
 def share_hooks(optimizer: Optimizer, other: Optimizer, tables: tuple[str, ...]) -> None:
-    """Have ``other`` run ``optimizer``'s hooks, also those registered later; its own are dropped. Not collective."""
+    """Have ``other`` run ``optimizer``'s hooks, also those registered later; its own are dropped.
+
+    Not collective.
+    """
     for table in tables:
         setattr(other, table, getattr(optimizer, table))
 
 
 def share_attributes(optimizer: Optimizer, other: Optimizer) -> None:
-    """Copy to ``other`` the attributes of ``optimizer``: arguments of its constructor, ``defaults``. Not collective.
+    """Copy to ``other`` the attributes of ``optimizer``: arguments of its constructor,
+    ``defaults``. Not collective.
 
-    Parameter groups, state and hooks stay, and so does ``step``, which a learning-rate scheduler replaces to see its calls.
+    Parameter groups, state and hooks stay, and so does ``step``, which a learning-rate scheduler
+    replaces to see its calls.
     """
     excluded = {"param_groups", "state", "step", *STEP_HOOKS, *STATE_HOOKS}
-    vars(other).update({name: value for name, value in vars(optimizer).items() if name not in excluded})
+    vars(other).update(
+        {name: value for name, value in vars(optimizer).items() if name not in excluded}
+    )
 
 
 def without_constructor(optimizer: Optimizer) -> Any:
-    """An object for libraries that make a subclass of its class and call it with its parameter groups.
+    """An object for libraries that make a subclass of its class and call it with its parameter
+    groups.
 
-    The constructor of the workload's own class is not called again: it may need more than parameter groups, such as a learning
-    rate without default or an optimizer to wrap. ``share_attributes`` then copies what it made.
+    The constructor of the workload's own class is not called again: it may need more than parameter
+    groups, such as a learning rate without default or an optimizer to wrap. ``share_attributes``
+    then copies what it made.
     """
 
     def construct(self: Any, params: Any) -> None:
@@ -54,32 +66,43 @@ def without_constructor(optimizer: Optimizer) -> Any:
     return copy
 
 
-def require_remade(optimizer: Optimizer, library: str, make: Callable[[list[dict[str, Any]]], object]) -> None:
-    """Refuse an optimizer that a library cannot rebuild, by trying it: the new one has only the methods of its class.
+def require_remade(
+    optimizer: Optimizer, library: str, make: Callable[[list[dict[str, Any]]], object]
+) -> None:
+    """Refuse an optimizer that a library cannot rebuild, by trying it: the new one has only the
+    methods of its class.
 
     ``make`` makes another optimizer from parameter groups, as the library does.
 
     Raises:
-        PlanError: a method that was replaced on the object; or its class, and why no other can be made.
+        PlanError: a method that was replaced on the object; or its class, and why no other can be
+            made.
     """
     for name, value in vars(optimizer).items():
-        if callable(value) and hasattr(type(optimizer), name) and not hasattr(value, "_wrapped_by_lr_sched"):
+        if (
+            callable(value)
+            and hasattr(type(optimizer), name)
+            and not hasattr(value, "_wrapped_by_lr_sched")
+        ):
             raise PlanError(
-                f"the optimizer's method '{name}' was replaced on the object, and {library} would go on with that of its class "
-                f"'{type(optimizer).__name__}'; override it in a class of your own, or register a hook"
+                f"the optimizer's method '{name}' was replaced on the object, and {library} would"
+                f" go on with that of its class '{type(optimizer).__name__}'; override it in a"
+                " class of your own, or register a hook"
             )
     try:
         make([dict(group) for group in optimizer.param_groups])
     except Exception as error:
         raise PlanError(
-            f"{library} rebuilds the optimizer from its parameter groups, which optimizer class '{type(optimizer).__name__}' "
-            f"does not allow ({type(error).__name__}: {error}); give its constructor defaults, as torch.optim's have, or leave "
-            "this arm out"
+            f"{library} rebuilds the optimizer from its parameter groups, which optimizer class"
+            f" '{type(optimizer).__name__}' does not allow ({type(error).__name__}: {error}); give"
+            " its constructor defaults, as torch.optim's have, or leave this arm out"
         ) from error
 
 
 def constructor_needs(optimizer: Optimizer) -> str | None:
-    """Why the class cannot be called with parameter groups alone; None: by its signature, it can."""
+    """Why the class cannot be called with parameter groups alone; None: by its signature, it
+    can.
+    """
     try:
         inspect.signature(type(optimizer)).bind(optimizer.param_groups)
     except TypeError as error:
@@ -88,7 +111,9 @@ def constructor_needs(optimizer: Optimizer) -> str | None:
 
 
 def require_no_hooks(optimizer: Optimizer, tables: tuple[str, ...], *, reason: str) -> None:
-    """Refuse an optimizer that has hooks in ``tables``. ``reason``: why they cannot run as without the library, and what to do.
+    """Refuse an optimizer that has hooks in ``tables``.
+
+    ``reason``: why they cannot run as without the library, and what to do.
 
     Raises:
         PlanError: with the kind of hook.

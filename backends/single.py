@@ -1,4 +1,6 @@
-"""One process: without any wrapper, which shows a step's cost without exchange, or with ``nn.DataParallel``."""
+"""One process: without any wrapper, which shows a step's cost without exchange, or with
+``nn.DataParallel``.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Single(Backend):
     def check(self, *, world_size: int) -> None:
         """One rank only."""
         if world_size != 1:
-            raise PlanError(f"backend 'single' is one process, not {world_size}; set world_size: 1 or use 'ddp'")
+            raise PlanError(
+                f"backend 'single' is one process, not {world_size}; set world_size: 1 or use 'ddp'"
+            )
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """Nothing to connect."""
@@ -52,7 +56,8 @@ class Single(Backend):
 
 
 class Floor(Single):
-    """The no-op backend: ``Single`` on as many ranks as the other arms, each with batches of its own.
+    """The no-op backend: ``Single`` on as many ranks as the other arms, each with batches of its
+    own.
 
     Ringside adds it to a comparison by itself, as arm ``floor``.
     """
@@ -68,10 +73,11 @@ class ScriptBackend(Single):
 
 
 class DataParallel(Single):
-    """``nn.DataParallel``: one process that splits the global batch of a plan's ranks over all visible GPUs.
+    """``nn.DataParallel``: one process that splits the global batch of a plan's ranks over all
+    visible GPUs.
 
-    One Python thread for each GPU scatters the batches and gathers the gradients. PyTorch advises DDP instead; this arm shows by
-    how much.
+    One Python thread for each GPU scatters the batches and gathers the gradients. PyTorch advises
+    DDP instead; this arm shows by how much.
     """
 
     takes_all_ranks_batches = True
@@ -80,25 +86,33 @@ class DataParallel(Single):
         """One process only."""
         if world_size != 1:
             raise PlanError(
-                f"backend 'dp' is one process for all GPUs, not {world_size}; set world_size: 1 (CUDA_VISIBLE_DEVICES says which "
-                "GPUs), or use 'ddp'"
+                f"backend 'dp' is one process for all GPUs, not {world_size}; set world_size: 1"
+                " (CUDA_VISIBLE_DEVICES says which GPUs), or use 'ddp'"
             )
 
     def check_device(self, kind: str) -> None:
         """Refuse the CPU."""
         if kind != "cuda":
             raise PlanError(
-                "backend 'dp' (nn.DataParallel) shares a batch out among the GPUs of one process, and this run is on the CPU; "
-                "use 'ddp' with one rank per core group, or 'single' for one process"
+                "backend 'dp' (nn.DataParallel) shares a batch out among the GPUs of one process,"
+                " and this run is on the CPU; use 'ddp' with one rank per core group, or 'single'"
+                " for one process"
             )
 
     def synchronize_batch_norm(self, model: nn.Module) -> nn.Module:
         """Refused: ``torch.nn.SyncBatchNorm`` needs a process for each GPU."""
-        raise PlanError("speed.sync_batchnorm: nn.DataParallel has no synchronised batch norm; leave it out, or leave out 'dp'")
+        raise PlanError(
+            "speed.sync_batchnorm: nn.DataParallel has no synchronised batch norm; leave it out, or"
+            " leave out 'dp'"
+        )
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
-        """Wrap the model for all visible GPUs; without any, the wrapper passes everything through."""
-        prepared = Prepared(model, build_optimizer(model), model=nn.DataParallel(model, device_ids=None))
+        """Wrap the model for all visible GPUs; without any, the wrapper passes everything
+        through.
+        """
+        prepared = Prepared(
+            model, build_optimizer(model), model=nn.DataParallel(model, device_ids=None)
+        )
         prepared.copies = max(torch.cuda.device_count(), 1)
         return prepared
 
@@ -108,5 +122,7 @@ class DataParallel(Single):
 
     @property
     def gradient_scale(self) -> float | None:
-        """Each GPU normalises over its own part of the batch, so batch-norm models have other gradients than on one device."""
+        """Each GPU normalises over its own part of the batch, so batch-norm models have other
+        gradients than on one device.
+        """
         return 1.0 if torch.cuda.device_count() < 2 else None

@@ -1,7 +1,7 @@
 """What every backend over a process group of ``torch.distributed`` shares, over NCCL, Gloo or MPI.
 
-There are two kinds of MPI: PyTorch's own, where it was built from source against an MPI, and this repository's process group over
-mpi4py (``backends.mpi.process_group``), which stock wheels can use.
+There are two kinds of MPI: PyTorch's own, where it was built from source against an MPI, and this
+repository's process group over mpi4py (``backends.mpi.process_group``), which stock wheels can use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from backends.base import NCCL_HEARTBEAT, WHILE_STOPPED, Backend, Prepared, Store, bytes_of, tensor_of
+from backends.base import (
+    NCCL_HEARTBEAT,
+    WHILE_STOPPED,
+    Backend,
+    Prepared,
+    Store,
+    bytes_of,
+    tensor_of,
+)
 from backends.carried_tensors import GLOO, require_sent
 from backends.communicator import TorchCommunicator
 from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
@@ -31,7 +39,8 @@ class ProcessGroupOptions(PlanOptions):
     """What a plan may set of the process group itself."""
 
     mpi_library: Literal["auto", "torch", "mpi4py"] = "auto"
-    """Which MPI carries ``transport: mpi``. ``auto``: PyTorch's own where it was built with one, else mpi4py's."""
+    """Which MPI carries ``transport: mpi``. ``auto``: PyTorch's own where it was built with one,
+    else mpi4py's."""
 
 
 class TorchDistributed(Backend):
@@ -56,12 +65,17 @@ class TorchDistributed(Backend):
         return {"mpi4py": "mpi4py"} if self.transport == "mpi" else {}
 
     def require_sent(self, tensors: Iterable[tuple[str, Tensor]], *, library: str) -> None:
-        """Refuse tensors that rank 0 cannot send to the others; this repository's process group over MPI sends any dtype.
+        """Refuse tensors that rank 0 cannot send to the others; this repository's process group
+        over MPI sends any dtype.
 
         Raises:
             PlanError: the first such tensor, with what to do.
         """
-        require_sent(tensors, library=f"{library} over {self.transport}", dtypes=None if self.transport == "mpi" else GLOO)
+        require_sent(
+            tensors,
+            library=f"{library} over {self.transport}",
+            dtypes=None if self.transport == "mpi" else GLOO,
+        )
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """Make the default process group. Collective."""
@@ -83,7 +97,10 @@ class TorchDistributed(Backend):
         """The name of the process group over MPI: ``mpi`` is PyTorch's own."""
         library = self.options.mpi_library
         if library == "torch" and not dist.is_mpi_available():
-            raise PlanError("mpi_library 'torch': this PyTorch was built without MPI, as stock wheels are; use 'mpi4py' or 'auto'")
+            raise PlanError(
+                "mpi_library 'torch': this PyTorch was built without MPI, as stock wheels are; use"
+                " 'mpi4py' or 'auto'"
+            )
         if library == "torch" or (library == "auto" and dist.is_mpi_available()):
             return "mpi"
         import backends.mpi.process_group  # noqa: F401 - the import registers it, and only this transport needs mpi4py
@@ -113,7 +130,9 @@ class TorchDistributed(Backend):
         padded[: len(data)] = tensor_of(data)
         everyone = [torch.empty_like(padded) for _ in range(world_size)]
         dist.all_gather(everyone, padded)
-        return [bytes_of(part[: int(length)]) for part, length in zip(everyone, lengths, strict=True)]
+        return [
+            bytes_of(part[: int(length)]) for part, length in zip(everyone, lengths, strict=True)
+        ]
 
     def broadcast_bytes(self, data: bytes) -> bytes:
         """Sends their number first. Collective."""
@@ -131,17 +150,25 @@ class TorchDistributed(Backend):
 
     def communicator(self) -> Communicator:
         """``torch.distributed``'s own functions. Collective."""
-        return TorchCommunicator(groups={tuple(ranks): dist.new_group(list(ranks)) for ranks in self.groups})
+        return TorchCommunicator(
+            groups={tuple(ranks): dist.new_group(list(ranks)) for ranks in self.groups}
+        )
 
     def describe(self) -> dict[str, Any]:
         """Facts of the process group."""
         group = dist.get_backend()
-        facts: dict[str, Any] = {"library": "torch.distributed", "version": torch.__version__, **self.options.model_dump()}
+        facts: dict[str, Any] = {
+            "library": "torch.distributed",
+            "version": torch.__version__,
+            **self.options.model_dump(),
+        }
         del facts["mpi_library"]
         facts["transport"] = "mpi" if group == "mpi4py" else group
         if group == "nccl":
             version = ".".join(map(str, torch.cuda.nccl.version()))
-            facts["nccl"] = nccl_of(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so") or version
+            facts["nccl"] = (
+                nccl_of(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so") or version
+            )
         if group == "mpi":
             facts["mpi_library"] = "torch"
         if group == "mpi4py":
@@ -151,7 +178,9 @@ class TorchDistributed(Backend):
         return facts
 
     def teardown(self) -> None:
-        """Destroy the group, and finalize MPI: mpirun counts a rank that ends without MPI_Finalize as failed. Collective."""
+        """Destroy the group, and finalize MPI: mpirun counts a rank that ends without MPI_Finalize
+        as failed. Collective.
+        """
         group = dist.get_backend() if dist.is_initialized() else None
         if group is not None:
             dist.destroy_process_group()
@@ -165,6 +194,11 @@ def _require_transport(transport: str) -> None:
     available = {"gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available}
     if transport in available and not available[transport]():
         usable = [name for name, is_available in available.items() if is_available()]
-        raise PlanError(f"this PyTorch was built without '{transport}' (it has {', '.join(usable)}); choose one of those")
+        raise PlanError(
+            f"this PyTorch was built without '{transport}' (it has {', '.join(usable)}); choose one"
+            " of those"
+        )
     if transport == "nccl" and not torch.cuda.is_available():
-        raise PlanError("transport 'nccl' needs a GPU and none is visible; use 'gloo' on this machine")
+        raise PlanError(
+            "transport 'nccl' needs a GPU and none is visible; use 'gloo' on this machine"
+        )

@@ -3,9 +3,10 @@
     python benchmarks/agent_cost.py [--blocks 60] [--steps 300]
     horovodrun -np 1 python benchmarks/agent_cost.py --horovod [...]
 
-One process takes tiny steps on the CPU, from a loader, in blocks: with the agent in torch, and with everything as torch has it, in
-random order. Printed: µs per step of either, and the mean difference over pairs of blocks with its 95% interval, by the clock and
-by the thread's CPU time. ``--horovod`` wraps the optimizer, so that the hooks fire twice. Run it on an otherwise idle machine.
+One process takes tiny steps on the CPU, from a loader, in blocks: with the agent in torch, and with
+everything as torch has it, in random order. Printed: µs per step of either, and the mean difference
+over pairs of blocks with its 95% interval, by the clock and by the thread's CPU time. ``--horovod``
+wraps the optimizer, so that the hooks fire twice. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ HOOKS = (hooks._global_optimizer_pre_hooks, hooks._global_optimizer_post_hooks)
 
 def state() -> list[Any]:
     """What the agent changes in torch, as it is now."""
-    return [getattr(owner, name) for owner, name in PATCHED] + [dict(registered) for registered in HOOKS]
+    return [getattr(owner, name) for owner, name in PATCHED] + [
+        dict(registered) for registered in HOOKS
+    ]
 
 
 def put(found: list[Any]) -> None:
@@ -61,7 +64,9 @@ def make_step(*, horovod: bool) -> Callable[[], None]:
 
         hvd.init()
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    loader = batches(DataLoader(TensorDataset(torch.randn(4096, 4), torch.randn(4096, 4)), batch_size=4))
+    loader = batches(
+        DataLoader(TensorDataset(torch.randn(4096, 4), torch.randn(4096, 4)), batch_size=4)
+    )
 
     def step() -> None:
         x, y = next(loader)
@@ -82,7 +87,9 @@ def us_per_step(step: Callable[[], None], steps: int) -> tuple[float, float]:
 
 def main() -> None:
     """Print the cost."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--blocks", type=int, default=60, help="of either kind")
     parser.add_argument("--steps", type=int, default=300, help="of a block")
     parser.add_argument("--horovod", action="store_true")
@@ -92,7 +99,9 @@ def main() -> None:
 
     nobody = settings.Settings(driver="", key_file="", arm="", launch=0)
     recorder = watching.watch_torch(nobody).recorder
-    recorder.before_step = recorder.after_step = recorder.before_backward = recorder.on_batch = None  # as in blocks
+    recorder.before_step = recorder.after_step = recorder.before_backward = recorder.on_batch = (
+        None  # as in blocks
+    )
     step = make_step(horovod=given.horovod)
     us_per_step(step, given.steps)
     watched = state()

@@ -1,8 +1,10 @@
-"""The ranks that benchmarks compare with Ringside's: a bare loop, which imports torch, the library and the workload alone.
+"""The ranks that benchmarks compare with Ringside's: a bare loop, which imports torch, the library
+and the workload alone.
 
     python benchmarks/bare_ranks.py PLAN BACKEND FOLDER
 
-builds and wraps the plan's model as a user's script does, and notes in FOLDER when that was done. ``none`` wraps nothing.
+builds and wraps the plan's model as a user's script does, and notes in FOLDER when that was done.
+``none`` wraps nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +25,28 @@ REPOSITORY = Path(__file__).parent.parent
 def launcher(arm: dict[str, Any], ranks: int) -> list[str]:
     """Return the command that starts the ranks of an arm, without what they run."""
     backend, transport = arm["backend"], arm.get("transport", "gloo")
-    if arm.get("options") or (backend, transport) not in {("ddp", "gloo"), ("horovod", "gloo"), ("horovod", "mpi")}:
-        sys.exit(f"a bare rank trains DDP over Gloo and Horovod over Gloo or MPI without options, not {arm}")
+    if arm.get("options") or (backend, transport) not in {
+        ("ddp", "gloo"),
+        ("horovod", "gloo"),
+        ("horovod", "mpi"),
+    }:
+        sys.exit(
+            f"a bare rank trains DDP over Gloo and Horovod over Gloo or MPI without options, not {arm}"
+        )
     if backend == "ddp":
-        return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    how = ["--gloo"] if transport == "gloo" else ["--mpi", "--mpi-args=--oversubscribe --bind-to none"]
+        return [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(ranks),
+        ]
+    how = (
+        ["--gloo"]
+        if transport == "gloo"
+        else ["--mpi", "--mpi-args=--oversubscribe --bind-to none"]
+    )
     return ["horovodrun", *how, "-np", str(ranks), "-H", f"localhost:{ranks}", sys.executable]
 
 
@@ -37,7 +56,9 @@ def build_workload(plan: dict[str, Any]) -> Any:
 
     cls, preset = workload_class(plan["workload"])
     options = cls.Options(**{**preset, **plan.get("workload_options", {})})
-    return cls(local_batch_size=plan.get("local_batch_size", 32), seed=plan.get("seed", 0), options=options)
+    return cls(
+        local_batch_size=plan.get("local_batch_size", 32), seed=plan.get("seed", 0), options=options
+    )
 
 
 Step = Callable[[Any], int]
@@ -70,7 +91,9 @@ def join_horovod(workload: Any, model: torch.nn.Module) -> tuple[Step, Agree]:
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    return _step(workload, model, optimizer), lambda seconds: float(hvd.allreduce(torch.tensor([seconds]), op=hvd.Max))
+    return _step(workload, model, optimizer), lambda seconds: float(
+        hvd.allreduce(torch.tensor([seconds]), op=hvd.Max)
+    )
 
 
 def _step(workload: Any, model: torch.nn.Module, optimizer: Any) -> Step:

@@ -1,10 +1,13 @@
-"""What the driver itself costs with very many ranks: the real driver and protocol against idle ranks (plugins/idle_ranks.py).
+"""What the driver itself costs with very many ranks: the real driver and protocol against idle
+ranks (plugins/idle_ranks.py).
 
-    python benchmarks/control_plane.py [--ranks 64 256 1024] [--blocks 20] [--steps 12] [--profile FILE]
+    python benchmarks/control_plane.py [--ranks 64 256 1024] [--blocks 20] [--steps 12] [--profile
+        FILE]
 
-Two arms of so many ranks, one launch, a process for each number. The driver has one core, the ranks have all others. Printed are
-CPU seconds of the driver's process and wall seconds, which mean nothing on a busy machine. They are those of a block and its
-parts, of the gate, of a record and of the report. Memory is the peak of what is resident.
+Two arms of so many ranks, one launch, a process for each number. The driver has one core, the ranks
+have all others. Printed are CPU seconds of the driver's process and wall seconds, which mean
+nothing on a busy machine. They are those of a block and its parts, of the gate, of a record and of
+the report. Memory is the peak of what is resident.
 """
 
 from __future__ import annotations
@@ -92,7 +95,9 @@ class Timings:
 
 def plan_of(ranks: int, *, blocks: int, steps: int) -> Plan:
     """A plan whose two arms are idle ranks."""
-    arms = {name: Arm(backend=name, transport="gloo", launcher=LAUNCHER) for name in ("ddp", "naive")}
+    arms = {
+        name: Arm(backend=name, transport="gloo", launcher=LAUNCHER) for name in ("ddp", "naive")
+    }
     measurement = Measurement(
         launches=1,
         rounds=blocks,
@@ -103,18 +108,32 @@ def plan_of(ranks: int, *, blocks: int, steps: int) -> Plan:
         local_every=0,
         start_timeout_s=600.0,
     )
-    return Plan(name="idle", workload="digits", world_size=ranks, baseline="ddp", arms=arms, measurement=measurement)
+    return Plan(
+        name="idle",
+        workload="digits",
+        world_size=ranks,
+        baseline="ddp",
+        arms=arms,
+        measurement=measurement,
+    )
 
 
 def measure(ranks: int, *, blocks: int, steps: int, profile: Path | None = None) -> dict[str, Any]:
     """Run one comparison; the seconds of its parts and its memory."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # a core of its own, as on a host without ranks
+    os.sched_setaffinity(
+        0, {min(os.sched_getaffinity(0))}
+    )  # a core of its own, as on a host without ranks
     timings, before = Timings(), peak_mib()
     timings.watch()
     profiler = cProfile.Profile(time.thread_time)
-    with tempfile.TemporaryDirectory(prefix="idle-ranks-") as folder, LaunchProgress(seconds_per_launch=60.0) as progress:
+    with (
+        tempfile.TemporaryDirectory(prefix="idle-ranks-") as folder,
+        LaunchProgress(seconds_per_launch=60.0) as progress,
+    ):
         plan = plan_of(ranks, blocks=blocks, steps=steps)
-        run = run_comparison.ComparisonRun(plan, ResultsFolder(Path(folder) / "results"), progress=progress)
+        run = run_comparison.ComparisonRun(
+            plan, ResultsFolder(Path(folder) / "results"), progress=progress
+        )
         run.prepare()
         comparison = profiler.runcall(run.run) if profile else run.run()
     if profile:
@@ -122,7 +141,13 @@ def measure(ranks: int, *, blocks: int, steps: int, profile: Path | None = None)
     failed = [f"{arm.name}: {arm.status}" for arm in comparison.arms if arm.status != "ok"]
     if failed:
         sys.exit(f"not measured: {', '.join(failed)}")
-    return {"ranks": ranks, "before_mib": before, "peak_mib": peak_mib(), "cpu_s": timings.cpu_s, "wall_s": timings.wall_s}
+    return {
+        "ranks": ranks,
+        "before_mib": before,
+        "peak_mib": peak_mib(),
+        "cpu_s": timings.cpu_s,
+        "wall_s": timings.wall_s,
+    }
 
 
 def peak_mib() -> float:
@@ -131,14 +156,21 @@ def peak_mib() -> float:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """CPU and wall milliseconds of every part, each the mean of its calls; of a block's parts, all their calls within one."""
+    """CPU and wall milliseconds of every part, each the mean of its calls; of a block's parts, all
+    their calls within one.
+    """
     lines = ["| CPU ms (wall ms) | " + " | ".join(f"{one['ranks']} ranks" for one in found) + " |"]
     lines.append("|---" * (len(found) + 1) + "|")
     for name in PARTS:
-        cells = [f"{_mean_ms(one, 'cpu_s', name):.1f} ({_mean_ms(one, 'wall_s', name):.0f})" for one in found]
+        cells = [
+            f"{_mean_ms(one, 'cpu_s', name):.1f} ({_mean_ms(one, 'wall_s', name):.0f})"
+            for one in found
+        ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines.append(
-        "| peak MiB (of imports) | " + " | ".join(f"{one['peak_mib']:.0f} ({one['before_mib']:.0f})" for one in found) + " |"
+        "| peak MiB (of imports) | "
+        + " | ".join(f"{one['peak_mib']:.0f} ({one['before_mib']:.0f})" for one in found)
+        + " |"
     )
     return "\n".join(lines)
 
@@ -149,24 +181,48 @@ def _mean_ms(one: dict[str, Any], clock: str, name: str) -> float:
 
 def main() -> None:
     """Measure each number of ranks in a process of its own."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024])
     parser.add_argument("--blocks", type=int, default=20, help="of each arm")
     parser.add_argument("--steps", type=int, default=12, help="of each block")
     parser.add_argument(
-        "--profile", type=Path, help="where to write cProfile's figures of the driver's thread, of one number of ranks"
+        "--profile",
+        type=Path,
+        help="where to write cProfile's figures of the driver's thread, of one number of ranks",
     )
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.alone:
-        print(json.dumps(measure(given.ranks[0], blocks=given.blocks, steps=given.steps, profile=given.profile)))
+        print(
+            json.dumps(
+                measure(
+                    given.ranks[0], blocks=given.blocks, steps=given.steps, profile=given.profile
+                )
+            )
+        )
         return
     found = []
     for ranks in given.ranks:
-        argv = [sys.executable, "-P", __file__, "--alone", "--ranks", str(ranks), "--blocks", str(given.blocks), "--steps"]
+        argv = [
+            sys.executable,
+            "-P",
+            __file__,
+            "--alone",
+            "--ranks",
+            str(ranks),
+            "--blocks",
+            str(given.blocks),
+            "--steps",
+        ]
         profile = ["--profile", str(given.profile)] if given.profile else []
-        quiet = os.environ | {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # as the command has it: each wait of half a second would say so
-        done = subprocess.run([*argv, str(given.steps), *profile], check=True, stdout=subprocess.PIPE, env=quiet)
+        quiet = os.environ | {
+            "TORCH_CPP_LOG_LEVEL": "ERROR"
+        }  # as the command has it: each wait of half a second would say so
+        done = subprocess.run(
+            [*argv, str(given.steps), *profile], check=True, stdout=subprocess.PIPE, env=quiet
+        )
         found.append(json.loads(done.stdout))
     print(table(found))
 

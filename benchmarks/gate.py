@@ -2,10 +2,11 @@
 
     python benchmarks/gate.py [--requests 200] [--slower 5] [--known 5]
 
-Half of the pull requests change nothing, half lose as much as the gate refuses. In the regimes of ``tests/kit/budgets.py`` (launch
-costs and variances that were measured), some earlier runs of 10 minutes tell the gate how many minutes it takes
-(``runners.scripts.gate_command.minutes_for``). Each pull request then has them, spent as the driver does, or five minutes all the
-same. Printed: the minutes, alarms where nothing changed, and misses: losses that passed.
+Half of the pull requests change nothing, half lose as much as the gate refuses. In the regimes of
+``tests/kit/budgets.py`` (launch costs and variances that were measured), some earlier runs of 10
+minutes tell the gate how many minutes it takes (``runners.scripts.gate_command.minutes_for``). Each
+pull request then has them, spent as the driver does, or five minutes all the same. Printed: the
+minutes, alarms where nothing changed, and misses: losses that passed.
 """
 
 from __future__ import annotations
@@ -27,11 +28,17 @@ EARLIER_S = 600.0
 def noise(regime: Regime, random: np.random.Generator) -> Noise:
     """Measure as an earlier gate did, and keep what it has shown."""
     launches = on_a_budget(regime, EARLIER_S, random)
-    pool = [launch_ratios(one, scale=scale) for one, scale in zip(tables(launches), SCALES, strict=True)]
-    return Noise(**asdict(regime.cost), **asdict(spread_of([one for one in pool if one is not None])))
+    pool = [
+        launch_ratios(one, scale=scale) for one, scale in zip(tables(launches), SCALES, strict=True)
+    ]
+    return Noise(
+        **asdict(regime.cost), **asdict(spread_of([one for one in pool if one is not None]))
+    )
 
 
-def passed(regime: Regime, minutes: float, random: np.random.Generator, *, lost: float, slower: float) -> bool:
+def passed(
+    regime: Regime, minutes: float, random: np.random.Generator, *, lost: float, slower: float
+) -> bool:
     """Whether one pull request is shown to lose less."""
     launches = on_a_budget(regime, 60 * minutes, random)
     for seconds in launches:
@@ -41,7 +48,9 @@ def passed(regime: Regime, minutes: float, random: np.random.Generator, *, lost:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--slower", type=float, default=5, help="percent, as the command has it")
     parser.add_argument("--known", type=int, default=5, help="earlier runs")
@@ -56,9 +65,15 @@ def main() -> None:
                 print(f"{regime.name:34} more than a day")
                 continue
             spent = math.ceil(minutes)
-            alarms = sum(not passed(regime, spent, random, lost=0, slower=slower) for _ in range(half))
-            misses = sum(passed(regime, spent, random, lost=slower, slower=slower) for _ in range(half))
-            print(f"{regime.name:34} {spent:8} {alarms / half:7.1%} {misses / half:7.1%}", flush=True)
+            alarms = sum(
+                not passed(regime, spent, random, lost=0, slower=slower) for _ in range(half)
+            )
+            misses = sum(
+                passed(regime, spent, random, lost=slower, slower=slower) for _ in range(half)
+            )
+            print(
+                f"{regime.name:34} {spent:8} {alarms / half:7.1%} {misses / half:7.1%}", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""What of Ringside works on this machine's GPUs? Every check runs, those that fail included; one archive holds what came out.
+"""What of Ringside works on this machine's GPUs? Every check runs, those that fail included; one
+archive holds what came out.
 
-    python benchmarks/gpu_proof.py [--output FOLDER] [--only NAME ...] [--minutes 10] [--device cuda|cpu]
+    python benchmarks/gpu_proof.py [--output FOLDER] [--only NAME ...] [--minutes 10] [--device
+        cuda|cpu]
 
-``make gpu`` builds Horovod over NCCL and runs this. Under ten minutes on one GPU: a check that would pass the limit is not run, and
-listed as such. The archive, which may be attached to an issue, has reports, records, logs, the doctor's findings, package versions
-and what nvidia-smi says, without identifiers of cards. ``--device cpu`` tries the list itself, over Gloo.
+``make gpu`` builds Horovod over NCCL and runs this. Under ten minutes on one GPU: a check that
+would pass the limit is not run, and listed as such. The archive, which may be attached to an issue,
+has reports, records, logs, the doctor's findings, package versions and what nvidia-smi says,
+without identifiers of cards. ``--device cpu`` tries the list itself, over Gloo.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ REPOSITORY = Path(__file__).parent.parent
 HELD_UP = Path(__file__).parent / "plugins" / "held_up.py"
 RINGSIDE = [sys.executable, "-m", "runners.cli"]
 DELAY_MS, DELAYS = 2.0, ("kernel", "stream", "copy")
-IDENTIFIERS = re.compile(r"<([a-z_]*(?:serial|serial_number|uuid|pdi|board_id|part_number|guid))>[^<]*</\1>")
+IDENTIFIERS = re.compile(
+    r"<([a-z_]*(?:serial|serial_number|uuid|pdi|board_id|part_number|guid))>[^<]*</\1>"
+)
 Judge = Callable[[dict[str, Any]], str]
 """Given ``comparison.json``, says what is wrong; nothing where all is well."""
 
@@ -52,7 +57,11 @@ class Device:
     def arm(self, backend: str, **options: Any) -> dict[str, Any]:
         """One of a plan."""
         transport = {} if backend == "dp" else {"transport": self.transport}
-        launcher = {} if backend == "dp" else {"launcher": "horovodrun" if backend == "horovod" else "torchrun"}
+        launcher = (
+            {}
+            if backend == "dp"
+            else {"launcher": "horovodrun" if backend == "horovod" else "torchrun"}
+        )
         return {"backend": backend, **transport, **launcher, "options": options}
 
 
@@ -69,7 +78,9 @@ class Check:
     least_gpus: int = 1
 
 
-def plan(device: Device, arms: dict[str, Any], *, ranks: int = 1, launches: int = 2, **more: Any) -> dict[str, Any]:
+def plan(
+    device: Device, arms: dict[str, Any], *, ranks: int = 1, launches: int = 2, **more: Any
+) -> dict[str, Any]:
     """The plan of a short comparison of a small image model."""
     size = {"cuda": (64, 224), "cpu": (2, 32)}[device.kind]
     return {
@@ -105,8 +116,17 @@ def checks(device: Device) -> list[Check]:
         ),
     ]
     return [
-        Check(name="doctor", shows="driver, kernels, toolkit, NCCL and modes fit", argv=[*RINGSIDE, "doctor"], limit_s=90),
-        Check(name="tests", shows="DDP over NCCL; events beside kernels", argv=[sys.executable, "-m", "pytest", "-q", "tests/gpu"]),
+        Check(
+            name="doctor",
+            shows="driver, kernels, toolkit, NCCL and modes fit",
+            argv=[*RINGSIDE, "doctor"],
+            limit_s=90,
+        ),
+        Check(
+            name="tests",
+            shows="DDP over NCCL; events beside kernels",
+            argv=[sys.executable, "-m", "pytest", "-q", "tests/gpu"],
+        ),
         Check(
             name="one-rank",
             shows="DDP, Horovod, FSDP2 and DataParallel with a control and a floor: stopped in turn, bfloat16, traced",
@@ -119,7 +139,13 @@ def checks(device: Device) -> list[Check]:
             shows=f"{DELAY_MS:g} ms more in a kernel, on a second stream and in a copy are found, by their size",
             plan=plan(
                 device,
-                {"ddp": ddp, **{by: device.arm(f"{HELD_UP}:DelayedDDP", delay_ms=DELAY_MS, by=by) for by in DELAYS}},
+                {
+                    "ddp": ddp,
+                    **{
+                        by: device.arm(f"{HELD_UP}:DelayedDDP", delay_ms=DELAY_MS, by=by)
+                        for by in DELAYS
+                    },
+                },
                 launches=1,
             ),
             judge=_is_delayed,
@@ -146,7 +172,12 @@ def checks(device: Device) -> list[Check]:
         Check(
             name="input",
             shows="loaders, with pinned memory on GPUs",
-            plan=plan(device, {"ddp": ddp}, workload="loaders", workload_options={"workload": "digits", "workers": [0, 2]}),
+            plan=plan(
+                device,
+                {"ddp": ddp},
+                workload="loaders",
+                workload_options={"workload": "digits", "workers": [0, 2]},
+            ),
             limit_s=60,
         ),
         Check(
@@ -158,7 +189,8 @@ def checks(device: Device) -> list[Check]:
         Check(
             name="sequential",
             shows="one arm at a time, as where memory holds one only",
-            plan=plan(device, pair) | {"measurement": {"mode": "sequential", "rehearsal": "never", "launches": 2}},
+            plan=plan(device, pair)
+            | {"measurement": {"mode": "sequential", "rehearsal": "never", "launches": 2}},
             limit_s=200,
         ),
     ]
@@ -168,16 +200,28 @@ def _is_delayed(found: dict[str, Any]) -> str:
     """Every delayed arm's step is longer than the baseline's by the delay, to a fifth of it."""
     medians = {arm["name"]: arm["step_time_s"]["p50"] for arm in found["arms"]}
     longer = {by: 1e3 * (medians[by] - medians["ddp"]) for by in DELAYS}
-    wrong = [f"{by}: {more:.2f} ms" for by, more in longer.items() if abs(more - DELAY_MS) > DELAY_MS / 5]
-    return f"steps are longer by something else than {DELAY_MS:g} ms ({', '.join(wrong)})" if wrong else ""
+    wrong = [
+        f"{by}: {more:.2f} ms" for by, more in longer.items() if abs(more - DELAY_MS) > DELAY_MS / 5
+    ]
+    return (
+        f"steps are longer by something else than {DELAY_MS:g} ms ({', '.join(wrong)})"
+        if wrong
+        else ""
+    )
 
 
 def _is_traced(found: dict[str, Any]) -> str:
-    """There is a trace of each arm with NCCL's log, NVML tells clocks, one NCCL serves all, and the control comes out equal."""
+    """There is a trace of each arm with NCCL's log, NVML tells clocks, one NCCL serves all, and the
+    control comes out equal.
+    """
     if not found["traces"]:
         return "there is no trace"
-    over = {arm["name"]: arm["described"]["nccl"] for arm in found["arms"] if arm["transport"] == "nccl"}
-    if unread := [arm["arm"] for arm in found["traces"]["arms"] if arm["arm"] in over and not arm["nccl"]]:
+    over = {
+        arm["name"]: arm["described"]["nccl"] for arm in found["arms"] if arm["transport"] == "nccl"
+    }
+    if unread := [
+        arm["arm"] for arm in found["traces"]["arms"] if arm["arm"] in over and not arm["nccl"]
+    ]:
         return f"NCCL's log was not read: {', '.join(unread)}"
     if over and any(host["gpu_mhz"] is None for arm in found["arms"] for host in arm["machine"]):
         return "NVML tells no clock of the GPU"
@@ -197,7 +241,9 @@ def run(check: Check, folder: Path, *, left_s: float) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     argv = list(check.argv)
     if check.plan:
-        (folder / "plan.yaml").write_text(yaml.safe_dump({"name": check.name, **check.plan}, sort_keys=False))
+        (folder / "plan.yaml").write_text(
+            yaml.safe_dump({"name": check.name, **check.plan}, sort_keys=False)
+        )
         argv = [*RINGSIDE, "compare", str(folder / "plan.yaml"), "-o", str(folder / "results")]
     limit_s = min(check.limit_s, left_s)
     with (folder / "output.txt").open("w") as output:
@@ -234,9 +280,14 @@ def describe(folder: Path) -> None:
     """Write what the machine and the environment are, without identifiers."""
     packages = sorted(f"{one.name}=={one.version}" for one in metadata.distributions())
     (folder / "packages.txt").write_text("\n".join(packages) + "\n")
-    for name, argv in {"nvidia-smi.xml": ["nvidia-smi", "-q", "-x"], "topology.txt": ["nvidia-smi", "topo", "-m"]}.items():
+    for name, argv in {
+        "nvidia-smi.xml": ["nvidia-smi", "-q", "-x"],
+        "topology.txt": ["nvidia-smi", "topo", "-m"],
+    }.items():
         try:
-            said = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False).stdout
+            said = subprocess.run(
+                argv, capture_output=True, text=True, timeout=30, check=False
+            ).stdout
         except OSError:
             continue
         (folder / name).write_text(IDENTIFIERS.sub(r"<\1/>", said))
@@ -251,19 +302,31 @@ def archive(folder: Path) -> Path:
 
 
 def main() -> None:
-    """Run the checks, list them, and pack what came out. Exit codes: 0 all ok, 1 a check was not, 2 there is no GPU."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("results") / f"gpu-{time.strftime('%Y%m%d-%H%M%S')}")
+    """Run the checks, list them, and pack what came out.
+
+    Exit codes: 0 all ok, 1 a check was not, 2 there is no GPU.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("results") / f"gpu-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
     parser.add_argument("--only", nargs="*", metavar="NAME", help="only these checks")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     given = parser.parse_args()
     if given.device == "cuda" and not torch.cuda.is_available():
-        print("make gpu: torch sees no GPU here; ringside doctor says what is missing", file=sys.stderr)
+        print(
+            "make gpu: torch sees no GPU here; ringside doctor says what is missing",
+            file=sys.stderr,
+        )
         sys.exit(2)
     on_gpu = given.device == "cuda"
     count = torch.cuda.device_count() if on_gpu else 1
-    device = Device(kind=given.device, count=count, name=torch.cuda.get_device_name() if on_gpu else "no GPU")
+    device = Device(
+        kind=given.device, count=count, name=torch.cuda.get_device_name() if on_gpu else "no GPU"
+    )
     given.output.mkdir(parents=True, exist_ok=True)
     describe(given.output)
     began, lines, ended = time.monotonic(), [], 0
@@ -272,12 +335,20 @@ def main() -> None:
             continue
         left_s = 60 * given.minutes - (time.monotonic() - began)
         if device.count < check.least_gpus or left_s < check.limit_s / 2:
-            why = f"it takes {check.least_gpus} GPUs" if device.count < check.least_gpus else "no time was left"
+            why = (
+                f"it takes {check.least_gpus} GPUs"
+                if device.count < check.least_gpus
+                else "no time was left"
+            )
             lines.append(f"- {check.name}: not run on a GPU, {why}. {check.shows}")
         else:
             outcome = run(check, given.output / check.name, left_s=left_s)
             ended += outcome != "ok"
-            where = f"ran on {device.count} x {device.name}, {time.strftime('%Y-%m-%d')}" if on_gpu else "not run on a GPU"
+            where = (
+                f"ran on {device.count} x {device.name}, {time.strftime('%Y-%m-%d')}"
+                if on_gpu
+                else "not run on a GPU"
+            )
             lines.append(f"- {check.name}: {outcome}; {where}. {check.shows}")
         print(lines[-1], flush=True)
     (given.output / "checks.md").write_text("\n".join(lines) + "\n")

@@ -1,13 +1,18 @@
-"""Is anything lost when a comparison is interrupted or killed, at whatever moment? Real comparisons, signalled at random moments.
+"""Is anything lost when a comparison is interrupted or killed, at whatever moment? Real
+comparisons, signalled at random moments.
 
-Sent are SIGINT, SIGTERM and SIGHUP, once and twice, and SIGKILL (to the driver alone), each at ``--moments`` moments spread over
-what an uninterrupted comparison takes: start, gates, blocks, rebuilding, reports. Held is a moment if
+Sent are SIGINT, SIGTERM and SIGHUP, once and twice, and SIGKILL (to the driver alone), each at
+``--moments`` moments spread over what an uninterrupted comparison takes: start, gates, blocks,
+rebuilding, reports. Held is a moment if
 
-- an interrupted comparison ends within 10 s, by the signal's exit code, without a traceback, and leaves no process;
+- an interrupted comparison ends within 10 s, by the signal's exit code, without a traceback, and
+  leaves no process;
 - every block that was on disk is still there, and every record can be read;
-- after SIGKILL, the same command completes, and its report has the arms, launches and columns of an uninterrupted one.
+- after SIGKILL, the same command completes, and its report has the arms, launches and columns of an
+  uninterrupted one.
 
-    python benchmarks/interruptions.py --output FOLDER [--moments 30] [--only SIGTERM-twice ...] [--seed 1]
+    python benchmarks/interruptions.py --output FOLDER [--moments 30] [--only SIGTERM-twice ...]
+        [--seed 1]
 
 Printed: a line for each moment that did not hold, then a table. The exit code is 1 if any did not.
 """
@@ -51,7 +56,10 @@ PLAN = {
     "local_batch_size": 16,
     "world_size": 2,
     "baseline": "ddp",
-    "arms": {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")},
+    "arms": {
+        name: {"backend": name, "transport": "gloo", "launcher": "spawn"}
+        for name in ("ddp", "naive")
+    },
     "measurement": {
         "rehearsal": "never",
         "launches": 2,
@@ -77,7 +85,13 @@ class Outcome:
 def start(plan: Path, out: Path, *, mark: str) -> subprocess.Popen[str]:
     """A comparison that writes what it measured after every round."""
     command = [sys.executable, "-c", AT_EVERY_ROUND, "compare", str(plan), "-o", str(out)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {MARK: mark})
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {MARK: mark},
+    )
 
 
 def whole(plan: Path, out: Path) -> tuple[float, str]:
@@ -94,7 +108,9 @@ def whole(plan: Path, out: Path) -> tuple[float, str]:
     return time.monotonic() - began, said
 
 
-def try_moment(kind: str, plan: Path, out: Path, *, at_s: float, again_s: float = 0.0, like: Path) -> Outcome:
+def try_moment(
+    kind: str, plan: Path, out: Path, *, at_s: float, again_s: float = 0.0, like: Path
+) -> Outcome:
     """Signal a comparison after ``at_s`` seconds and look at what is left.
 
     Args:
@@ -123,12 +139,20 @@ def try_moment(kind: str, plan: Path, out: Path, *, at_s: float, again_s: float 
     finally:
         process.kill()
     took_s = time.monotonic() - began
-    is_early = not has_begun and process.returncode == -sent  # while Python imports, a signal ends it as it ends any program
-    faults = [] if sent == signal.SIGKILL or has_ended or is_early else faults_of_end(process.returncode, said, sent, took_s=took_s)
+    is_early = (
+        not has_begun and process.returncode == -sent
+    )  # while Python imports, a signal ends it as it ends any program
+    faults = (
+        []
+        if sent == signal.SIGKILL or has_ended or is_early
+        else faults_of_end(process.returncode, said, sent, took_s=took_s)
+    )
     faults += [f"process {pid} is left" for pid in left(mark)]
     after = blocks(out)
     faults += [
-        f"{name} had {count} blocks, now {after.get(name, 0)}" for name, count in before.items() if after.get(name, 0) < count
+        f"{name} had {count} blocks, now {after.get(name, 0)}"
+        for name, count in before.items()
+        if after.get(name, 0) < count
     ]
     if sent == signal.SIGKILL:
         try:
@@ -136,7 +160,11 @@ def try_moment(kind: str, plan: Path, out: Path, *, at_s: float, again_s: float 
         except RuntimeError as error:
             faults.append(f"it does not go on: {error}")
         else:
-            faults += [] if shape(out) == shape(like) else [f"the report has {shape(out)}, not {shape(like)}"]
+            faults += (
+                []
+                if shape(out) == shape(like)
+                else [f"the report has {shape(out)}, not {shape(like)}"]
+            )
     return Outcome(at_s=at_s, took_s=took_s, faults=faults)
 
 
@@ -155,7 +183,10 @@ def blocks(out: Path) -> dict[str, int]:
         RecordError: a record is damaged.
     """
     folder = ResultsFolder(out)
-    return {f"{record.launch}/{record.arm}": folder.steps(record)["turn"].nunique() for record in folder.records()}
+    return {
+        f"{record.launch}/{record.arm}": folder.steps(record)["turn"].nunique()
+        for record in folder.records()
+    }
 
 
 def shape(out: Path) -> tuple[object, ...]:
@@ -176,13 +207,20 @@ def left(mark: str) -> list[int]:
 
 def main() -> int:
     """Try all moments and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--moments", type=int, default=30)
     parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
-    for sent, _ in KINDS.values():  # a shell has those that it starts in the background ignore SIGINT, and nohup SIGHUP
+    for (
+        sent,
+        _,
+    ) in (
+        KINDS.values()
+    ):  # a shell has those that it starts in the background ignore SIGINT, and nohup SIGHUP
         if sent != signal.SIGKILL:
             signal.signal(sent, signal.SIG_DFL)
     chosen.output.mkdir(parents=True)
@@ -202,7 +240,14 @@ def main() -> int:
                 print(f"{kind} at {outcomes[-1].at_s:.2f} s: {fault}", flush=True)
             shutil.rmtree(out, ignore_errors=True)
         held = sum(not outcome.faults for outcome in outcomes)
-        rows.append({"signal": kind, "moments": len(outcomes), "held": held, "slowest_end_s": max(o.took_s for o in outcomes)})
+        rows.append(
+            {
+                "signal": kind,
+                "moments": len(outcomes),
+                "held": held,
+                "slowest_end_s": max(o.took_s for o in outcomes),
+            }
+        )
         print(rows[-1], flush=True)
     print(pd.DataFrame(rows).round(1).to_string(index=False))
     return int(any(row["held"] < row["moments"] for row in rows))

@@ -1,9 +1,11 @@
-"""What a start at many ranks is made of, one at a time: ssh, imports, the clients of a store, a supervisor's greeting, launchers.
+"""What a start at many ranks is made of, one at a time: ssh, imports, the clients of a store, a
+supervisor's greeting, launchers.
 
     python benchmarks/launch_costs.py [--storms 8 16 32 64]
 
-A real sshd with its default MaxStartups listens on loopback, with keys of its own, and so many connections come at once. CPU
-seconds count both ends. Needs root, as sshd does. In a Slurm job a step of it is asked for, too.
+A real sshd with its default MaxStartups listens on loopback, with keys of its own, and so many
+connections come at once. CPU seconds count both ends. Needs root, as sshd does. In a Slurm job a
+step of it is asked for, too.
 """
 
 from __future__ import annotations
@@ -42,18 +44,51 @@ def sshd() -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory(prefix="ringside-sshd-", dir="/run") as folder:
         key, port = Path(folder) / "key", free_port()
         subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-        options = {"HostKey": key, "AuthorizedKeysFile": f"{key}.pub", "ListenAddress": LOOPBACK, "Port": port}
-        fixed = {"UsePAM": "no", "PidFile": "none", "StrictModes": "no", "PermitRootLogin": "prohibit-password"}
+        options = {
+            "HostKey": key,
+            "AuthorizedKeysFile": f"{key}.pub",
+            "ListenAddress": LOOPBACK,
+            "Port": port,
+        }
+        fixed = {
+            "UsePAM": "no",
+            "PidFile": "none",
+            "StrictModes": "no",
+            "PermitRootLogin": "prohibit-password",
+        }
         config = Path(folder) / "config"
         config.write_text("".join(f"{name} {value}\n" for name, value in (options | fixed).items()))
         process = subprocess.Popen([server, "-D", "-f", config], stderr=subprocess.DEVNULL)
         try:
-            unknown = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
-            reach = ["ssh", "-F", "none", "-i", str(key), "-o", "BatchMode=yes", *unknown, "-p", str(port), LOOPBACK]
+            unknown = [
+                "-o",
+                "StrictHostKeyChecking=no",
+                "-o",
+                "UserKnownHostsFile=/dev/null",
+                "-o",
+                "LogLevel=ERROR",
+            ]
+            reach = [
+                "ssh",
+                "-F",
+                "none",
+                "-i",
+                str(key),
+                "-o",
+                "BatchMode=yes",
+                *unknown,
+                "-p",
+                str(port),
+                LOOPBACK,
+            ]
             deadline = time.monotonic() + ANSWERS_S
-            while subprocess.run([*reach, "true"], capture_output=True, check=False, timeout=ANSWERS_S).returncode:
+            while subprocess.run(
+                [*reach, "true"], capture_output=True, check=False, timeout=ANSWERS_S
+            ).returncode:
                 if process.poll() is not None or time.monotonic() > deadline:
-                    sys.exit(f"sshd ended with code {process.poll()}, or let nobody in within {ANSWERS_S:g} s")
+                    sys.exit(
+                        f"sshd ended with code {process.poll()}, or let nobody in within {ANSWERS_S:g} s"
+                    )
                 time.sleep(0.1)
             yield reach
         finally:
@@ -63,7 +98,10 @@ def sshd() -> Iterator[list[str]]:
 
 def storm(reach: Sequence[str], number: int) -> int:
     """Connect so often at once; how many the server dropped, or left without an answer."""
-    processes = [subprocess.Popen([*reach, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(number)]
+    processes = [
+        subprocess.Popen([*reach, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(number)
+    ]
     deadline = time.monotonic() + 2 * ANSWERS_S
     return sum(not _is_in(process, deadline) for process in processes)
 
@@ -82,7 +120,10 @@ def show(what: str, act: Callable[[], object]) -> None:
     began, cpu = time.perf_counter(), cpu_s()
     for _ in range(TIMES):
         act()
-    print(f"| {what} | {1e3 * (cpu_s() - cpu) / TIMES:.1f} | {1e3 * (time.perf_counter() - began) / TIMES:.0f} |", flush=True)
+    print(
+        f"| {what} | {1e3 * (cpu_s() - cpu) / TIMES:.1f} | {1e3 * (time.perf_counter() - began) / TIMES:.0f} |",
+        flush=True,
+    )
 
 
 def show_horovod() -> None:
@@ -96,7 +137,8 @@ def show_horovod() -> None:
     port = server.start_server()
     put_data_into_kvstore(LOOPBACK, port, "scope", "key", "value")
     show(
-        "100 GETs from Horovod's HTTP server", lambda: [read_data_from_kvstore(LOOPBACK, port, "scope", "key") for _ in range(100)]
+        "100 GETs from Horovod's HTTP server",
+        lambda: [read_data_from_kvstore(LOOPBACK, port, "scope", "key") for _ in range(100)],
     )
     server.shutdown_server()
 
@@ -109,35 +151,61 @@ def cpu_s() -> float:
 
 def main() -> None:
     """Print a table of single costs, then the storms."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--storms", type=int, nargs="+", default=[8, 16, 32, 64])
     given = parser.parse_args()
     from torch.distributed import TCPStore
 
-    store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
+    store = TCPStore(
+        LOOPBACK, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)
+    )
     supervisors = SupervisorServer(address=LOOPBACK, key="k")
     host, _, port = supervisors.address.rpartition(":")
     clients, ranks = [], iter(range(TIMES))
     print("| once | CPU ms | wall ms |\n|---|---|---|")
     for line in IMPORTS:
-        show(f"python, {line or 'nothing imported'}", lambda line=line: subprocess.run([sys.executable, "-c", line], check=True))
+        show(
+            f"python, {line or 'nothing imported'}",
+            lambda line=line: subprocess.run([sys.executable, "-c", line], check=True),
+        )
     show(
-        "a client of c10d's store", lambda: clients.append(TCPStore(LOOPBACK, store.port, is_master=False, wait_for_workers=False))
+        "a client of c10d's store",
+        lambda: clients.append(
+            TCPStore(LOOPBACK, store.port, is_master=False, wait_for_workers=False)
+        ),
     )
     show(
         "a supervisor's greeting",
-        lambda: clients.append(greet((host, int(port)), "k", ["a", "0", "0", str(next(ranks)), "9", "h", "1"])),
+        lambda: clients.append(
+            greet((host, int(port)), "k", ["a", "0", "0", str(next(ranks)), "9", "h", "1"])
+        ),
     )
     store.set("key", "value")
     show("100 GETs from c10d's store", lambda: [clients[0].get("key") for _ in range(100)])
     show_horovod()
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "--no-python", "true"]
-    show("torchrun with its rendezvous, of one rank that does nothing", lambda: subprocess.run(torchrun, check=True))
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "1",
+        "--no-python",
+        "true",
+    ]
+    show(
+        "torchrun with its rendezvous, of one rank that does nothing",
+        lambda: subprocess.run(torchrun, check=True),
+    )
     if "SLURM_JOB_ID" in os.environ:
         step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--quiet", "true"]
         show("a step of a Slurm job (the client's CPU)", lambda: subprocess.run(step, check=True))
     with sshd() as reach:
-        show("ssh HOST true (the client's CPU)", lambda: subprocess.run([*reach, "true"], check=True))
+        show(
+            "ssh HOST true (the client's CPU)", lambda: subprocess.run([*reach, "true"], check=True)
+        )
         print("\n| connections at once to one sshd | dropped |\n|---|---|")
         for number in given.storms:
             print(f"| {number} | {storm(reach, number)} |", flush=True)

@@ -1,21 +1,27 @@
-"""Is a short block like a long training? Trains every arm of a plan alone and uninterrupted, and compares with Ringside's ratio.
+"""Is a short block like a long training? Trains every arm of a plan alone and uninterrupted, and
+compares with Ringside's ratio.
 
-    python benchmarks/long_training.py plans/local.yaml [--pairs 50] [--seconds 20] [--beside RESULTS_FOLDER] [--output FILE]
-    python benchmarks/long_training.py plans/local.yaml --in-turn RESULTS_FOLDER [--pairs 40] [--output FILE]
+    python benchmarks/long_training.py plans/local.yaml [--pairs 50] [--seconds 20] [--beside
+        RESULTS_FOLDER] [--output FILE]
+    python benchmarks/long_training.py plans/local.yaml --in-turn RESULTS_FOLDER [--pairs 40]
+        [--output FILE]
 
-Each launch trains one arm by the bare loop below, which imports nothing of ``runners/`` or ``backends/``: built once, never
-stopped, never rebuilt, nothing else running. Steps before ``--skip`` seconds do not count. Launches of all arms alternate in random
-order, so that a pair of them is close in time. Printed for each arm: the geometric mean over pairs of its total throughput over the
-baseline's, with Student's t interval over pairs; with ``--beside`` also Ringside's ratio from ``comparison.json``, how far the two
-are apart, with an interval, and the smallest bias that this could have seen (the half-width of that interval). With ``--output``
-each round's throughputs are kept, a line of JSON each, and an existing FILE is continued.
+Each launch trains one arm by the bare loop below, which imports nothing of ``runners/`` or
+``backends/``: built once, never stopped, never rebuilt, nothing else running. Steps before
+``--skip`` seconds do not count. Launches of all arms alternate in random order, so that a pair of
+them is close in time. Printed for each arm: the geometric mean over pairs of its total throughput
+over the baseline's, with Student's t interval over pairs; with ``--beside`` also Ringside's ratio
+from ``comparison.json``, how far the two are apart, with an interval, and the smallest bias that
+this could have seen (the half-width of that interval). With ``--output`` each round's throughputs
+are kept, a line of JSON each, and an existing FILE is continued.
 
-With ``--in-turn`` every round also has one launch of ``ringside compare`` on the same plan, before or after the long trainings. A
-machine's speed, and with it the ratio of two libraries, wanders over hours; so taken, it wanders for both alike. Then the two are
-compared with each other round by round: the geometric mean of Ringside's ratio of totals in a launch over
-the long trainings' ratio.
+With ``--in-turn`` every round also has one launch of ``ringside compare`` on the same plan, before
+or after the long trainings. A machine's speed, and with it the ratio of two libraries, wanders over
+hours; so taken, it wanders for both alike. Then the two are compared with each other round by
+round: the geometric mean of Ringside's ratio of totals in a launch over the long trainings' ratio.
 
-For DDP over Gloo under torchrun, and Horovod over Gloo and MPI under horovodrun, with each one's options as they are by default.
+For DDP over Gloo under torchrun, and Horovod over Gloo and MPI under horovodrun, with each one's
+options as they are by default.
 """
 
 from __future__ import annotations
@@ -45,10 +51,22 @@ CONFIDENCE = 0.95
 
 
 def train(backend: str, plan: dict[str, Any], seconds: float, skip: float, output: Path) -> None:
-    """Train on one rank until the time is over. Rank 0 writes samples per second of all ranks together."""
+    """Train on one rank until the time is over.
+
+    Rank 0 writes samples per second of all ranks together.
+    """
     variables = os.environ
-    rank = int(variables.get("RANK", variables.get("HOROVOD_RANK", variables.get("OMPI_COMM_WORLD_RANK", "0"))))
-    local = int(variables.get("LOCAL_RANK", variables.get("HOROVOD_LOCAL_RANK", variables.get("OMPI_COMM_WORLD_LOCAL_RANK", "0"))))
+    rank = int(
+        variables.get(
+            "RANK", variables.get("HOROVOD_RANK", variables.get("OMPI_COMM_WORLD_RANK", "0"))
+        )
+    )
+    local = int(
+        variables.get(
+            "LOCAL_RANK",
+            variables.get("HOROVOD_LOCAL_RANK", variables.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")),
+        )
+    )
     ranks = int(plan["world_size"])
     cores = sorted(os.sched_getaffinity(0))
     share = len(cores) // ranks
@@ -79,7 +97,14 @@ def measure(name: str, arm: dict[str, Any], given: argparse.Namespace, ranks: in
     """Start one launch of an arm and return its throughput."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "throughput.json"
-        told = [__file__, str(given.plan), "--seconds", str(given.seconds), "--skip", str(given.skip)]
+        told = [
+            __file__,
+            str(given.plan),
+            "--seconds",
+            str(given.seconds),
+            "--skip",
+            str(given.skip),
+        ]
         command = [*launcher(arm, ranks), *told, "--rank", arm["backend"], str(output)]
         more = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -88,9 +113,18 @@ def measure(name: str, arm: dict[str, Any], given: argparse.Namespace, ranks: in
         }
         if os.geteuid() == 0:
             more |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        done = subprocess.run(command, check=False, env=os.environ | more, capture_output=True, text=True, cwd=REPOSITORY)
+        done = subprocess.run(
+            command,
+            check=False,
+            env=os.environ | more,
+            capture_output=True,
+            text=True,
+            cwd=REPOSITORY,
+        )
         if not output.exists():
-            sys.exit(f"{name}: the ranks ended with code {done.returncode} and no result\n{done.stderr[-3000:]}")
+            sys.exit(
+                f"{name}: the ranks ended with code {done.returncode} and no result\n{done.stderr[-3000:]}"
+            )
         return float(json.loads(output.read_text()))
 
 
@@ -99,7 +133,9 @@ def report(name: str, logs: list[float], beside: dict[str, Any] | None) -> str:
     mean, error = float(np.mean(logs)), float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1)) * error
     low, high = math.exp(mean - half), math.exp(mean + half)
-    said = f"{name}: long training {math.exp(mean):.4f} ({low:.4f} to {high:.4f}), {len(logs)} pairs"
+    said = (
+        f"{name}: long training {math.exp(mean):.4f} ({low:.4f} to {high:.4f}), {len(logs)} pairs"
+    )
     if beside is None:
         return said
     theirs = math.log(beside["throughput_ratio"])
@@ -114,12 +150,16 @@ def report(name: str, logs: list[float], beside: dict[str, Any] | None) -> str:
 
 
 def ringside_launch(given: argparse.Namespace, number: int) -> dict[str, float]:
-    """Have Ringside measure one more launch of the plan; returns each arm's ratio of totals to the baseline (and its control)."""
+    """Have Ringside measure one more launch of the plan; returns each arm's ratio of totals to the
+    baseline (and its control).
+    """
     ringside = Path(sys.executable).parent / "ringside"
     length = [f"launches={number + 1}", "seconds_per_launch=22"]
     more = [word for one in length for word in ("--set", f"measurement.{one}")]
     command = [str(ringside), "compare", str(given.plan), "-o", str(given.in_turn), *more]
-    subprocess.run(command, check=False, capture_output=True, cwd=REPOSITORY)  # 1: an arm failed; its launch is missing then
+    subprocess.run(
+        command, check=False, capture_output=True, cwd=REPOSITORY
+    )  # 1: an arm failed; its launch is missing then
     baseline, speeds = yaml.safe_load(given.plan.read_text())["baseline"], {}
     for table in sorted((given.in_turn / f"launch-{number:03d}").glob("*/steps.parquet")):
         steps = pd.read_parquet(table)
@@ -133,9 +173,15 @@ def ringside_launch(given: argparse.Namespace, number: int) -> dict[str, float]:
 
 
 def report_in_turn(name: str, long: list[float], short: list[float]) -> str:
-    """Write how far Ringside's ratios are from those of long trainings, round by round; logarithms."""
+    """Write how far Ringside's ratios are from those of long trainings, round by round;
+    logarithms.
+    """
     apart = np.subtract(short, long)
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(apart) - 1)) * float(np.std(apart, ddof=1)) / math.sqrt(len(apart))
+    half = (
+        float(stats.t.ppf((1 + CONFIDENCE) / 2, len(apart) - 1))
+        * float(np.std(apart, ddof=1))
+        / math.sqrt(len(apart))
+    )
     mean = float(np.mean(apart))
     verdict = "they agree" if abs(mean) <= half else "they DISAGREE"
     return (
@@ -146,13 +192,23 @@ def report_in_turn(name: str, long: list[float], short: list[float]) -> str:
 
 def main() -> None:
     """Alternate launches of all arms and print the ratios as they come in."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("plan", type=Path)
     parser.add_argument("--pairs", type=int, default=50)
-    parser.add_argument("--seconds", type=float, default=20, help="of steps that count, in each launch")
+    parser.add_argument(
+        "--seconds", type=float, default=20, help="of steps that count, in each launch"
+    )
     parser.add_argument("--skip", type=float, default=3, help="seconds before them")
-    parser.add_argument("--beside", type=Path, help="results folder of 'ringside compare' on the same plan")
-    parser.add_argument("--in-turn", type=Path, help="results folder for launches of 'ringside compare' in turn with the trainings")
+    parser.add_argument(
+        "--beside", type=Path, help="results folder of 'ringside compare' on the same plan"
+    )
+    parser.add_argument(
+        "--in-turn",
+        type=Path,
+        help="results folder for launches of 'ringside compare' in turn with the trainings",
+    )
     parser.add_argument("--output", type=Path, help="file to keep each round's throughputs in")
     parser.add_argument("--rank", nargs=2, metavar=("BACKEND", "FILE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -164,7 +220,11 @@ def main() -> None:
         found = json.loads((given.beside / "comparison.json").read_text())
         beside = {result["candidate"]: result for result in found["results"]}
     baseline, arms = plan["baseline"], plan["arms"]
-    rounds = [json.loads(line) for line in given.output.read_text().splitlines()] if given.output and given.output.exists() else []
+    rounds = (
+        [json.loads(line) for line in given.output.read_text().splitlines()]
+        if given.output and given.output.exists()
+        else []
+    )
     for number in range(len(rounds), given.pairs):
         chance = random.Random(number)
         order = chance.sample(sorted(arms), k=len(arms))
@@ -182,11 +242,21 @@ def main() -> None:
                 kept.write(json.dumps(speeds) + "\n")
     for name in arms:
         if name != baseline and len(rounds) > 1:
-            print(report(name, [math.log(speeds[name] / speeds[baseline]) for speeds in rounds], beside.get(name)))
+            print(
+                report(
+                    name,
+                    [math.log(speeds[name] / speeds[baseline]) for speeds in rounds],
+                    beside.get(name),
+                )
+            )
             both = [speeds for speeds in rounds if f"ringside {name}" in speeds]
             if len(both) > 1:
                 long = [math.log(speeds[name] / speeds[baseline]) for speeds in both]
-                print(report_in_turn(name, long, [math.log(speeds[f"ringside {name}"]) for speeds in both]))
+                print(
+                    report_in_turn(
+                        name, long, [math.log(speeds[f"ringside {name}"]) for speeds in both]
+                    )
+                )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Measures what each choice of the measuring method is worth: same against same, with one choice changed at a time.
+"""Measures what each choice of the measuring method is worth: same against same, with one choice
+changed at a time.
 
 Variants take turns. Printed for each variant:
 - the standard deviation of pairs;
-- the standard error after a minute of blocks (pair deviation over the root of the pairs in a minute), also as a ratio to the
-  default's in the same round;
-- how far from 1 each launch's ratio is, an error that more blocks in the same launch would not reduce.
+- the standard error after a minute of blocks (pair deviation over the root of the pairs in a
+  minute), also as a ratio to the default's in the same round;
+- how far from 1 each launch's ratio is, an error that more blocks in the same launch would not
+  reduce.
 
     python benchmarks/measuring_choices.py --output FOLDER [--rounds N] [--only NAME ...]
 
@@ -55,7 +57,11 @@ def plan(name: str, number: int) -> dict[str, Any]:
 
 
 def run(name: str, number: int, output: Path) -> tuple[float, float, float]:
-    """Run one variant. Return pair deviation, standard error after a minute, and RMS of launch medians, all of log-ratios."""
+    """Run one variant.
+
+    Return pair deviation, standard error after a minute, and RMS of launch medians, all of
+    log-ratios.
+    """
     path, folder = output / f"{name}-{number:02d}.yaml", output / f"{name}-{number:02d}"
     if not (folder / "comparison.json").exists():
         path.write_text(yaml.safe_dump(plan(name, number), sort_keys=False))
@@ -73,14 +79,18 @@ def run(name: str, number: int, output: Path) -> tuple[float, float, float]:
 
 def main() -> None:
     """Run the rounds and print a line for each variant."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--only", nargs="*", default=list(CHOICES), choices=list(CHOICES))
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(["default", *given.only]))
-    table = np.array([[run(name, number, given.output) for name in names] for number in range(given.rounds)])
+    table = np.array(
+        [[run(name, number, given.output) for name in names] for number in range(given.rounds)]
+    )
     relative = table[:, :, 1] / table[:, :1, 1]
     for place, name in enumerate(names):
         mean = np.exp(np.log(relative[:, place]).mean())

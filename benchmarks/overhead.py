@@ -2,15 +2,17 @@
 
     python benchmarks/overhead.py
 
-Starts ``torchrun`` and ``horovodrun``, several launches each. In every rank a model is built once, and two kinds of block train it
-in turn, in random order: Ringside's block, as it times every arm, and a bare loop as tutorials show it, timed by two clock readings
-around all its steps. Asked twice:
+Starts ``torchrun`` and ``horovodrun``, several launches each. In every rank a model is built once,
+and two kinds of block train it in turn, in random order: Ringside's block, as it times every arm,
+and a bare loop as tutorials show it, timed by two clock readings around all its steps. Asked twice:
 
-- with two ranks and 32 samples each, as users train: Ringside's throughput / the bare loop's. Neighbours, and ranks that wait for
-  each other, make such steps vary by a third, so that the interval is wide;
-- with one rank and one sample, where a step takes a tenth and waits for nobody: by how many microseconds Ringside's takes longer.
-  What its loop does in a step depends neither on the samples nor on the ranks, so this is what it costs in any step. Printed as a
-  ratio in the two ranks' step, too, to be compared with the first.
+- with two ranks and 32 samples each, as users train: Ringside's throughput / the bare loop's.
+  Neighbours, and ranks that wait for each other, make such steps vary by a third, so that the
+  interval is wide;
+- with one rank and one sample, where a step takes a tenth and waits for nobody: by how many
+  microseconds Ringside's takes longer. What its loop does in a step depends neither on the samples
+  nor on the ranks, so this is what it costs in any step. Printed as a ratio in the two ranks' step,
+  too, to be compared with the first.
 """
 
 from __future__ import annotations
@@ -56,13 +58,23 @@ class Setting:
     steps: int
 
 
-SETTINGS = {"two ranks": Setting(ranks=2, samples=32, steps=20), "loop alone": Setting(ranks=1, samples=1, steps=100)}
+SETTINGS = {
+    "two ranks": Setting(ranks=2, samples=32, steps=20),
+    "loop alone": Setting(ranks=1, samples=1, steps=100),
+}
 
 
 def launcher(backend: str, ranks: int) -> list[str]:
     """Return the command that starts the ranks, without what they run."""
     if backend == "ddp":
-        return ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks)]
+        return [
+            "torchrun",
+            "--standalone",
+            "--local-addr",
+            "127.0.0.1",
+            "--nproc-per-node",
+            str(ranks),
+        ]
     return ["horovodrun", "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}", sys.executable]
 
 
@@ -92,9 +104,19 @@ def ringside_block(engine: Engine, *, steps: int) -> float:
 
 
 def rank_main(backend: str, setting: Setting, seconds: float, seed: int, output: Path) -> None:
-    """Run pairs of blocks on one rank until the time is over. Rank 0 writes the slowest ranks' times, in seconds a step."""
+    """Run pairs of blocks on one rank until the time is over.
+
+    Rank 0 writes the slowest ranks' times, in seconds a step.
+    """
     world: World = read_own_world()
-    job = Job(arm=backend, backend=backend, workload="digits", local_batch_size=setting.samples, world_size=setting.ranks, seed=1)
+    job = Job(
+        arm=backend,
+        backend=backend,
+        workload="digits",
+        local_batch_size=setting.samples,
+        world_size=setting.ranks,
+        seed=1,
+    )
     take_resources(world, threads=threads_of(world, asked=None, environment=os.environ))
     engine = start_engine(job, world, store=rendezvous_store(job, world))
     engine.trainer.build()
@@ -108,8 +130,12 @@ def rank_main(backend: str, setting: Setting, seconds: float, seed: int, output:
     while True:
         order = rng.sample(sorted(kinds), k=2)
         mine = {kind: kinds[kind]() for kind in order}
-        everyone = engine.backend.all_gather_object((mine, time.monotonic() - began > seconds), tuple[dict[str, float], bool])
-        slowest = {kind: max(times[kind] for times, _ in everyone) / setting.steps for kind in kinds}
+        everyone = engine.backend.all_gather_object(
+            (mine, time.monotonic() - began > seconds), tuple[dict[str, float], bool]
+        )
+        slowest = {
+            kind: max(times[kind] for times, _ in everyone) / setting.steps for kind in kinds
+        }
         pairs.append((slowest["ringside"], slowest["bare"]))
         if everyone[0][1]:
             break
@@ -119,27 +145,50 @@ def rank_main(backend: str, setting: Setting, seconds: float, seed: int, output:
     engine.backend.teardown()
 
 
-def measure(backend: str, name: str, *, launches: int, seconds: float) -> list[list[tuple[float, float]]]:
+def measure(
+    backend: str, name: str, *, launches: int, seconds: float
+) -> list[list[tuple[float, float]]]:
     """Return, by launch, pairs of seconds a step: Ringside's and the bare loop's."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(launches):
             output = Path(folder) / f"{number}.json"
-            told = (__file__, "--seconds", str(seconds), "--rank", backend, name, str(number), str(output))
+            told = (
+                __file__,
+                "--seconds",
+                str(seconds),
+                "--rank",
+                backend,
+                name,
+                str(number),
+                str(output),
+            )
             command = (*launcher(backend, SETTINGS[name].ranks), *told)
-            done = subprocess.run(command, check=False, env=os.environ | {"PATH": search_path()}, capture_output=True, text=True)
+            done = subprocess.run(
+                command,
+                check=False,
+                env=os.environ | {"PATH": search_path()},
+                capture_output=True,
+                text=True,
+            )
             if not output.exists():
-                sys.exit(f"{backend}: the ranks ended with code {done.returncode} and no result\n{done.stderr[-4000:]}")
+                sys.exit(
+                    f"{backend}: the ranks ended with code {done.returncode} and no result\n{done.stderr[-4000:]}"
+                )
             found.append(json.loads(output.read_text()))
     return found
 
 
 def main() -> None:
     """Launch the ranks for both backends and print ratios and microseconds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--launches", type=int, default=4, help="of each backend and setting")
     parser.add_argument("--seconds", type=float, default=20, help="of blocks in each launch")
-    parser.add_argument("--rank", nargs=4, metavar=("BACKEND", "SETTING", "SEED", "FILE"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--rank", nargs=4, metavar=("BACKEND", "SETTING", "SEED", "FILE"), help=argparse.SUPPRESS
+    )
     given = parser.parse_args()
     if given.launches < 2:
         parser.error(f"--launches is {given.launches}, but an interval needs two at least")
@@ -149,7 +198,9 @@ def main() -> None:
         return
     for backend in ("ddp", "horovod"):
         together = measure(backend, "two ranks", launches=given.launches, seconds=given.seconds)
-        found = ratio_interval([equal_work(*zip(*pairs, strict=True)) for pairs in together], confidence=CONFIDENCE)
+        found = ratio_interval(
+            [equal_work(*zip(*pairs, strict=True)) for pairs in together], confidence=CONFIDENCE
+        )
         assert found is not None and found.bounds is not None
         print(
             f"{backend}, two ranks: ringside / bare = {found.value:.4f}, {CONFIDENCE:.0%} interval {found.bounds[0]:.4f} to "

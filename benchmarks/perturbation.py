@@ -1,17 +1,20 @@
-"""What does it cost that a comparison also asks why? It should be nothing: neither the counters that are read, nor the floor.
+"""What does it cost that a comparison also asks why? It should be nothing: neither the counters
+that are read, nor the floor.
 
     python benchmarks/perturbation.py counters --output FOLDER [--launches 6] [--seconds 60]
     python benchmarks/perturbation.py floor --output FOLDER [--launches 12] [--seconds 16]
 
-``counters``: DDP and its control, two ranks. Within each launch one block of every two, drawn at random, has the kernel's counters
-read before and after it, the other not: in the ranks (threads, cores), and, drawn apart from these, in the supervisors, whom the
-driver asks for the hosts' counters. Printed for both: throughput of a read block over that of the unread block of the same arm
+``counters``: DDP and its control, two ranks. Within each launch one block of every two, drawn at
+random, has the kernel's counters read before and after it, the other not: in the ranks (threads,
+cores), and, drawn apart from these, in the supervisors, whom the driver asks for the hosts'
+counters. Printed for both: throughput of a read block over that of the unread block of the same arm
 beside it.
 
-``floor``: Horovod and DDP over Gloo, launches with a floor beside them and launches without in turn. Printed: the ratio of the
-arms with a floor over that without.
+``floor``: Horovod and DDP over Gloo, launches with a floor beside them and launches without in
+turn. Printed: the ratio of the arms with a floor over that without.
 
-Each is the mean over launches with its 95% interval. Run it on an otherwise idle machine. An existing FOLDER is read, or continued.
+Each is the mean over launches with its 95% interval. Run it on an otherwise idle machine. An
+existing FOLDER is read, or continued.
 """
 
 from __future__ import annotations
@@ -62,7 +65,9 @@ def counters(output: Path, *, launches: int, seconds: float) -> None:
     if not (output / "comparison.json").exists():
         ask_sometimes()
         arm = {**DDP, "backend": f"{UNREAD}:SometimesReadDDP"}
-        chosen = plan("counters", {"ddp": arm}, launches=launches, seconds_per_launch=seconds, local_every=0)
+        chosen = plan(
+            "counters", {"ddp": arm}, launches=launches, seconds_per_launch=seconds, local_every=0
+        )
         measure(check_plan(chosen, source="counters"), ResultsFolder(output), again=[])
     by_ranks, by_supervisors = neighbours(ResultsFolder(output))
     tell("counters read by ranks", by_ranks)
@@ -74,22 +79,40 @@ def ask_sometimes() -> None:
     calls: dict[tuple[str, int], int] = {}
     ask = SupervisorServer.tell
 
-    def asked(server: SupervisorServer, arm: str, launch: int, *words: str) -> dict[str, HostCounters]:
+    def asked(
+        server: SupervisorServer, arm: str, launch: int, *words: str
+    ) -> dict[str, HostCounters]:
         if COUNTERS in words:
             number = calls.setdefault((arm, launch), 0) // 2
             calls[arm, launch] += 1
-            words = words if coin(f"{arm} {launch}", number) else tuple(word for word in words if word != COUNTERS)
+            words = (
+                words
+                if coin(f"{arm} {launch}", number)
+                else tuple(word for word in words if word != COUNTERS)
+            )
         return ask(server, arm, launch, *words)
 
     SupervisorServer.tell = asked  # type: ignore[method-assign]
 
 
 def neighbours(folder: ResultsFolder) -> tuple[list[float], list[float]]:
-    """Return launch by launch the mean log-ratio of read over unread blocks side by side: of ranks, and of supervisors."""
+    """Return launch by launch the mean log-ratio of read over unread blocks side by side: of ranks,
+    and of supervisors.
+    """
     records = folder.records()
-    blocks = tabulate_blocks(read_steps(folder, records).valid(records)).set_index(["launch", "turn"]).sort_index()
-    asked = folder.host_use(records).dropna(subset="turn").set_index(["launch", "turn"]).index.unique()
-    read = {(record.launch, block.turn): block.threads is not None for record in records for block in record.blocks}
+    blocks = (
+        tabulate_blocks(read_steps(folder, records).valid(records))
+        .set_index(["launch", "turn"])
+        .sort_index()
+    )
+    asked = (
+        folder.host_use(records).dropna(subset="turn").set_index(["launch", "turn"]).index.unique()
+    )
+    read = {
+        (record.launch, block.turn): block.threads is not None
+        for record in records
+        for block in record.blocks
+    }
     blocks = blocks.assign(by_ranks=pd.Series(read), by_supervisors=blocks.index.isin(asked))
     found = []
     for kind in ("by_ranks", "by_supervisors"):
@@ -98,7 +121,9 @@ def neighbours(folder: ResultsFolder) -> tuple[list[float], list[float]]:
             rates, kinds = own["throughput_per_s"].tolist(), own[kind].tolist()
             pairs = range(0 if kinds[0] != kinds[1] else 1, len(rates) - 1, 2)
             unlike = [i for i in pairs if kinds[i] != kinds[i + 1]]
-            logs.setdefault(launch, []).extend((1 if kinds[i] else -1) * math.log(rates[i] / rates[i + 1]) for i in unlike)
+            logs.setdefault(launch, []).extend(
+                (1 if kinds[i] else -1) * math.log(rates[i] / rates[i + 1]) for i in unlike
+            )
         found.append([fmean(values) for values in logs.values()])
     return found[0], found[1]
 
@@ -114,9 +139,24 @@ def floor(output: Path, *, launches: int, seconds: float) -> None:
             folder = output / name
             if not (folder / "comparison.json").exists():
                 path = output / f"{name}.yaml"
-                chosen = plan(name, arms, launches=1, seconds_per_launch=seconds, control=False, floor=has_floor)
+                chosen = plan(
+                    name,
+                    arms,
+                    launches=1,
+                    seconds_per_launch=seconds,
+                    control=False,
+                    floor=has_floor,
+                )
                 path.write_text(yaml.safe_dump({**chosen, "seed": 1 + number}))
-                command = [sys.executable, "-m", "runners.cli", "compare", str(path), "-o", str(folder)]
+                command = [
+                    sys.executable,
+                    "-m",
+                    "runners.cli",
+                    "compare",
+                    str(path),
+                    "-o",
+                    str(folder),
+                ]
                 subprocess.run(command, check=True, capture_output=True)
             (result,) = conclude(ResultsFolder(folder)).results
             assert result.throughput_ratio is not None
@@ -129,13 +169,20 @@ def tell(what: str, logs: Sequence[float]) -> None:
     """Print the mean of log-ratios as a ratio, with its interval."""
     mean = t_interval(logs, confidence=0.95)
     assert mean is not None
-    low, high = (math.exp(math.nan if bound is None else bound) for bound in (mean.ci_low, mean.ci_high))
-    print(f"{what}: {math.exp(mean.value):.4f} ({low:.4f} to {high:.4f}), {len(logs)} launches", flush=True)
+    low, high = (
+        math.exp(math.nan if bound is None else bound) for bound in (mean.ci_low, mean.ci_high)
+    )
+    print(
+        f"{what}: {math.exp(mean.value):.4f} ({low:.4f} to {high:.4f}), {len(logs)} launches",
+        flush=True,
+    )
 
 
 def main() -> None:
     """Measure what is asked for, or read it again."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("counters", "floor"))
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--launches", type=int)

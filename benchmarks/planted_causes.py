@@ -1,31 +1,40 @@
-"""Does "why" name the cause? Comparisons of which it is known beforehand which term makes the candidate slower.
+"""Does "why" name the cause? Comparisons of which it is known beforehand which term makes the
+candidate slower.
 
-============  =======================================================================  ================  =======================
-cause         what is planted in the candidate                                         expected term     comes from
-============  =======================================================================  ================  =======================
-computing     a tenth of each step is computed more, after the optimizer's step        library overhead  its own CPU
-thread        a thread of the library's takes 15% of the rank's core                   library overhead  held up
-twice         each bucket of gradients is exchanged twice                              exposed exchange
-cycle         Horovod waits 20 ms longer before it looks for gradients to exchange     exposed exchange  cycle waits
-buckets       DDP exchanges each gradient by itself (buckets of 1 KiB)                 exposed exchange  small collectives
-buffers       DDP broadcasts 4 MiB of buffers that nothing uses                        exposed exchange  buffers broadcast
-first-bucket  DDP's first bucket has the gradients that come last                      exposed exchange  late first bucket
-compression   Horovod converts gradients to float16, with no link to be slow           exposed exchange  compression
-zeros         Horovod exchanges zeros for a million parameters without a gradient      exposed exchange  zero-filled gradients
-link          DDP exchanges twice the bytes (float32 in place of float16), slow link   exposed exchange
-late          rank 1 computes longer in backward, by 10% of a step                     imbalance         rank 1
-============  =======================================================================  ================  =======================
+============  =======================================================================
+================  ======================= cause         what is planted in the candidate
+expected term     comes from ============
+=======================================================================  ================
+======================= computing     a tenth of each step is computed more, after the optimizer's
+step        library overhead  its own CPU thread        a thread of the library's takes 15% of the
+rank's core                   library overhead  held up twice         each bucket of gradients is
+exchanged twice                              exposed exchange cycle         Horovod waits 20 ms
+longer before it looks for gradients to exchange     exposed exchange  cycle waits buckets       DDP
+exchanges each gradient by itself (buckets of 1 KiB)                 exposed exchange  small
+collectives buffers       DDP broadcasts 4 MiB of buffers that nothing uses
+exposed exchange  buffers broadcast first-bucket  DDP's first bucket has the gradients that come
+last                      exposed exchange  late first bucket compression   Horovod converts
+gradients to float16, with no link to be slow           exposed exchange  compression zeros
+Horovod exchanges zeros for a million parameters without a gradient      exposed exchange
+zero-filled gradients link          DDP exchanges twice the bytes (float32 in place of float16),
+slow link   exposed exchange late          rank 1 computes longer in backward, by 10% of a step
+imbalance         rank 1 ============
+=======================================================================  ================
+=======================
 
     python benchmarks/planted_causes.py --output FOLDER [--only CAUSE ...] [--repeats 2]
 
-Printed for each comparison: the verdict, the term that the report names (or, where it names none, the largest of those that point
-the way of the verdict), every term's difference, the straggler, and the specific cause with its milliseconds beside those by which
-the steps differ: what leaving the cause out gains. The control, which has nothing planted, must name none. Run it from the
-repository, on an otherwise idle machine. An existing FOLDER is continued. ``link`` and ``first-bucket`` need two hosts: on one,
-exchange takes the cores that it could hide behind. They are left out unless they are asked for:
+Printed for each comparison: the verdict, the term that the report names (or, where it names none,
+the largest of those that point the way of the verdict), every term's difference, the straggler, and
+the specific cause with its milliseconds beside those by which the steps differ: what leaving the
+cause out gains. The control, which has nothing planted, must name none. Run it from the repository,
+on an otherwise idle machine. An existing FOLDER is continued. ``link`` and ``first-bucket`` need
+two hosts: on one, exchange takes the cores that it could hide behind. They are left out unless they
+are asked for:
 
     python -m tests.kit.lab up --hosts 2 --rate 1gbit
-    python -m tests.kit.lab run -- python benchmarks/planted_causes.py --output FOLDER --only link first-bucket
+    python -m tests.kit.lab run -- python benchmarks/planted_causes.py --output FOLDER --only link
+        first-bucket
 """
 
 from __future__ import annotations
@@ -43,7 +52,12 @@ import yaml
 PLANTED = Path(__file__).parent / "plugins" / "planted.py"
 MODELS = Path(__file__).parent / "plugins" / "planted_models.py"
 SLOW = Path(__file__).parent / "plugins" / "slow.py"
-DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun", "options": {"broadcast_buffers": False}}
+DDP = {
+    "backend": "ddp",
+    "transport": "gloo",
+    "launcher": "torchrun",
+    "options": {"broadcast_buffers": False},
+}
 HOROVOD = {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}
 SMALL = {"workload": "digits", "local_batch_size": 32}
 HOSTS = {"hosts": "host1:1,host2:1", "network_interface": "eth0"}
@@ -53,7 +67,13 @@ OVER_A_LINK = HOSTS | {
     "local_batch_size": 8,
 }
 OF_LONG_STEPS = {"seconds_per_launch": 24, "block_s": 1.0}
-MEASUREMENT = {"rehearsal": "never", "launches": 5, "seconds_per_launch": 16, "block_s": 0.3, "local_every": 2}
+MEASUREMENT = {
+    "rehearsal": "never",
+    "launches": 5,
+    "seconds_per_launch": 16,
+    "block_s": 0.3,
+    "local_every": 2,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +85,9 @@ class Cause:
     planted: dict[str, Any]
     """What the candidate has that the baseline has not."""
     baseline: dict[str, Any] = field(default_factory=lambda: DDP)
-    workload: dict[str, Any] = field(default_factory=lambda: {"workload": "digits", "local_batch_size": 128})
+    workload: dict[str, Any] = field(
+        default_factory=lambda: {"workload": "digits", "local_batch_size": 128}
+    )
     measurement: dict[str, Any] = field(default_factory=dict)
     straggler: int | None = None
     """The rank that is expected to be named."""
@@ -76,7 +98,10 @@ class Cause:
         """Return the plan of one repetition, with a seed of its own."""
         candidate = self.baseline | self.planted
         is_other = self.planted.get("backend") in ("ddp", "horovod")
-        candidate["options"] = {**({} if is_other else self.baseline.get("options", {})), **self.planted.get("options", {})}
+        candidate["options"] = {
+            **({} if is_other else self.baseline.get("options", {})),
+            **self.planted.get("options", {}),
+        }
         return {
             "name": f"{name}-{number}",
             **self.workload,
@@ -90,9 +115,13 @@ class Cause:
 
 
 CAUSES = {
-    "computing": Cause(term="library_overhead", planted={"backend": f"{SLOW}:SlowDDP", "options": {"extra": 0.1}}),
+    "computing": Cause(
+        term="library_overhead", planted={"backend": f"{SLOW}:SlowDDP", "options": {"extra": 0.1}}
+    ),
     "thread": Cause(term="library_overhead", planted={"backend": f"{PLANTED}:BusyThreadDDP"}),
-    "twice": Cause(term="exposed_exchange", planted={"backend": f"{PLANTED}:TwiceDDP"}, workload=SMALL),
+    "twice": Cause(
+        term="exposed_exchange", planted={"backend": f"{PLANTED}:TwiceDDP"}, workload=SMALL
+    ),
     "cycle": Cause(
         term="exposed_exchange",
         baseline=HOROVOD,
@@ -161,21 +190,32 @@ def run(name: str, number: int, output: Path) -> bool:
         command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(folder)]
         ended = subprocess.run(command, check=False, capture_output=True, text=True)
         if not (folder / "comparison.json").exists():
-            sys.exit(f"{folder.name}: no comparison, exit code {ended.returncode}\n{ended.stderr[-2000:]}")
+            sys.exit(
+                f"{folder.name}: no comparison, exit code {ended.returncode}\n{ended.stderr[-2000:]}"
+            )
     found = json.loads((folder / "comparison.json").read_text())
     result = next(entry for entry in found["results"] if entry["role"] == "candidate")
     differences = {term: one["value"] for term, one in result["term_differences_s"].items()}
     sign = -1 if result["verdict"] == "faster" else 1
     if not differences:
         sys.exit(f"{folder.name}: {result['verdict']}, see {folder / 'report.md'}")
-    first = result["because"]["term"] if result["because"] else max(differences, key=lambda term: sign * differences[term])
+    first = (
+        result["because"]["term"]
+        if result["because"]
+        else max(differences, key=lambda term: sign * differences[term])
+    )
     arm = next(arm for arm in found["arms"] if arm["name"] == "planted")
     straggler = (arm["by_rank"].get("straggler") or {}).get("rank")
     because = result["because"] or {}
     named, named_s = because.get("named"), because.get("gain_s") or because.get("named_s")
     control = next(entry for entry in found["results"] if entry["role"] == "control")
     named_in_control = (control["because"] or {}).get("named")
-    is_right = first == cause.term and straggler == cause.straggler and named == cause.named and named_in_control is None
+    is_right = (
+        first == cause.term
+        and straggler == cause.straggler
+        and named == cause.named
+        and named_in_control is None
+    )
     apart_ms = 1e3 * sum(differences.values())
     terms = ", ".join(f"{term} {1e3 * value:+.2f}" for term, value in differences.items())
     print(
@@ -191,10 +231,19 @@ def run(name: str, number: int, output: Path) -> bool:
 
 def exposed_text(found: dict[str, Any]) -> str:
     """What each traced arm exposes, by the trace and by timed steps, in ms."""
-    timed = {arm["name"]: (arm["step_terms_s"] or {}).get("exposed_exchange") for arm in found["arms"]}
+    timed = {
+        arm["name"]: (arm["step_terms_s"] or {}).get("exposed_exchange") for arm in found["arms"]
+    }
     traced = {one["arm"]: one["exposed_s"] for one in (found["traces"] or {}).get("arms", [])}
-    both = {name: [_ms(one), _ms(timed[name])] for name, one in traced.items() if one and timed.get(name)}
-    return "".join(f"; {name} exposes {trace} in the trace, {step} in timed steps" for name, (trace, step) in both.items())
+    both = {
+        name: [_ms(one), _ms(timed[name])]
+        for name, one in traced.items()
+        if one and timed.get(name)
+    }
+    return "".join(
+        f"; {name} exposes {trace} in the trace, {step} in timed steps"
+        for name, (trace, step) in both.items()
+    )
 
 
 def _ms(estimate: dict[str, Any]) -> str:
@@ -204,14 +253,18 @@ def _ms(estimate: dict[str, Any]) -> str:
 
 def main() -> None:
     """Run the comparisons and count those that were right."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path, required=True)
     here = [name for name, cause in CAUSES.items() if "hosts" not in cause.workload]
     parser.add_argument("--only", nargs="+", choices=CAUSES, default=here)
     parser.add_argument("--repeats", type=int, default=2)
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
-    right = [run(name, number, given.output) for number in range(given.repeats) for name in given.only]
+    right = [
+        run(name, number, given.output) for number in range(given.repeats) for name in given.only
+    ]
     print(f"{sum(right)} of {len(right)} right")
 
 

@@ -1,14 +1,20 @@
-"""How well ``ringside project`` predicts throughput: on published series, and on synthetic ones of which the truth is known.
+"""How well ``ringside project`` predicts throughput: on published series, and on synthetic ones of
+which the truth is known.
 
-    python benchmarks/projection.py SERIES.csv [--cases 16:32,32:128] [--without SERIES] [--replications 40]
+    python benchmarks/projection.py SERIES.csv [--cases 16:32,32:128] [--without SERIES]
+        [--replications 40]
 
-- Each case N:M projects every series that has both sizes from at most N ranks to M. Printed: the error of the projection and of
-  the yardsticks, how wide the interval is, and whether it holds what was measured.
-- Leave one out: forms and widths of the priors are chosen again for each series, by the other series alone (the largest sum of log
-  densities of what came), and that series is projected with them. Printed: errors, and where in the interval the figure came.
-- Pairs: the ratio of any two series of the file, from the same case, as a study projects the ratio of two arms.
-- Synthetic: step times of a ring or tree with latency, of overlapped exchange and of stragglers, with noise between 0.4% on one
-  host and up to 9% at 32. The truth is the time without noise; an interval has to hold one more noisy figure.
+- Each case N:M projects every series that has both sizes from at most N ranks to M. Printed: the
+  error of the projection and of the yardsticks, how wide the interval is, and whether it holds what
+  was measured.
+- Leave one out: forms and widths of the priors are chosen again for each series, by the other
+  series alone (the largest sum of log densities of what came), and that series is projected with
+  them. Printed: errors, and where in the interval the figure came.
+- Pairs: the ratio of any two series of the file, from the same case, as a study projects the ratio
+  of two arms.
+- Synthetic: step times of a ring or tree with latency, of overlapped exchange and of stragglers,
+  with noise between 0.4% on one host and up to 9% at 32. The truth is the time without noise; an
+  interval has to hold one more noisy figure.
 """
 
 from __future__ import annotations
@@ -32,14 +38,19 @@ LARGEST_NOISE = 0.09
 
 
 def read_series(path: Path) -> list[Series]:
-    """Read published figures: columns ``series``, ``ranks``, ``ranks_per_host`` and ``samples_per_s`` of all ranks together."""
+    """Read published figures: columns ``series``, ``ranks``, ``ranks_per_host`` and
+    ``samples_per_s`` of all ranks together.
+    """
     found: dict[str, dict[int, float]] = {}
     per_host: dict[str, int] = {}
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file, skipinitialspace=True):
             found.setdefault(row["series"], {})[int(row["ranks"])] = float(row["samples_per_s"])
             per_host[row["series"]] = int(row["ranks_per_host"])
-    return [Series(name=n, ranks_per_host=per_host[n], samples_per_s=dict(sorted(f.items()))) for n, f in found.items()]
+    return [
+        Series(name=n, ranks_per_host=per_host[n], samples_per_s=dict(sorted(f.items())))
+        for n, f in found.items()
+    ]
 
 
 SIZES = {
@@ -62,9 +73,11 @@ class Met:
 
 
 def met(prediction: Prediction, came: float, series: Series) -> Met:
-    """Compare a prediction with a figure, and with what two yardsticks say from the sizes that were used.
+    """Compare a prediction with a figure, and with what two yardsticks say from the sizes that were
+    used.
 
-    Hold: the efficiency of the largest one stays. Ring: time grows by (hosts - 1) / hosts, by least squares.
+    Hold: the efficiency of the largest one stays. Ring: time grows by (hosts - 1) / hosts, by least
+    squares.
     """
     low, high = bounds(prediction.samples_per_s)
     used = [size for size in series.samples_per_s if size >= series.ranks_per_host]
@@ -96,7 +109,9 @@ def show_published(series: Sequence[Series], cases: Sequence[tuple[int, int]]) -
     print(f"{'series':<62}{'case':>10}{'error':>9}{'hold':>9}{'ring':>9}{'interval':>11}")
     found = []
     for up_to, target in cases:
-        fitting = [one for one in series if up_to in one.samples_per_s and target in one.samples_per_s]
+        fitting = [
+            one for one in series if up_to in one.samples_per_s and target in one.samples_per_s
+        ]
         done = project(fitting, [target], source="", fit_up_to=up_to)
         for one, told in zip(fitting, done.series, strict=True):
             if told.refusal:
@@ -116,19 +131,34 @@ def show_summary(label: str, found: Sequence[Met], *, refused: int) -> None:
     if not found:
         print(f"{label:<50}  nothing projected, {refused} refused")
         return
-    errors = {name: np.abs([getattr(one, name) for one in found]) for name in ("error", "hold", "ring")}
-    told = "".join(f"{name:>8}{values.mean():>6.1%} (worst {values.max():>5.1%})" for name, values in errors.items())
-    inside, half = np.mean([one.inside for one in found]), np.mean([one.half_width for one in found])
+    errors = {
+        name: np.abs([getattr(one, name) for one in found]) for name in ("error", "hold", "ring")
+    }
+    told = "".join(
+        f"{name:>8}{values.mean():>6.1%} (worst {values.max():>5.1%})"
+        for name, values in errors.items()
+    )
+    inside, half = (
+        np.mean([one.inside for one in found]),
+        np.mean([one.half_width for one in found]),
+    )
     print(
-        f"{label:<50}{len(found):>5}{told}   inside {inside:.0%} ±{half:.1%}{f', {refused} refused' if refused else ''}", flush=True
+        f"{label:<50}{len(found):>5}{told}   inside {inside:.0%} ±{half:.1%}{f', {refused} refused' if refused else ''}",
+        flush=True,
     )
 
 
 def show_pairs(series: Sequence[Series], cases: Sequence[tuple[int, int]]) -> None:
     """Print how often the interval of a ratio holds that of the measured figures."""
     for up_to, target in cases:
-        fitting = [one for one in series if up_to in one.samples_per_s and target in one.samples_per_s]
-        pairs = [(a.name, b.name) for a, b in combinations(fitting, 2) if a.ranks_per_host == b.ranks_per_host][:500]
+        fitting = [
+            one for one in series if up_to in one.samples_per_s and target in one.samples_per_s
+        ]
+        pairs = [
+            (a.name, b.name)
+            for a, b in combinations(fitting, 2)
+            if a.ranks_per_host == b.ranks_per_host
+        ][:500]
         done = project(fitting, [target], source="", fit_up_to=up_to, pairs=pairs)
         by_name = {one.name: one.samples_per_s[target] for one in fitting}
         errors, inside = [], []
@@ -138,7 +168,9 @@ def show_pairs(series: Sequence[Series], cases: Sequence[tuple[int, int]]) -> No
             low, high = bounds(told.ratio)
             inside.append(low <= came <= high)
         if errors:
-            print(f"ratios of {len(errors)} pairs, {up_to}:{target}: error {np.mean(errors):.1%}, inside {np.mean(inside):.0%}")
+            print(
+                f"ratios of {len(errors)} pairs, {up_to}:{target}: error {np.mean(errors):.1%}, inside {np.mean(inside):.0%}"
+            )
 
 
 FORMS = {
@@ -177,7 +209,9 @@ def predict(one: Series, up_to: int, target: int, prior: Prior) -> Predicted:
     """Project a series that has both sizes."""
     series = one.up_to(up_to)
     used = [ranks for ranks in series.samples_per_s if ranks >= one.ranks_per_host]
-    growth = fit_growth([one.hosts(ranks) for ranks in used], [one.time_s(ranks) for ranks in used], prior=prior)
+    growth = fit_growth(
+        [one.hosts(ranks) for ranks in used], [one.time_s(ranks) for ranks in used], prior=prior
+    )
     came, hosts = math.log(one.time_s(target)), one.hosts(target)
     means, spreads = growth.logs(hosts)
     centre = growth.mean(hosts)
@@ -185,28 +219,41 @@ def predict(one: Series, up_to: int, target: int, prior: Prior) -> Predicted:
     return Predicted(
         series=one.name,
         error=math.exp(came - centre) - 1,
-        density=math.log(float((growth.weights * np.exp(-0.5 * ((came - means) / spreads) ** 2) / spreads).sum())),
+        density=math.log(
+            float((growth.weights * np.exp(-0.5 * ((came - means) / spreads) ** 2) / spreads).sum())
+        ),
         place=abs(came - centre) / half,
     )
 
 
 def show_leave_one_out(series: Sequence[Series], cases: Sequence[tuple[int, int]]) -> None:
     """Print how well each series is met by the prior that the others choose."""
-    fitting = [(one, *case) for case in cases for one in series if {*case} <= set(one.samples_per_s)]
+    fitting = [
+        (one, *case) for case in cases for one in series if {*case} <= set(one.samples_per_s)
+    ]
     found = {name: [predict(*given, prior) for given in fitting] for name, prior in PRIORS.items()}
     left_out = []
     print("\nleave one series out")
     for name in dict.fromkeys(one.name for one, *_ in fitting):
-        scores = {prior: sum(one.density for one in told if one.series != name) for prior, told in found.items()}
+        scores = {
+            prior: sum(one.density for one in told if one.series != name)
+            for prior, told in found.items()
+        }
         best = max(scores, key=lambda prior: scores[prior])
         own = [one for one in found[best] if one.series == name]
         left_out += own
         told = ", ".join(f"{one.error:+.1%} at {one.place:.2f} of its half" for one in own)
         print(f"  {name[-60:]:<62}{told}: {best}")
-    errors, places = (np.abs([getattr(one, name) for one in left_out]) for name in ("error", "place"))
-    print(f"  error {errors.mean():.1%} (worst {errors.max():.1%}), {np.mean(places <= 1):.0%} inside, farthest {places.max():.2f}")
+    errors, places = (
+        np.abs([getattr(one, name) for one in left_out]) for name in ("error", "place")
+    )
+    print(
+        f"  error {errors.mean():.1%} (worst {errors.max():.1%}), {np.mean(places <= 1):.0%} inside, farthest {places.max():.2f}"
+    )
     means = [np.mean([abs(one.error) for one in told]) for told in found.values()]
-    print(f"  each of the {len(found)} priors for all series: error {min(means):.1%} to {max(means):.1%}")
+    print(
+        f"  each of the {len(found)} priors for all series: error {min(means):.1%} to {max(means):.1%}"
+    )
 
 
 Times = Callable[[np.ndarray], np.ndarray]
@@ -253,7 +300,9 @@ FAMILIES: Mapping[str, Callable[[np.random.Generator], Times]] = {
 
 
 def synthetic(
-    family: Callable[[np.random.Generator], Times], sizes: tuple[Sequence[int], int, int], number: int
+    family: Callable[[np.random.Generator], Times],
+    sizes: tuple[Sequence[int], int, int],
+    number: int,
 ) -> Iterator[Met | None]:
     """Yield what comes of series that are drawn; None where the projection is refused."""
     measured, target, per_host = sizes
@@ -267,7 +316,11 @@ def synthetic(
         figures = {int(n): float(n / time) for n, time in zip(ranks, times, strict=True)}
         one = Series(name="synthetic", ranks_per_host=per_host, samples_per_s=figures)
         (told,) = project([one], [int(ranks[-1])], source="", fit_up_to=int(ranks[-2])).series
-        yield None if told.refusal else met(told.predictions[0], figures[int(ranks[-1])], one.up_to(int(ranks[-2])))
+        yield (
+            None
+            if told.refusal
+            else met(told.predictions[0], figures[int(ranks[-1])], one.up_to(int(ranks[-2])))
+        )
 
 
 def show_synthetic(number: int) -> None:
@@ -285,7 +338,9 @@ def show_synthetic(number: int) -> None:
 
 def main() -> None:
     """Print how well published and synthetic series are met."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("series", type=Path, nargs="?", help="CSV file of published series.")
     parser.add_argument("--cases", type=cases_of, default=[(16, 32), (32, 128)])
     parser.add_argument("--without", help="Name of a series that is left out.")

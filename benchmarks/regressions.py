@@ -1,16 +1,21 @@
 """Simulates what ``--against`` says of a repeat and of a planted regression. Nothing is timed.
 
-    python benchmarks/regressions.py [--replications 400] [--minutes 10] [--planted 0.05] [--only REGIME] [--results FOLDER]
+    python benchmarks/regressions.py [--replications 400] [--minutes 10] [--planted 0.05] [--only
+        REGIME] [--results FOLDER]
 
-Every comparison spends its minutes on the best number of rounds (``reports.statistics.budget``), in the regimes of
-``tests/kit/budgets.py`` (launch costs and variances that were measured), or in that of a stored result. Two of them are held
-against each other by ``reports.statistics.separate`` and judged by ``reports.against.judge``, as reports do, with two
-arms and 5% allowed. The machine's speed drifts by 3% from launch to launch. Printed for the ratio, then for all three
-figures together:
+Every comparison spends its minutes on the best number of rounds (``reports.statistics.budget``), in
+the regimes of ``tests/kit/budgets.py`` (launch costs and variances that were measured), or in that
+of a stored result. Two of them are held against each other by ``reports.statistics.separate`` and
+judged by ``reports.against.judge``, as reports do, with two arms and 5% allowed. The machine's
+speed drifts by 3% from launch to launch. Printed for the ratio, then for all three figures
+together:
 
-- ``repeat``: of two equal ones, how often "no regression beyond 5%", how often "regressed", how often code 3;
-- ``planted``: how often "regressed" where the candidate has lost 5%, and how often code 3 with ``--allow-slower 0%``;
-- ``days``: of two equal ones, how often code 3 where the machine's speed also differs from day to day by 2% or 5%.
+- ``repeat``: of two equal ones, how often "no regression beyond 5%", how often "regressed", how
+  often code 3;
+- ``planted``: how often "regressed" where the candidate has lost 5%, and how often code 3 with
+  ``--allow-slower 0%``;
+- ``days``: of two equal ones, how often code 3 where the machine's speed also differs from day to
+  day by 2% or 5%.
 """
 
 from __future__ import annotations
@@ -40,19 +45,37 @@ CONFIDENCE, ALLOWED, DRIFT = 0.95, 0.05, 0.03
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One comparison's logarithms by launch: throughput of candidate and baseline, and their ratio."""
+    """One comparison's logarithms by launch: throughput of candidate and baseline, and their
+    ratio.
+    """
 
     figures: Sequence[Array]
 
     @classmethod
-    def draw(cls, regime: Regime, budget_s: float, random: np.random.Generator, *, lost: float = 0.0, day: float = 0.0) -> Result:
+    def draw(
+        cls,
+        regime: Regime,
+        budget_s: float,
+        random: np.random.Generator,
+        *,
+        lost: float = 0.0,
+        day: float = 0.0,
+    ) -> Result:
         """Draw one; the candidate has ``lost`` a share of its speed, and days differ by ``day``."""
-        best = math.sqrt(regime.start_s / regime.round_s) * regime.of_rounds / max(regime.of_launches, 1e-9)
+        best = (
+            math.sqrt(regime.start_s / regime.round_s)
+            * regime.of_rounds
+            / max(regime.of_launches, 1e-9)
+        )
         rounds = int(min(max(best, MIN_ROUNDS), MAX_ROUNDS))
         number = max(int(budget_s / (regime.start_s + rounds * regime.round_s)), 2)
-        totals = np.log([rounds / launch(regime, rounds, random).sum(axis=1) for _ in range(number)])
+        totals = np.log(
+            [rounds / launch(regime, rounds, random).sum(axis=1) for _ in range(number)]
+        )
         drift = day * random.standard_normal() + DRIFT * random.standard_normal(number)
-        candidate, baseline, control = totals.T + drift + np.array([math.log1p(-lost), 0.0, 0.0])[:, None]
+        candidate, baseline, control = (
+            totals.T + drift + np.array([math.log1p(-lost), 0.0, 0.0])[:, None]
+        )
         return cls(figures=(candidate, baseline, candidate - (baseline + control) / 2))
 
 
@@ -87,19 +110,31 @@ def show_regime(regime: Regime, budget_s: float, planted: float, replications: i
         _share(one[2][0] == "regressed" for one in lost),
         _share(one[2][1] for one in strict),
         *(
-            _share(any(beyond for _, beyond in verdicts(*_pair(regime, budget_s, random, day=day))) for _ in range(replications))
+            _share(
+                any(beyond for _, beyond in verdicts(*_pair(regime, budget_s, random, day=day)))
+                for _ in range(replications)
+            )
             for day in (0.02, 0.05)
         ),
     ]
     number = np.mean([len(one.figures[2]) for pair in equal for one in pair])
-    marks = "".join(f"{share:9.1%}{' |' if index in (2, 5, 7) else ''}" for index, share in enumerate(shown))
+    marks = "".join(
+        f"{share:9.1%}{' |' if index in (2, 5, 7) else ''}" for index, share in enumerate(shown)
+    )
     print(f"{regime.name:<32}{number:>5.0f} |{marks}", flush=True)
 
 
 def _pair(
-    regime: Regime, budget_s: float, random: np.random.Generator, *, lost: float = 0.0, day: float = 0.0
+    regime: Regime,
+    budget_s: float,
+    random: np.random.Generator,
+    *,
+    lost: float = 0.0,
+    day: float = 0.0,
 ) -> tuple[Result, Result]:
-    return Result.draw(regime, budget_s, random, day=day), Result.draw(regime, budget_s, random, lost=lost, day=day)
+    return Result.draw(regime, budget_s, random, day=day), Result.draw(
+        regime, budget_s, random, lost=lost, day=day
+    )
 
 
 def _share(found: object) -> float:
@@ -125,7 +160,9 @@ def stored_regime(folder: Path) -> Regime:
 
 def main() -> None:
     """Run the simulations and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--replications", type=int, default=400)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--planted", type=float, default=0.05)

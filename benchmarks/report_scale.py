@@ -1,9 +1,11 @@
-"""How long a report of very many ranks takes, and how much memory: makes the raw results, then runs ``ringside report`` on them.
+"""How long a report of very many ranks takes, and how much memory: makes the raw results, then runs
+``ringside report`` on them.
 
     python benchmarks/report_scale.py FOLDER [--ranks 64 256 1024] [--steps 10000]
 
-Two arms, one launch, steps in blocks of 12, of which every fourth is without exchange. Printed for each number of ranks: rows,
-seconds from the command's start to its end, peak resident memory, and seconds per million rows. Existing results are used again.
+Two arms, one launch, steps in blocks of 12, of which every fourth is without exchange. Printed for
+each number of ranks: rows, seconds from the command's start to its end, peak resident memory, and
+seconds per million rows. Existing results are used again.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from pyarrow.parquet import ParquetWriter
 
 from measurement.conditions.same_environment import plan_digest
 from measurement.plans.plan import Arm, Measurement, Plan
-from measurement.records.record import STEP_COLUMNS, BlockRecord, LaunchRecord, Manifest, ParityResult, RankReport
+from measurement.records.record import (
+    STEP_COLUMNS,
+    BlockRecord,
+    LaunchRecord,
+    Manifest,
+    ParityResult,
+    RankReport,
+)
 from measurement.records.record_types import PHASES
 from measurement.records.results import ResultsFolder
 
@@ -34,19 +43,41 @@ SHARES = (0.02, 0.3, 0.6, 0.08, 0.0)
 
 def make(root: Path, *, ranks: int, steps: int) -> ResultsFolder:
     """Write a plan, a manifest, two records and their steps."""
-    arms = {"ddp": Arm(backend="ddp", transport="gloo"), "horovod": Arm(backend="horovod", transport="gloo")}
-    measurement = Measurement(launches=1, control=False, local_every=LOCAL_EVERY, block_steps=STEPS_PER_BLOCK)
-    plan = Plan(name="scale", workload="digits", world_size=ranks, baseline="ddp", arms=arms, measurement=measurement)
+    arms = {
+        "ddp": Arm(backend="ddp", transport="gloo"),
+        "horovod": Arm(backend="horovod", transport="gloo"),
+    }
+    measurement = Measurement(
+        launches=1, control=False, local_every=LOCAL_EVERY, block_steps=STEPS_PER_BLOCK
+    )
+    plan = Plan(
+        name="scale",
+        workload="digits",
+        world_size=ranks,
+        baseline="ddp",
+        arms=arms,
+        measurement=measurement,
+    )
     folder = ResultsFolder(root)
     folder.write_plan(plan)
     folder.write_manifest(
         Manifest(
-            comparison_id=root.name, plan_digest=plan_digest(plan), created_at="2026-01-01T12:00:00+00:00", ringside_version="0"
+            comparison_id=root.name,
+            plan_digest=plan_digest(plan),
+            created_at="2026-01-01T12:00:00+00:00",
+            ringside_version="0",
         )
     )
     for number, (name, arm) in enumerate(arms.items()):
         blocks = [
-            BlockRecord(turn=2 * block + number, round=block, block=block, kind=kind, steps=STEPS_PER_BLOCK, wall_s=0.3)
+            BlockRecord(
+                turn=2 * block + number,
+                round=block,
+                block=block,
+                kind=kind,
+                steps=STEPS_PER_BLOCK,
+                wall_s=0.3,
+            )
             for block in range(steps // STEPS_PER_BLOCK)
             for kind in (["local"] if block % LOCAL_EVERY == LOCAL_EVERY - 1 else ["sync"])
         ]
@@ -68,7 +99,12 @@ def make(root: Path, *, ranks: int, steps: int) -> ResultsFolder:
             blocks=blocks,
         )
         folder.write_record(record)
-        write_steps(folder.launch_folder(0, name) / "steps.parquet", blocks, ranks=ranks, speed=1.0 + 0.05 * number)
+        write_steps(
+            folder.launch_folder(0, name) / "steps.parquet",
+            blocks,
+            ranks=ranks,
+            speed=1.0 + 0.05 * number,
+        )
     return folder
 
 
@@ -101,14 +137,32 @@ def rank_report(rank: int, ranks: int) -> RankReport:
 def write_steps(path: Path, blocks: list[BlockRecord], *, ranks: int, speed: float) -> None:
     """Write the steps block by block, as a driver's records have them."""
     random = np.random.default_rng(1)
-    rank, step = (grid.ravel() for grid in np.meshgrid(np.arange(ranks), np.arange(STEPS_PER_BLOCK), indexing="ij"))
+    rank, step = (
+        grid.ravel()
+        for grid in np.meshgrid(np.arange(ranks), np.arange(STEPS_PER_BLOCK), indexing="ij")
+    )
     writer = None
     pending: list[pd.DataFrame] = []
     for block in blocks:
-        step_s = 0.02 / speed * np.exp(0.05 * random.standard_normal(len(rank))) * (0.8 if block.kind == "local" else 1.0)
-        place = {"turn": block.turn, "round": block.round, "block": block.block, "kind": block.kind, "case": None}
+        step_s = (
+            0.02
+            / speed
+            * np.exp(0.05 * random.standard_normal(len(rank)))
+            * (0.8 if block.kind == "local" else 1.0)
+        )
+        place = {
+            "turn": block.turn,
+            "round": block.round,
+            "block": block.block,
+            "kind": block.kind,
+            "case": None,
+        }
         times = {f"{phase}_s": part * step_s for phase, part in zip(PHASES, SHARES, strict=True)}
-        pending.append(pd.DataFrame({"rank": rank, **place, "step": step, "samples": 32, **times, "step_s": step_s}))
+        pending.append(
+            pd.DataFrame(
+                {"rank": rank, **place, "step": step, "samples": 32, **times, "step_s": step_s}
+            )
+        )
         if len(pending) * len(rank) >= 1 << 20 or block is blocks[-1]:
             table = pd.concat(pending, ignore_index=True).astype(STEP_COLUMNS)[list(STEP_COLUMNS)]
             made = pa.Table.from_pandas(table, preserve_index=False)
@@ -121,7 +175,9 @@ def write_steps(path: Path, blocks: list[BlockRecord], *, ranks: int, speed: flo
 
 def main() -> None:
     """Make and report, from few ranks to many."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024])
     parser.add_argument("--steps", type=int, default=10_000)
@@ -133,9 +189,15 @@ def main() -> None:
         rows = 2 * ranks * (given.steps // STEPS_PER_BLOCK) * STEPS_PER_BLOCK
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         began = time.monotonic()
-        subprocess.run([sys.executable, "-m", "runners.cli", "report", str(root)], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "runners.cli", "report", str(root)],
+            check=True,
+            capture_output=True,
+        )
         seconds = time.monotonic() - began
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)  # the largest child so far, and those before had fewer ranks
+        after = resource.getrusage(
+            resource.RUSAGE_CHILDREN
+        )  # the largest child so far, and those before had fewer ranks
         millions = rows / 1e6
         cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         print(

@@ -1,20 +1,26 @@
 """Compares scripts whose answer is known, unmodified, as a user does: by ``ringside ab``.
 
-- ``same``: the same script twice, by each launcher. Counted: "equal", and no verdict of a difference.
-- ``extra``: train_ddp.py beside itself with 3% more compute in each step. Counted: called slower, and the minutes that took.
-- ``mistakes``: train_hvd.py beside its port, with one planted mistake at a time. Counted: mistakes that a sentence on the first
-  screen names, which the faithful port's comparison does not have.
-- ``workload``: both scripts, and both libraries on the same training written as a workload. Counted: intervals that agree.
+- ``same``: the same script twice, by each launcher. Counted: "equal", and no verdict of a
+  difference.
+- ``extra``: train_ddp.py beside itself with 3% more compute in each step. Counted: called slower,
+  and the minutes that took.
+- ``mistakes``: train_hvd.py beside its port, with one planted mistake at a time. Counted: mistakes
+  that a sentence on the first screen names, which the faithful port's comparison does not have.
+- ``workload``: both scripts, and both libraries on the same training written as a workload.
+  Counted: intervals that agree.
 - ``environments``: train_ddp.py in two environments, by ``--python-a`` and ``--python-b``.
-- ``examples``: Horovod's own examples beside our ports, and PyTorch's minGPT-ddp with two sets of flags. ``--examples`` is a folder
-  with ``horovod-examples``, ``minGPT-ddp``, ``env-mingpt`` and ``mnist`` (the data). minGPT asks for GPUs; without any, a
-  ``sitecustomize`` of that environment tells it that the CPU is one.
+- ``examples``: Horovod's own examples beside our ports, and PyTorch's minGPT-ddp with two sets of
+  flags. ``--examples`` is a folder with ``horovod-examples``, ``minGPT-ddp``, ``env-mingpt`` and
+  ``mnist`` (the data). minGPT asks for GPUs; without any, a ``sitecustomize`` of that environment
+  tells it that the CPU is one.
 
-    python benchmarks/scripts.py QUESTION --output FOLDER [--only NAME] [--repeats N] [--launches N] [--steps N] [-- MORE FLAGS]
+    python benchmarks/scripts.py QUESTION --output FOLDER [--only NAME] [--repeats N] [--launches N]
+        [--steps N] [-- MORE FLAGS]
 
-The scripts are in benchmarks/users_scripts. Run it on an otherwise idle machine, but ``mistakes``, which times nothing that counts.
-An existing FOLDER is continued. ``srun`` is asked where there is a Slurm job.
-``--hosts host1:1,host2:1`` puts a rank of each command on each host, where they are written for ranks on this one.
+The scripts are in benchmarks/users_scripts. Run it on an otherwise idle machine, but ``mistakes``,
+which times nothing that counts. An existing FOLDER is continued. ``srun`` is asked where there is a
+Slurm job. ``--hosts host1:1,host2:1`` puts a rank of each command on each host, where they are
+written for ranks on this one.
 """
 
 from __future__ import annotations
@@ -89,7 +95,10 @@ class Answer:
     @property
     def result(self) -> dict[str, Any]:
         """The entry of the only candidate."""
-        return next((entry for entry in self.comparison.get("results", []) if entry["role"] == "candidate"), {})
+        return next(
+            (entry for entry in self.comparison.get("results", []) if entry["role"] == "candidate"),
+            {},
+        )
 
     @property
     def is_equal(self) -> bool:
@@ -102,7 +111,12 @@ class Answer:
         """What differs, and what was found of equality, the most important first."""
         equality = self.comparison.get("equality") or {}
         found = [one["sentence"] for one in self.comparison["differences"]]
-        return [*found, *equality.get("ranks", {}).values(), *equality.get("batches", {}).values(), equality.get("sentence", "")]
+        return [
+            *found,
+            *equality.get("ranks", {}).values(),
+            *equality.get("batches", {}).values(),
+            equality.get("sentence", ""),
+        ]
 
     @property
     def first_screen(self) -> str:
@@ -112,9 +126,18 @@ class Answer:
     def line(self) -> str:
         """Everything that counts, in one line."""
         result = self.result
-        ratio = f"ratio {result['throughput_ratio']:.3f}" if result.get("throughput_ratio") else "no ratio"
-        ratio += f" ({result['ci_low']:.3f} to {result['ci_high']:.3f})" if result.get("ci_low") else ""
-        verdict, equality = result.get("verdict", "no verdict"), "equal" if self.is_equal else "not equal"
+        ratio = (
+            f"ratio {result['throughput_ratio']:.3f}"
+            if result.get("throughput_ratio")
+            else "no ratio"
+        )
+        ratio += (
+            f" ({result['ci_low']:.3f} to {result['ci_high']:.3f})" if result.get("ci_low") else ""
+        )
+        verdict, equality = (
+            result.get("verdict", "no verdict"),
+            "equal" if self.is_equal else "not equal",
+        )
         return f"{self.pair}: {verdict}, {ratio}, {equality}, exit code {self.code}, {self.minutes:.1f} min"
 
 
@@ -142,7 +165,12 @@ class Setting:
         commands = [pair.a, pair.b]
         if self.hosts:
             more += ["-H", self.hosts]
-            commands = [one.replace(TORCHRUN, "torchrun --nproc-per-node 1").replace("localhost:2", self.hosts) for one in commands]
+            commands = [
+                one.replace(TORCHRUN, "torchrun --nproc-per-node 1").replace(
+                    "localhost:2", self.hosts
+                )
+                for one in commands
+            ]
         answer = run(folder, ["ab", *commands, *more])
         print(answer.line(), flush=True)
         return answer
@@ -158,10 +186,18 @@ def run(folder: Path, arguments: list[str]) -> Answer:
         began = time.monotonic()
         command = [str(BIN / "ringside"), *arguments, "-o", str(folder)]
         ended = subprocess.run(
-            command, check=False, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=SCRIPTS
+            command,
+            check=False,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=SCRIPTS,
         )
         minutes = (time.monotonic() - began) / 60
-        done.write_text(json.dumps({"code": ended.returncode, "minutes": minutes, "printed": ended.stdout}))
+        done.write_text(
+            json.dumps({"code": ended.returncode, "minutes": minutes, "printed": ended.stdout})
+        )
     comparison = folder / "comparison.json"
     found = json.loads(comparison.read_text()) if comparison.exists() else {}
     return Answer(pair=folder.name, **json.loads(done.read_text()), comparison=found)
@@ -191,10 +227,14 @@ def same(setting: Setting) -> None:
         commands["srun"] = f"srun -n 2 python train_ddp.py {LONG}"
     answers = [
         setting.ask(pair, repetition)
-        for pair in setting.chosen([Pair(name=f"same-{name}", a=command, b=command) for name, command in commands.items()])
+        for pair in setting.chosen(
+            [Pair(name=f"same-{name}", a=command, b=command) for name, command in commands.items()]
+        )
         for repetition in range(setting.repeats)
     ]
-    right = [one.is_equal and one.result.get("verdict") in ("equivalent", "undecided") for one in answers]
+    right = [
+        one.is_equal and one.result.get("verdict") in ("equivalent", "undecided") for one in answers
+    ]
     print(f"\nsame: {sum(right)} of {len(right)} equal, and without a verdict of a difference")
 
 
@@ -209,34 +249,63 @@ def mistakes(setting: Setting) -> None:
     usual = set(setting.ask(Pair(name="faithful", a=hvd(), b=ddp())).sentences)
     first = [planted(name, in_horovod=name in OF_HOROVOD) for name in NAMED_BY]
     resumed = f"{LONG} --resume {checkpoint(setting.output)}"
-    others = [planted(name, in_horovod=name not in OF_HOROVOD, suffix="-otherwise", flags=resumed) for name in OTHERWISE]
-    for what, pairs in (("mistakes", setting.chosen(first)), ("the same in the other script", setting.chosen(others))):
-        named = [is_named(setting.ask(pair), NAMED_BY[pair.name.removesuffix("-otherwise")], usual) for pair in pairs]
+    others = [
+        planted(name, in_horovod=name not in OF_HOROVOD, suffix="-otherwise", flags=resumed)
+        for name in OTHERWISE
+    ]
+    for what, pairs in (
+        ("mistakes", setting.chosen(first)),
+        ("the same in the other script", setting.chosen(others)),
+    ):
+        named = [
+            is_named(setting.ask(pair), NAMED_BY[pair.name.removesuffix("-otherwise")], usual)
+            for pair in pairs
+        ]
         print(f"\n{what}: {sum(named)} of {len(named)} named in the first screen\n", flush=True)
 
 
 def planted(name: str, *, in_horovod: bool, suffix: str = "", flags: str = LONG) -> Pair:
     """One of the two scripts with a mistake."""
     wrong = f"{flags} --mistake {name}"
-    return Pair(name=name + suffix, a=hvd(wrong if in_horovod else flags), b=ddp(flags if in_horovod else wrong))
+    return Pair(
+        name=name + suffix,
+        a=hvd(wrong if in_horovod else flags),
+        b=ddp(flags if in_horovod else wrong),
+    )
 
 
 def checkpoint(folder: Path) -> Path:
-    """Weights to begin with, which rank 0 alone reads under Horovod: their batch norm has statistics."""
+    """Weights to begin with, which rank 0 alone reads under Horovod: their batch norm has
+    statistics.
+    """
     path = folder / "begin.pt"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         flags = ["--samples", "640", "--epochs", "1", "--no-evaluation", "--checkpoint", str(path)]
         subprocess.run(
-            [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "1", "train_ddp.py", *flags], check=True, cwd=SCRIPTS
+            [
+                str(BIN / "torchrun"),
+                "--standalone",
+                "--nproc-per-node",
+                "1",
+                "train_ddp.py",
+                *flags,
+            ],
+            check=True,
+            cwd=SCRIPTS,
         )
     return path
 
 
 def is_named(answer: Answer, pattern: str, usual: set[str]) -> bool:
-    """Whether a sentence of the first screen names the mistake. ``usual``: what is said of the faithful port."""
+    """Whether a sentence of the first screen names the mistake.
+
+    ``usual``: what is said of the faithful port.
+    """
     said = [sentence for sentence in answer.sentences if sentence not in usual]
-    naming = [one for one in said if re.search(pattern, one, re.I) and flat(one) in answer.first_screen]
+    naming = [
+        one for one in said if re.search(pattern, one, re.I) and flat(one) in answer.first_screen
+    ]
     print("  " + "\n  ".join(naming or ["NOT NAMED. New sentences:", *said]), flush=True)
     return bool(naming)
 
@@ -252,11 +321,16 @@ def workload(setting: Setting) -> None:
         classes = run(folder, ["compare", str(plan)])
         print(classes.line(), flush=True)
         agree.append(intervals_agree(scripts.result, classes.result))
-    print(f"\nworkload: the two answers agree within their intervals in {sum(agree)} of {len(agree)}")
+    print(
+        f"\nworkload: the two answers agree within their intervals in {sum(agree)} of {len(agree)}"
+    )
 
 
 def workload_plan(setting: Setting, repetition: int) -> dict[str, Any]:
-    """The same question about the same training, written as a workload. Its ranks are pinned no more than the scripts' are."""
+    """The same question about the same training, written as a workload.
+
+    Its ranks are pinned no more than the scripts' are.
+    """
     wanted = dict(zip(setting.measured[::2], setting.measured[1::2], strict=True))
     return {
         "name": "workload",
@@ -271,7 +345,10 @@ def workload_plan(setting: Setting, repetition: int) -> dict[str, Any]:
             "a": {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"},
             "b": {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"},
         },
-        "measurement": {"rehearsal": "never", **({"launches": int(wanted["--launches"])} if "--launches" in wanted else {})},
+        "measurement": {
+            "rehearsal": "never",
+            **({"launches": int(wanted["--launches"])} if "--launches" in wanted else {}),
+        },
     }
 
 
@@ -280,7 +357,9 @@ def intervals_agree(one: dict[str, Any], other: dict[str, Any]) -> bool:
     if not (one.get("ci_low") and other.get("ci_low")):
         return False
     apart = abs(math.log(one["throughput_ratio"] / other["throughput_ratio"]))
-    return apart <= math.hypot(*(math.log(result["ci_high"] / result["ci_low"]) / 2 for result in (one, other)))
+    return apart <= math.hypot(
+        *(math.log(result["ci_high"] / result["ci_low"]) / 2 for result in (one, other))
+    )
 
 
 def environments(setting: Setting) -> None:
@@ -294,10 +373,17 @@ def examples(setting: Setting) -> None:
     if setting.examples is None:
         sys.exit("give --examples: the folder that holds Horovod's examples and minGPT-ddp")
     folder = setting.examples.resolve()
-    horovod, mnist = folder / "horovod-examples", f"--no-cuda --data-dir {shlex.quote(str(folder / 'mnist'))}"
+    horovod, mnist = (
+        folder / "horovod-examples",
+        f"--no-cuda --data-dir {shlex.quote(str(folder / 'mnist'))}",
+    )
     synthetic = "--no-cuda --model shufflenet_v2_x0_5 --batch-size 2 --num-iters 100000"
     gpt = f"{TORCHRUN} {folder / 'minGPT-ddp' / 'mingpt' / 'main.py'} {mingpt_flags(folder)}"
-    pythons = tuple(flag for arm in "ab" for flag in (f"--python-{arm}", str(folder / "env-mingpt" / "bin" / "python")))
+    pythons = tuple(
+        flag
+        for arm in "ab"
+        for flag in (f"--python-{arm}", str(folder / "env-mingpt" / "bin" / "python"))
+    )
     more = (*pythons, "--allow", "all")  # another dtype is other work
     pairs = [
         Pair(
@@ -310,7 +396,12 @@ def examples(setting: Setting) -> None:
             a=f"{HOROVODRUN} {horovod / 'pytorch_synthetic_benchmark.py'} {synthetic}",
             b=f"{TORCHRUN} port_of_pytorch_synthetic_benchmark.py {synthetic}",
         ),
-        Pair(name="mingpt", a=f"{gpt} trainer_config.use_amp=false", b=f"{gpt} trainer_config.use_amp=true", more=more),
+        Pair(
+            name="mingpt",
+            a=f"{gpt} trainer_config.use_amp=false",
+            b=f"{gpt} trainer_config.use_amp=true",
+            more=more,
+        ),
     ]
     for pair in setting.chosen(pairs):
         print("  " + "\n  ".join(setting.ask(pair).sentences))
@@ -333,7 +424,9 @@ QUESTIONS: dict[str, Callable[[Setting], None]] = {
 
 def main() -> None:
     """Ask one question."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("question", choices=QUESTIONS)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--only", default="", help="only comparisons whose name begins so")
@@ -343,11 +436,15 @@ def main() -> None:
     parser.add_argument("--python-a", default=sys.executable)
     parser.add_argument("--python-b", default=sys.executable)
     parser.add_argument("--examples", type=Path)
-    parser.add_argument("--hosts", help="a slot on each of two hosts, as -H of horovodrun takes them")
+    parser.add_argument(
+        "--hosts", help="a slot on each of two hosts, as -H of horovodrun takes them"
+    )
     words, _, more = " ".join([*sys.argv[1:], ""]).partition(" -- ")
     given = parser.parse_args(words.split())
     wanted = {"--launches": given.launches, "--steps": given.steps}
-    measured = [word for flag, value in wanted.items() if value is not None for word in (flag, str(value))]
+    measured = [
+        word for flag, value in wanted.items() if value is not None for word in (flag, str(value))
+    ]
     QUESTIONS[given.question](
         Setting(
             output=given.output.resolve(),

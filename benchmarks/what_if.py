@@ -1,24 +1,30 @@
-"""Are the answers to "what if" true? Each is computed from one comparison, and compared with another that measured the case.
+"""Are the answers to "what if" true? Each is computed from one comparison, and compared with
+another that measured the case.
 
-=====  =============================================  ========================================================  ==================
-check  measured                                       answered from it                                          compared with
-=====  =============================================  ========================================================  ==================
-link   four arms over two hosts at each rate          links of each faster or slower rate                       the arm at that rate
-late   DDP, and DDP of which rank 1 is late           no stragglers, of the late one; of both, to be alike      plain DDP's ratio
-slow   DDP, and DDP whose steps compute a tenth more  no library overhead, likewise                             plain DDP's ratio
-=====  =============================================  ========================================================  ==================
+=====  =============================================
+========================================================  ================== check  measured
+answered from it                                          compared with =====
+=============================================
+========================================================  ================== link   four arms over
+two hosts at each rate          links of each faster or slower rate                       the arm at
+that rate late   DDP, and DDP of which rank 1 is late           no stragglers, of the late one; of
+both, to be alike      plain DDP's ratio slow   DDP, and DDP whose steps compute a tenth more  no
+library overhead, likewise                             plain DDP's ratio =====
+=============================================
+========================================================  ==================
 
     python benchmarks/what_if.py --output FOLDER [--only late slow]
     python -m tests.kit.lab up --hosts 2
     python -m tests.kit.lab run -- python benchmarks/what_if.py --output FOLDER --only link
     python benchmarks/what_if.py --simulate 2000
 
-What came has an error of its own. So a check that fails tells besides whether the two are apart beyond both intervals.
-Run it from the repository, on an otherwise idle machine. An existing FOLDER is continued.
+What came has an error of its own. So a check that fails tells besides whether the two are apart
+beyond both intervals. Run it from the repository, on an otherwise idle machine. An existing FOLDER
+is continued.
 
-``--simulate`` runs no ranks: buckets become ready during backward, and pass one link in order, both ways at once or one after the
-other. It counts how often the bounds hold the step at another rate, without any noise; the rates are a tenth to ten times the one
-measured.
+``--simulate`` runs no ranks: buckets become ready during backward, and pass one link in order, both
+ways at once or one after the other. It counts how often the bounds hold the step at another rate,
+without any noise; the rates are a tenth to ten times the one measured.
 """
 
 from __future__ import annotations
@@ -45,14 +51,31 @@ from runners.project_command import parse_rate
 from tests.kit.lab.links import links_at
 
 DIGITS = {"workload": "digits", "local_batch_size": 128, "freed_memory": "keep", "world_size": 2}
-DDP = {"backend": "ddp", "transport": "gloo", "launcher": "torchrun", "options": {"broadcast_buffers": False}}
+DDP = {
+    "backend": "ddp",
+    "transport": "gloo",
+    "launcher": "torchrun",
+    "options": {"broadcast_buffers": False},
+}
 PLUGINS = Path(__file__).parent / "plugins"
 PLANTED: dict[str, dict[str, Any]] = {
-    "late": {"backend": f"{PLUGINS / 'planted.py'}:LateRankDDP", "options": {"broadcast_buffers": False, "late_by": 0.2}},
-    "slow": {"backend": f"{PLUGINS / 'slow.py'}:SlowDDP", "options": {"broadcast_buffers": False, "extra": 0.1}},
+    "late": {
+        "backend": f"{PLUGINS / 'planted.py'}:LateRankDDP",
+        "options": {"broadcast_buffers": False, "late_by": 0.2},
+    },
+    "slow": {
+        "backend": f"{PLUGINS / 'slow.py'}:SlowDDP",
+        "options": {"broadcast_buffers": False, "extra": 0.1},
+    },
 }
 SCENARIOS = {"late": "no stragglers", "slow": "no library overhead"}
-MEASUREMENT = {"rehearsal": "never", "launches": 4, "seconds_per_launch": 16, "block_s": 0.3, "local_every": 1}
+MEASUREMENT = {
+    "rehearsal": "never",
+    "launches": 4,
+    "seconds_per_launch": 16,
+    "block_s": 0.3,
+    "local_every": 1,
+}
 LINK = {
     # 2.9 MB of gradients, and no buffers that DDP would send besides
     "workload": "squeezenet1_1",
@@ -70,7 +93,11 @@ LINK = {
     },
     "measurement": {"launches": 4, "seconds_per_launch": 18, "local_every": 2},
 }
-RATES: dict[str, int | None] = {"unshaped": None, "1gbit": parse_rate("1gbit"), "300mbit": parse_rate("300mbit")}
+RATES: dict[str, int | None] = {
+    "unshaped": None,
+    "1gbit": parse_rate("1gbit"),
+    "300mbit": parse_rate("300mbit"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +111,10 @@ class Check:
     @property
     def holds(self) -> bool:
         """Whether the answer's interval holds what came."""
-        return self.answer.bounds is not None and self.answer.bounds[0] <= self.came.value <= self.answer.bounds[1]
+        return (
+            self.answer.bounds is not None
+            and self.answer.bounds[0] <= self.came.value <= self.answer.bounds[1]
+        )
 
     @property
     def is_contradicted(self) -> bool:
@@ -112,7 +142,9 @@ def answer(found: Comparison, scenario: str, arm: str) -> WhatIfArm:
 
 
 def apart(found: Comparison, other: Comparison, arm: str) -> Estimate:
-    """Return the throughput of an arm in a comparison over that in another, which share no launch."""
+    """Return the throughput of an arm in a comparison over that in another, which share no
+    launch.
+    """
     one, two = (each.arm(arm).throughput_per_s for each in (found, other))
     assert one is not None
     assert two is not None
@@ -128,8 +160,14 @@ def planted(name: str, output: Path) -> Iterator[Check]:
     assert ours is not None
     assert alike is not None
     result = next(one for one in found.results if one.candidate == "planted")
-    slower = Estimate(value=result.throughput_ratio or math.nan, ci_low=result.ci_low, ci_high=result.ci_high)
-    yield Check(name=name, answer=ours.times(1 / alike.value), came=quotient(Estimate(value=1.0, ci_low=1.0, ci_high=1.0), slower))
+    slower = Estimate(
+        value=result.throughput_ratio or math.nan, ci_low=result.ci_low, ci_high=result.ci_high
+    )
+    yield Check(
+        name=name,
+        answer=ours.times(1 / alike.value),
+        came=quotient(Estimate(value=1.0, ci_low=1.0, ci_high=1.0), slower),
+    )
 
 
 def link(output: Path) -> Iterator[Check]:
@@ -137,7 +175,9 @@ def link(output: Path) -> Iterator[Check]:
     shaped, found = [rate for rate in RATES.values() if rate], {}
     for name, rate in RATES.items():
         with links_at(rate):
-            found[name] = conclude(compare(name, LINK, output), links=Links(rates=shaped, measured=rate))
+            found[name] = conclude(
+                compare(name, LINK, output), links=Links(rates=shaped, measured=rate)
+            )
     for measured in RATES:
         for other, rate in RATES.items():
             if other == measured or rate is None:
@@ -157,9 +197,15 @@ CHECKS: dict[str, Callable[[Path], Iterator[Check]]] = {
 
 
 def step_of(random: np.random.Generator) -> Callable[[float], tuple[float, dict[str, float]]]:
-    """Draw a model; return what gives a step's seconds over a link of a number of bits a second, and what would be measured."""
+    """Draw a model; return what gives a step's seconds over a link of a number of bits a second,
+    and what would be measured.
+    """
     count = int(random.integers(1, 9))
-    forward, backward, optimizer = random.uniform(0.2, 1), random.uniform(0.5, 2), random.uniform(0, 0.2)
+    forward, backward, optimizer = (
+        random.uniform(0.2, 1),
+        random.uniform(0.5, 2),
+        random.uniform(0, 0.2),
+    )
     bits, latency = random.dirichlet(np.ones(count)), random.exponential(0.02, count)
     ways = int(random.integers(1, 3))
     ready = forward + backward * np.sort(random.uniform(0, 1, count))
@@ -170,7 +216,11 @@ def step_of(random: np.random.Generator) -> Callable[[float], tuple[float, dict[
         for at, size, late in zip(ready, bits, latency, strict=True):
             free = max(free, at) + late + ways * size / rate
         whole, alone = max(free, forward + backward) + optimizer, forward + backward + optimizer
-        return whole, {"step": whole, "exposed_exchange": whole - alone, "quiet": forward + optimizer}
+        return whole, {
+            "step": whole,
+            "exposed_exchange": whole - alone,
+            "quiet": forward + optimizer,
+        }
 
     return step
 
@@ -199,7 +249,9 @@ def simulate(number: int) -> None:
         came, _ = step(other)
         inside.append(low * (1 - 1e-5) <= came <= high * (1 + 1e-5))
         widths.append(high / low - 1)
-    print(f"simulated: {sum(inside)} of {number} within, bounds {np.mean(widths):.1%} apart (median {np.median(widths):.1%})")
+    print(
+        f"simulated: {sum(inside)} of {number} within, bounds {np.mean(widths):.1%} apart (median {np.median(widths):.1%})"
+    )
 
 
 def run(names: Sequence[str], output: Path) -> None:
@@ -208,12 +260,22 @@ def run(names: Sequence[str], output: Path) -> None:
     found = []
     for name in names:
         for one in CHECKS[name](output):
-            said = "" if one.holds else " OUT" if one.is_contradicted else " out, but not beyond the error of both"
+            said = (
+                ""
+                if one.holds
+                else " OUT"
+                if one.is_contradicted
+                else " out, but not beyond the error of both"
+            )
             came = f"{one.came.value:.3f} ({_bounds_text(one.came)})"
             print(f"{one.name:<40}{_bounds_text(one.answer)}, came {came}{said}", flush=True)
             found.append(one)
-    within, contradicted = (sum(getattr(one, name) for one in found) for name in ("holds", "is_contradicted"))
-    print(f"{within} of {len(found)} within, {contradicted} farther apart than both intervals let expect")
+    within, contradicted = (
+        sum(getattr(one, name) for one in found) for name in ("holds", "is_contradicted")
+    )
+    print(
+        f"{within} of {len(found)} within, {contradicted} farther apart than both intervals let expect"
+    )
 
 
 def _bounds_text(estimate: Estimate) -> str:
@@ -222,9 +284,13 @@ def _bounds_text(estimate: Estimate) -> str:
 
 def main() -> None:
     """Run the checks, or the simulation."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--only", nargs="+", choices=CHECKS, default=[name for name in CHECKS if name != "link"])
+    parser.add_argument(
+        "--only", nargs="+", choices=CHECKS, default=[name for name in CHECKS if name != "link"]
+    )
     parser.add_argument("--simulate", type=int, metavar="N")
     given = parser.parse_args()
     if given.simulate:

@@ -1,4 +1,5 @@
-"""Write the pages that are made from the code: docs/plan-reference.md, docs/cli.md, docs/variables.md, and two JSON schemas.
+"""Write the pages that are made from the code: docs/plan-reference.md, docs/cli.md,
+docs/variables.md, and two JSON schemas.
 
 python docs/generate.py
 """
@@ -39,14 +40,21 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "`points.NAME`": Point,
     "`speed`": SpeedSettings,
 }
-REACHES = {"horovod": "Horovod", "torch.distributed": "DDP, FSDP2, naive", "cuda": "ranks on GPUs", "any": "all ranks"}
+REACHES = {
+    "horovod": "Horovod",
+    "torch.distributed": "DDP, FSDP2, naive",
+    "cuda": "ranks on GPUs",
+    "any": "all ranks",
+}
 VARIABLES = """# Variables left in the shell
 
-This page is made from the code by `python docs/generate.py`. These variables change what is measured.
+This page is made from the code by `python docs/generate.py`. These variables change what is
+measured.
 
 - Ringside refuses what makes a library measure something else, or die. Nothing is timed then.
 - It names the others in the headline and among the warnings, with the arms that they reach.
-- Runs that you start yourself are not compared where they differ in one, unless `--allow environment` says so.
+- Runs that you start yourself are not compared where they differ in one, unless
+  `--allow environment` says so.
 - Scripts keep what their shell or their command sets. The headline names it.
 - What a plan sets in `environment` is its own choice, and is not named."""
 EXIT_CODES = """## Exit codes
@@ -54,12 +62,16 @@ EXIT_CODES = """## Exit codes
 | code | means |
 |---|---|
 | 0 | it is done, and nothing that was asked for failed |
-| 1 | an arm failed, is wrong, or was not measured; `ringside hosts` and `check`: a problem was found |
+| 1 | an arm failed, is wrong, or was not measured; `ringside hosts`, `check`: a problem was found |
 | 2 | bad input, or something that is missing: one message on stderr says what to do |
-| 3 | not shown: `--assert-equal`, `--golden`, `--assert-not-slower`, `bisect`, `gate`; or `--against` shows a regression |
+| 3 | not shown: `--assert-equal`, `--golden`, `--assert-not-slower`, `bisect`, `gate`; \
+or `--against` shows a regression |
 | 130, 143 | interrupted by Ctrl-C, or ended by SIGTERM; the message says how to go on |"""
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-FROM_HOSTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}], "default": None}
+FROM_HOSTS = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}],
+    "default": None,
+}
 VALUES_OF_VARIABLES = {"type": ["string", "number", "boolean"]}
 
 
@@ -79,7 +91,9 @@ def variables() -> str:
     rows = ["| variable | values | reaches | what it does | Ringside |", "|---|---|---|---|---|"]
     for one in TABLE:
         unless = ", ".join(f"`{value}`" for value in one.unless if value)
-        values = ", ".join(f"`{value}`" for value in one.only) or (f"all but {unless}" if unless else "all")
+        values = ", ".join(f"`{value}`" for value in one.only) or (
+            f"all but {unless}" if unless else "all"
+        )
         does = "refuses it" if one.is_refused else "names it"
         rows.append(f"| `{one.name}` | {values} | {REACHES[one.library]} | {one.does} | {does} |")
     return "\n\n".join([VARIABLES, "\n".join(rows)]) + "\n"
@@ -87,7 +101,10 @@ def variables() -> str:
 
 def plan_reference() -> str:
     """Return every key of a plan, and every option of a backend or workload, in tables."""
-    parts = ["# Plan reference", "This page is made from the code by `python docs/generate.py`. Unknown keys are refused."]
+    parts = [
+        "# Plan reference",
+        "This page is made from the code by `python docs/generate.py`. Unknown keys are refused.",
+    ]
     for title, model in SECTIONS.items():
         parts += [f"## {title}", _rows(model)]
     parts += ["## Options of backends", "Set them under an arm's `options`."]
@@ -109,7 +126,10 @@ def _rows(model: type[BaseModel]) -> str:
     lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for name, field in schema["properties"].items():
         default = "required" if name in schema.get("required", ()) else _default(field)
-        lines.append(f"| `{name}` | {_type(field, named)} | {default} | {_text(field.get('description', ''))} |")
+        lines.append(
+            f"| `{name}` | {_type(field, named)} | {default} |"
+            f" {_text(field.get('description', ''))} |"
+        )
     return "\n".join(lines)
 
 
@@ -122,7 +142,9 @@ def _default(field: Mapping[str, Any]) -> str:
 
 def _type(field: Mapping[str, Any], named: Mapping[str, Any]) -> str:
     if "anyOf" in field:
-        return " or ".join(dict.fromkeys(_type(one, named) for one in field["anyOf"] if one.get("type") != "null"))
+        return " or ".join(
+            dict.fromkeys(_type(one, named) for one in field["anyOf"] if one.get("type") != "null")
+        )
     if "$ref" in field:
         return _type(named[field["$ref"].rpartition("/")[2]], named)
     if "enum" in field or "const" in field:
@@ -130,7 +152,9 @@ def _type(field: Mapping[str, Any], named: Mapping[str, Any]) -> str:
     if field.get("type") == "array" and "items" in field:
         return f"list of {_type(field['items'], named)}"
     bounds = [f"{sign} {field[name]:g}" for name, sign in BOUNDS.items() if name in field]
-    return " ".join([{"object": "mapping"}.get(field.get("type", ""), field.get("type", "any")), *bounds])
+    return " ".join(
+        [{"object": "mapping"}.get(field.get("type", ""), field.get("type", "any")), *bounds]
+    )
 
 
 def _text(text: str) -> str:
@@ -148,7 +172,9 @@ def plan_schema() -> str:
     arm = schema["$defs"]["Arm"]
     for place in (schema, arm):
         place["properties"]["environment"]["additionalProperties"] = VALUES_OF_VARIABLES
-    schema["required"] = [name for name in schema["required"] if name != "world_size"]  # hosts or points may say it
+    schema["required"] = [
+        name for name in schema["required"] if name != "world_size"
+    ]  # hosts or points may say it
     return schema_text(schema)
 
 
@@ -159,16 +185,31 @@ def comparison_schema() -> str:
 
 def schema_text(schema: Mapping[str, Any]) -> str:
     """Return a schema as a file."""
-    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(
+            {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema},
+            indent=1,
+            ensure_ascii=False,
+        )
+        + "\n"
+    )
 
 
 def command_reference() -> str:
     """Return every command with its flags, in tables."""
-    parts = ["# Command reference", "This page is made from the code by `python docs/generate.py`.", EXIT_CODES, "## `ringside`"]
+    parts = [
+        "# Command reference",
+        "This page is made from the code by `python docs/generate.py`.",
+        EXIT_CODES,
+        "## `ringside`",
+    ]
     group = get_command(ringside)
     for name, command in _commands(group):
         parts += _command(command, f"ringside {name}", level="###")
-    parts += ["## Commands that every rank runs", "Start them by torchrun, horovodrun, mpirun, srun or `runners.spawn`."]
+    parts += [
+        "## Commands that every rank runs",
+        "Start them by torchrun, horovodrun, mpirun, srun or `runners.spawn`.",
+    ]
     parts += _command(_single(command_line("ddp")), "python -m runners.ddp", level="###")
     parts += ["### `python -m runners.hvd`", "It takes the flags of `runners.ddp`."]
     for module, backend in (("ddp", "ddp"), ("hvd", "horovod")):
@@ -195,12 +236,18 @@ def _command(command: Any, name: str, *, level: str) -> Iterator[str]:
     yield f"{level} `{name}`"
     yield _text(command.help or "")
     context = Context(command, info_name=name)
-    records = [record for parameter in command.params if (record := parameter.get_help_record(context))]
+    records = [
+        record for parameter in command.params if (record := parameter.get_help_record(context))
+    ]
     yield _table([(names, text) for names, text in records])
 
 
 def _spawn() -> Iterator[str]:
-    actions = [action for action in spawn_arguments()._actions if not isinstance(action, argparse._HelpAction)]
+    actions = [
+        action
+        for action in spawn_arguments()._actions
+        if not isinstance(action, argparse._HelpAction)
+    ]
     yield "Runs a module on ranks of this host, forked from one process."
     yield _table([(", ".join(action.option_strings), action.help or "") for action in actions])
 

@@ -1,6 +1,9 @@
-"""A backend in one file: DeepSpeed's ZeRO, stages 1 to 3 (Rajbhandari et al., SC 2020). ``pip install deepspeed``.
+"""A backend in one file: DeepSpeed's ZeRO, stages 1 to 3 (Rajbhandari et al., SC 2020).
 
-Its engine owns the backward pass and the step. On CPUs it compiles an operation of its own at the first start, by a C++ compiler.
+``pip install deepspeed``.
+
+Its engine owns the backward pass and the step. On CPUs it compiles an operation of its own at the
+first start, by a C++ compiler.
 """
 
 from __future__ import annotations
@@ -56,8 +59,14 @@ class ZeroPrepared(Prepared):
         if self.keeps_gradients:
             from deepspeed.utils import safe_get_full_grad
 
-            named = [(name, parameter) for name, parameter in self.bare.named_parameters() if parameter.requires_grad]
-            self.gradients = {name: safe_get_full_grad(parameter).clone() for name, parameter in named}
+            named = [
+                (name, parameter)
+                for name, parameter in self.bare.named_parameters()
+                if parameter.requires_grad
+            ]
+            self.gradients = {
+                name: safe_get_full_grad(parameter).clone() for name, parameter in named
+            }
         self.engine.step()
 
     def full_gradients(self) -> dict[str, Tensor]:
@@ -89,14 +98,23 @@ class Zero(TorchDistributed):
 
     def environment(self) -> dict[str, str]:
         """On which device DeepSpeed's own operations run."""
-        return {**super().environment(), "DS_ACCELERATOR": "cuda" if self.transport == "nccl" else "cpu"}
+        return {
+            **super().environment(),
+            "DS_ACCELERATOR": "cuda" if self.transport == "nccl" else "cpu",
+        }
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
-        """Send rank 0's parameters and buffers to all ranks, and have DeepSpeed wrap the model. Collective."""
+        """Send rank 0's parameters and buffers to all ranks, and have DeepSpeed wrap the model.
+
+        Collective.
+        """
         try:
             import deepspeed
         except ImportError as error:
-            raise PlanError("DeepSpeed is not installed for the ranks: pip install deepspeed, or leave the arm out") from error
+            raise PlanError(
+                "DeepSpeed is not installed for the ranks: pip install deepspeed, or leave the"
+                " arm out"
+            ) from error
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, src=0)
         engine, *_ = deepspeed.initialize(
@@ -116,4 +134,7 @@ class Zero(TorchDistributed):
 
 def _refuse_autocast(engine: Any, _: Any) -> None:
     if torch.is_autocast_enabled() and not engine.torch_autocast_enabled():
-        raise PlanError("DeepSpeed switches autocast off in its forward pass; leave out the plan's precision, or this arm")
+        raise PlanError(
+            "DeepSpeed switches autocast off in its forward pass; leave out the plan's precision,"
+            " or this arm"
+        )

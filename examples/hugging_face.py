@@ -1,4 +1,7 @@
-"""A Hugging Face model as a workload: GPT-2 of any size with random weights, on random tokens. ``pip install transformers``."""
+"""A Hugging Face model as a workload: GPT-2 of any size with random weights, on random tokens.
+
+``pip install transformers``.
+"""
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,7 +25,10 @@ class Options(BaseModel):
 
 
 class CausalLM(Workload):
-    """Learns the next token; each batch is a dictionary, as a tokenizer gives it. The learning rate warms up step by step."""
+    """Learns the next token; each batch is a dictionary, as a tokenizer gives it.
+
+    The learning rate warms up step by step.
+    """
 
     Options = Options
     options: Options
@@ -45,7 +51,9 @@ class CausalLM(Workload):
     def build_optimizer(self, model):
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.options.learning_rate)
         warmup_steps = self.options.warmup_steps
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup_steps))
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: min(1.0, (step + 1) / warmup_steps)
+        )
         return optimizer
 
     def after_step(self, step, *, model, optimizer):

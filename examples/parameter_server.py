@@ -1,7 +1,10 @@
-"""A backend in one file: a synchronous parameter server, as Li et al. (OSDI 2014) describe one, with one server among the workers.
+"""A backend in one file: a synchronous parameter server, as Li et al.
 
-Rank 0 holds the optimizer. It adds up all ranks' gradients, steps, and sends the parameters back: the other ranks never step. So
-its link carries every rank's gradients and parameters, where an all-reduce shares them out.
+(OSDI 2014) describe one, with one server among the workers.
+
+Rank 0 holds the optimizer. It adds up all ranks' gradients, steps, and sends the parameters back:
+the other ranks never step. So its link carries every rank's gradients and parameters, where an
+all-reduce shares them out.
 """
 
 from __future__ import annotations
@@ -20,11 +23,15 @@ class Served(Prepared):
     """A worker's model, or the server's with the optimizer that is used."""
 
     owns_step = True
-    """Gradients are averaged on the server alone, so that workers can neither clip nor unscale them."""
+    """Gradients are averaged on the server alone, so that workers can neither clip nor unscale
+    them."""
 
     @torch.no_grad()
     def step(self) -> None:
-        """Push gradients, step on the server, pull parameters. Collective, unless local: then each rank steps by itself."""
+        """Push gradients, step on the server, pull parameters.
+
+        Collective, unless local: then each rank steps by itself.
+        """
         if self.is_local:
             self.optimizer.step()
             return
@@ -48,7 +55,9 @@ class Served(Prepared):
         gradients = {}
         for name, parameter in self.bare.named_parameters():
             if parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                parameter.grad = (
+                    torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                )
                 gradients[name] = parameter.grad
         return gradients
 

@@ -1,4 +1,6 @@
-"""A workload whose images are on a slow disk that all ranks share, with a limit of training images per second."""
+"""A workload whose images are on a slow disk that all ranks share, with a limit of training images
+per second.
+"""
 
 import time
 

@@ -1,7 +1,8 @@
 """The cache of built Horovod wheels, and the stored result of the last build in this environment.
 
-The cache is outside the checkout: <cache>/ringside/horovod/<key>/ holds the wheel and build.log. The key contains everything
-that the compiled code depends on. So a new torch, Python, MPI, CPU class or edit causes a new build, and nothing else does.
+The cache is outside the checkout: <cache>/ringside/horovod/<key>/ holds the wheel and build.log.
+The key contains everything that the compiled code depends on. So a new torch, Python, MPI, CPU
+class or edit causes a new build, and nothing else does.
 """
 
 import hashlib
@@ -42,7 +43,11 @@ class BuildKey:
 
     def name(self) -> str:
         """Return the directory's name: the readable parts, and a digest of all parts."""
-        parts = [getattr(self, field.name) for field in fields(self) if field.name != "mpich" or self.mpich]
+        parts = [
+            getattr(self, field.name)
+            for field in fields(self)
+            if field.name != "mpich" or self.mpich
+        ]
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
         mpi = f"mpich{self.mpich}" if self.mpich else f"openmpi{self.openmpi}"
         shown = "-".join((self.horovod, f"torch{self.torch}", self.python, mpi, self.operations))
@@ -64,7 +69,9 @@ class BuildState:
 
 
 def cache_root() -> Path:
-    """Return the directory of all cached wheels: in $XDG_CACHE_HOME or ~/.cache, in this environment where there is no home."""
+    """Return the directory of all cached wheels: in $XDG_CACHE_HOME or ~/.cache, in this
+    environment where there is no home.
+    """
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError:
@@ -78,7 +85,8 @@ def cached_wheel(directory: Path) -> Path | None:
 
 
 def torch_version() -> str:
-    """Read the installed torch's version, with its local part, from torch's own file: importing torch takes seconds.
+    """Read the installed torch's version, with its local part, from torch's own file: importing
+    torch takes seconds.
 
     Raises:
         importlib.metadata.PackageNotFoundError: torch is not installed.
@@ -92,7 +100,9 @@ def torch_version() -> str:
 
 
 def read_state() -> BuildState | None:
-    """Read the result of the last build in this environment; None if there is none or it cannot be read."""
+    """Read the result of the last build in this environment; None if there is none or it cannot be
+    read.
+    """
     try:
         stored = json.loads(Path(sys.prefix, STATE_FILE).read_text(encoding="utf-8"))
         return BuildState(**stored)
@@ -101,7 +111,9 @@ def read_state() -> BuildState | None:
 
 
 def write_state(state: BuildState) -> None:
-    """Store the result of a build in this environment, for the next set-up and for `ringside doctor`."""
+    """Store the result of a build in this environment, for the next set-up and for `ringside
+    doctor`.
+    """
     file = Path(sys.prefix, STATE_FILE)
     text = json.dumps({field.name: getattr(state, field.name) for field in fields(state)}, indent=2)
     temporary = file.with_suffix(".tmp")

@@ -1,7 +1,7 @@
 """The edits that Horovod 0.28.1 (2023) needs before it compiles against current PyTorch.
 
-Each edit is an exact replacement in one file. A text that is not found is an error, because the sources are then not the
-ones that the edits were made for.
+Each edit is an exact replacement in one file. A text that is not found is an error, because the
+sources are then not the ones that the edits were made for.
 """
 
 import hashlib
@@ -28,7 +28,10 @@ class Edit:
     """Text put in its place."""
 
 
-CXX_STANDARD = "torch 2.15's headers need C++20; CMakeLists.txt strips -std= from CXXFLAGS, so only an edit raises it"
+CXX_STANDARD = (
+    "torch 2.15's headers need C++20; CMakeLists.txt strips -std= from CXXFLAGS, so only an edit"
+    " raises it"
+)
 
 # Horovod's torch extension is in <prefix>/lib/pythonX.Y/site-packages/horovod/torch.
 RPATHS = ("$ORIGIN/../../../..", "$ORIGIN/../../torch/lib", "$ORIGIN/../../nvidia/nccl/lib")
@@ -50,18 +53,27 @@ COMMON_EDITS = (
     ),
     Edit(
         name="relocatable library paths",
-        reason="CMake writes the build environment's absolute path to libmpi into the extension; a cached wheel must "
-        "find the Open MPI and the NCCL of the environment that it is installed into",
+        reason=(
+            "CMake writes the build environment's absolute path to libmpi into the extension; a"
+            " cached wheel must find the Open MPI and the NCCL of the environment that it is"
+            " installed into"
+        ),
         path="CMakeLists.txt",
         old="project(horovod CXX)",
-        new=f'project(horovod CXX)\nset(CMAKE_BUILD_WITH_INSTALL_RPATH ON)\nset(CMAKE_INSTALL_RPATH "{";".join(RPATHS)}")',
+        new=(
+            "project(horovod CXX)\nset(CMAKE_BUILD_WITH_INSTALL_RPATH ON)\nset(CMAKE_INSTALL_RPATH"
+            f' "{";".join(RPATHS)}")'
+        ),
     ),
 )
 
 CPU_EDITS = (
     Edit(
         name="no CUDA in a CPU build",
-        reason="a CUDA build of torch beside any nvcc on PATH makes FindPytorch demand a whole CUDA toolkit",
+        reason=(
+            "a CUDA build of torch beside any nvcc on PATH makes FindPytorch demand a whole CUDA"
+            " toolkit"
+        ),
         path="cmake/Modules/FindPytorch.cmake",
         old="(torch.version.cuda is not None)",
         new="False",
@@ -103,7 +115,9 @@ def apply_edits(root: Path, edits: Sequence[Edit]) -> None:
 
 
 def edits_digest(edits: Sequence[Edit]) -> str:
-    """Digest the edits, without names and reasons, for the key of a cached wheel: ten hexadecimal digits."""
+    """Digest the edits, without names and reasons, for the key of a cached wheel: ten hexadecimal
+    digits.
+    """
     digest = hashlib.sha256()
     for edit in edits:
         digest.update(f"{edit.path}\0{edit.old}\0{edit.new}\0".encode())

@@ -1,8 +1,11 @@
-"""Finds this machine's tools for compiling Horovod: compiler, headers, make, CUDA toolkit, GPUs. Does not import torch.
+"""Finds this machine's tools for compiling Horovod: compiler, headers, make, CUDA toolkit, GPUs.
 
-A machine with a driver and no nvcc gets a CUDA toolkit for one build, from wheels of torch's own release of CUDA. torch's
-wheels contain the run-time library and most headers; three more contain the compiler. They go into a scratch folder with links
-to torch's files, so the environment does not change.
+Does not import torch.
+
+A machine with a driver and no nvcc gets a CUDA toolkit for one build, from wheels of torch's own
+release of CUDA. torch's wheels contain the run-time library and most headers; three more contain
+the compiler. They go into a scratch folder with links to torch's files, so the environment does not
+change.
 """
 
 from __future__ import annotations
@@ -21,10 +24,13 @@ from pathlib import Path
 
 TIMEOUT_S = 20.0
 OPERATIONS = ("auto", "cpu", "nccl")
-CPP20_PROBE = "#include <concepts>\ntemplate <typename T> concept C = std::integral<T>;\nint main() {}\n"
+CPP20_PROBE = (
+    "#include <concepts>\ntemplate <typename T> concept C = std::integral<T>;\nint main() {}\n"
+)
 INSTALL_HINT = (
-    "Debian/Ubuntu: apt-get install g++ make python3-dev; Fedora/RHEL: dnf install gcc-c++ make python3-devel; "
-    "without root: conda install -c conda-forge cxx-compiler make, or `module load gcc` on a cluster"
+    "Debian/Ubuntu: apt-get install g++ make python3-dev; Fedora/RHEL: dnf install gcc-c++ make"
+    " python3-devel; without root: conda install -c conda-forge cxx-compiler make, or `module load"
+    " gcc` on a cluster"
 )
 
 
@@ -47,7 +53,9 @@ class CudaToolkit:
 
 
 def output_of(argv: Sequence[str], *, stdin: str | None = None) -> str | None:
-    """Run a short command and return its output and errors together; None if it is missing, fails or takes too long."""
+    """Run a short command and return its output and errors together; None if it is missing, fails
+    or takes too long.
+    """
     try:
         completed = subprocess.run(
             argv,
@@ -80,13 +88,21 @@ def compiler_problem(compiler: str | None) -> str | None:
     """Say in a sentence what is wrong with a C++ compiler; None if it compiles C++20."""
     if compiler is None:
         return "no C++ compiler (looked for $CXX, c++, g++ and clang++ on PATH)"
-    if output_of([compiler, "-std=c++20", "-x", "c++", "-fsyntax-only", "-"], stdin=CPP20_PROBE) is None:
-        return f"{compiler} does not compile C++20, which torch's headers need ({compiler_version(compiler)})"
+    if (
+        output_of([compiler, "-std=c++20", "-x", "c++", "-fsyntax-only", "-"], stdin=CPP20_PROBE)
+        is None
+    ):
+        return (
+            f"{compiler} does not compile C++20, which torch's headers need"
+            f" ({compiler_version(compiler)})"
+        )
     return None
 
 
 def missing_prerequisites(compiler: str | None, include_dir: Path, make: str | None) -> list[str]:
-    """List the missing prerequisites of a build, a sentence for each; empty if the build can start."""
+    """List the missing prerequisites of a build, a sentence for each; empty if the build can
+    start.
+    """
     header = include_dir / "Python.h"
     problems = [
         compiler_problem(compiler),
@@ -98,11 +114,15 @@ def missing_prerequisites(compiler: str | None, include_dir: Path, make: str | N
 
 def machine_problems() -> list[str]:
     """List the prerequisites that are missing on this machine, for this Python."""
-    return missing_prerequisites(find_compiler(), Path(sysconfig.get_path("include")), shutil.which("make"))
+    return missing_prerequisites(
+        find_compiler(), Path(sysconfig.get_path("include")), shutil.which("make")
+    )
 
 
 def find_cuda_toolkit() -> CudaToolkit | None:
-    """Find nvcc in $CUDA_HOME or on PATH, and its toolkit. nvcc on PATH may be a wrapper script, so nvcc itself is asked."""
+    """Find nvcc in $CUDA_HOME or on PATH, and its toolkit. nvcc on PATH may be a wrapper script, so
+    nvcc itself is asked.
+    """
     home = os.environ.get("CUDA_HOME", "")
     nvcc = shutil.which("nvcc", path=f"{home}/bin") if home else shutil.which("nvcc")
     if nvcc is None:
@@ -114,18 +134,29 @@ def find_cuda_toolkit() -> CudaToolkit | None:
 
 
 def gpu_compute_capabilities() -> tuple[str, ...]:
-    """Return the compute capabilities of the GPUs that the driver shows, such as ("90",); empty if there is none."""
+    """Return the compute capabilities of the GPUs that the driver shows, such as ("90",); empty if
+    there is none.
+    """
     output = output_of(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]) or ""
-    return tuple(sorted({major + minor for major, minor in re.findall(r"^(\d+)\.(\d+)$", output, re.MULTILINE)}))
+    return tuple(
+        sorted(
+            {major + minor for major, minor in re.findall(r"^(\d+)\.(\d+)$", output, re.MULTILINE)}
+        )
+    )
 
 
 def kernel_targets(requested: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the compute capabilities to compile CUDA kernels for: those asked for, else those of the GPUs here, else Hopper's."""
+    """Return the compute capabilities to compile CUDA kernels for: those asked for, else those of
+    the GPUs here, else Hopper's.
+    """
     return tuple(requested) or gpu_compute_capabilities() or ("90",)
 
 
 def nccl_home() -> Path | None:
-    """Return the directory of torch's own NCCL wheel. Built with it, Horovod runs the same NCCL as torch."""
+    """Return the directory of torch's own NCCL wheel.
+
+    Built with it, Horovod runs the same NCCL as torch.
+    """
     spec = importlib.util.find_spec("nvidia")
     roots = list(spec.submodule_search_locations or []) if spec else []
     homes = [Path(root) / "nccl" for root in roots]
@@ -133,7 +164,8 @@ def nccl_home() -> Path | None:
 
 
 def choose_operations(requested: str, *, has_toolkit: bool, has_gpu: bool, has_nccl: bool) -> str:
-    """Choose between a CPU build and one whose GPU operations run over NCCL: returns "cpu" or "nccl".
+    """Choose between a CPU build and one whose GPU operations run over NCCL: returns "cpu" or
+    "nccl".
 
     ``has_toolkit``: one is installed, or there are wheels of its compiler.
 
@@ -143,17 +175,23 @@ def choose_operations(requested: str, *, has_toolkit: bool, has_gpu: bool, has_n
     if requested == "auto":
         return "nccl" if has_toolkit and has_gpu and has_nccl else "cpu"
     gaps = {
-        "a CUDA toolkit (nvcc on PATH, or CUDA_HOME), or a torch with wheels of CUDA 13": has_toolkit,
+        "a CUDA toolkit (nvcc on PATH, or CUDA_HOME), or a torch with wheels of CUDA 13": (
+            has_toolkit
+        ),
         "NCCL from torch's wheel": has_nccl,
     }
     missing = [name for name, is_available in gaps.items() if not is_available]
     if requested == "nccl" and missing:
-        raise PrerequisiteError(f"a GPU build of Horovod needs {' and '.join(missing)}; install it, or ask for 'cpu'")
+        raise PrerequisiteError(
+            f"a GPU build of Horovod needs {' and '.join(missing)}; install it, or ask for 'cpu'"
+        )
     return requested
 
 
 def cpu_class(cpuinfo: str) -> str:
-    """Name the vector instructions that Horovod's build compiles in when /proc/cpuinfo lists them: "avx-f16c-fma" or "baseline"."""
+    """Name the vector instructions that Horovod's build compiles in when /proc/cpuinfo lists them:
+    "avx-f16c-fma" or "baseline".
+    """
     flags = set(cpuinfo.split())
     return "-".join(flag for flag in ("avx", "f16c", "fma") if flag in flags) or "baseline"
 
@@ -163,14 +201,20 @@ CONSTRAINTS = Path(__file__).with_name("constraints.txt")
 
 
 def torch_cuda_files() -> Path | None:
-    """Return the folder of torch's own CUDA wheels, with run-time library and headers; None without wheels of CUDA 13."""
+    """Return the folder of torch's own CUDA wheels, with run-time library and headers; None without
+    wheels of CUDA 13.
+    """
     nccl = nccl_home()
     folders = sorted(nccl.parent.glob("cu*")) if nccl else []
-    return next((folder for folder in folders if (folder / "include" / "cuda_runtime.h").is_file()), None)
+    return next(
+        (folder for folder in folders if (folder / "include" / "cuda_runtime.h").is_file()), None
+    )
 
 
 def torch_cuda_release() -> str:
-    """Return the CUDA release of torch's wheels, such as "13.2"; empty where no compiler matches them."""
+    """Return the CUDA release of torch's wheels, such as "13.2"; empty where no compiler matches
+    them.
+    """
     if torch_cuda_files() is None:
         return ""
     try:
@@ -180,7 +224,9 @@ def torch_cuda_release() -> str:
 
 
 def compiler_requirements(release: str) -> list[str]:
-    """Return what to install for a CUDA release: the pinned versions where the pins are of that release, else its newest."""
+    """Return what to install for a CUDA release: the pinned versions where the pins are of that
+    release, else its newest.
+    """
     pins = [line.partition("==") for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines()]
     pinned = {name: version for name, _, version in pins if version.startswith(f"{release}.")}
     return [f"{name}=={pinned.get(name, f'{release}.*')}" for name in COMPILER_WHEELS]
@@ -193,7 +239,8 @@ def install_argv(release: str, target: Path) -> list[str]:
 
 
 def complete_toolkit(target: Path, release: str) -> CudaToolkit:
-    """Link torch's headers and run-time library to the compiler installed in ``target``: CMake and nvcc accept that as a toolkit.
+    """Link torch's headers and run-time library to the compiler installed in ``target``: CMake and
+    nvcc accept that as a toolkit.
 
     Raises:
         PrerequisiteError: The wheels do not have the layout of CUDA 13.
@@ -201,13 +248,18 @@ def complete_toolkit(target: Path, release: str) -> CudaToolkit:
     ours = torch_cuda_files()
     home = target / "nvidia" / (ours.name if ours else "")
     if ours is None or not (home / "bin" / "nvcc").is_file():
-        raise PrerequisiteError(f"the compiler wheels of CUDA {release} have no nvcc at {home / 'bin'}; install a CUDA toolkit")
+        raise PrerequisiteError(
+            f"the compiler wheels of CUDA {release} have no nvcc at {home / 'bin'}; install a CUDA"
+            " toolkit"
+        )
     for folder in ("include", "lib"):
         (home / folder).mkdir(exist_ok=True)
         for file in (ours / folder).iterdir():
             if not (home / folder / file.name).exists():
                 (home / folder / file.name).symlink_to(file)
     (home / "lib64").symlink_to("lib")
-    if not (home / "lib" / "libcudart.so").exists():  # the linker looks for this name, which the wheel does not have
+    if not (
+        home / "lib" / "libcudart.so"
+    ).exists():  # the linker looks for this name, which the wheel does not have
         (home / "lib" / "libcudart.so").symlink_to(next((ours / "lib").glob("libcudart.so.*")))
     return CudaToolkit(home=home, version=release)

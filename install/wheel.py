@@ -1,6 +1,7 @@
 """Builds a wheel for the torch in this environment from Horovod's published sources.
 
-Downloads, checks, edits and compiles. The caller decides on CPU or NCCL operations and on the cache's directory.
+Downloads, checks, edits and compiles. The caller decides on CPU or NCCL operations and on the
+cache's directory.
 """
 
 from __future__ import annotations
@@ -36,11 +37,14 @@ CPU_ENVIRONMENT = {
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # CMake 4 refuses the bundled Gloo's older minimum
 }
 LEFT_OUT_BY_GCC_13 = "-include cstdint -include string"
-"""Horovod and its Gloo use both without including them. From GCC 13 on, other headers of its library no longer do it for them."""
+"""Horovod and its Gloo use both without including them. From GCC 13 on, other headers of its
+library no longer do it for them."""
 
 
 def build_wheel(directory: Path, operations: str, *, targets: Sequence[str] = ()) -> Path:
-    """Build a wheel into a directory of the cache, next to its build log, and return it. The sources are removed.
+    """Build a wheel into a directory of the cache, next to its build log, and return it.
+
+    The sources are removed.
 
     ``targets``: compute capabilities of an NCCL build.
 
@@ -53,7 +57,8 @@ def build_wheel(directory: Path, operations: str, *, targets: Sequence[str] = ()
         raise PrerequisiteError("; ".join(problems))
     directory.mkdir(parents=True, exist_ok=True)
     progress = BuildProgress(f"Horovod {HOROVOD_VERSION} ({operations})")
-    # Not below the cache: Horovod's CMake files use the source path as a regular expression, and the key has a "+".
+    # Not below the cache: Horovod's CMake files use the source path as a regular expression, and
+    # the key has a "+".
     with tempfile.TemporaryDirectory(prefix="ringside-horovod-") as scratch:
         work = Path(scratch)
         progress.note("downloading the sources")
@@ -76,7 +81,10 @@ def keep_wheel(built: Path, directory: Path) -> Path:
     wheel = cache.cached_wheel(built)
     names = zipfile.ZipFile(wheel).namelist() if wheel else []
     if wheel is None or not any(name.startswith("horovod/torch/mpi_lib_v2.") for name in names):
-        raise BuildError(f"the build left no wheel with the torch extension in it; log: {directory / 'build.log'}")
+        raise BuildError(
+            "the build left no wheel with the torch extension in it; log:"
+            f" {directory / 'build.log'}"
+        )
     arriving = directory / f"arriving-{wheel.name}.tmp"
     shutil.copyfile(wheel, arriving)
     return arriving.replace(directory / wheel.name)
@@ -94,24 +102,35 @@ def download_sdist(work: Path) -> Path:
     archive = work / f"horovod-{HOROVOD_VERSION}.tar.gz"
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     if digest != SDIST_SHA256:
-        raise BuildError(f"{archive.name} has SHA-256 {digest}, expected {SDIST_SHA256}: not the published sources")
+        raise BuildError(
+            f"{archive.name} has SHA-256 {digest}, expected {SDIST_SHA256}: not the published"
+            " sources"
+        )
     return archive
 
 
 def unpack(archive: Path, work: Path) -> Path:
     """Unpack the source distribution and return the root of the sources."""
     with tarfile.open(archive) as tar:
-        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.0 to 3.11.3 have none
+        tar.extraction_filter = getattr(
+            tarfile, "data_filter", None
+        )  # Python 3.11.0 to 3.11.3 have none
         tar.extractall(work)
     return work / archive.name.removesuffix(".tar.gz")
 
 
-def build_environment(operations: str, work: Path, *, targets: Sequence[str], progress: BuildProgress) -> dict[str, str]:
-    """Return the build's environment: the caller's without HOROVOD_* variables, with this environment's tools first on PATH.
+def build_environment(
+    operations: str, work: Path, *, targets: Sequence[str], progress: BuildProgress
+) -> dict[str, str]:
+    """Return the build's environment: the caller's without HOROVOD_* variables, with this
+    environment's tools first on PATH.
 
-    ``work``: scratch directory, for a compiler where this machine has none, and the layout of NCCL that CMake can find.
+    ``work``: scratch directory, for a compiler where this machine has none, and the layout of NCCL
+    that CMake can find.
     """
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")
+    }
     tools = str(Path(sys.executable).parent)
     environment = {
         **inherited,
@@ -123,7 +142,9 @@ def build_environment(operations: str, work: Path, *, targets: Sequence[str], pr
     if operations != "nccl":
         return environment
     toolkit = toolchain.find_cuda_toolkit() or fetch_toolkit(work, progress)
-    return environment | gpu_environment(environment["PATH"], work, toolkit=toolkit, targets=targets)
+    return environment | gpu_environment(
+        environment["PATH"], work, toolkit=toolkit, targets=targets
+    )
 
 
 def fetch_toolkit(work: Path, progress: BuildProgress) -> toolchain.CudaToolkit:
@@ -135,14 +156,22 @@ def fetch_toolkit(work: Path, progress: BuildProgress) -> toolchain.CudaToolkit:
     """
     release = toolchain.torch_cuda_release()
     if not release:
-        raise PrerequisiteError("a GPU build needs nvcc, and this torch has no wheels of CUDA 13 to match: install a CUDA toolkit")
+        raise PrerequisiteError(
+            "a GPU build needs nvcc, and this torch has no wheels of CUDA 13 to match: install a"
+            " CUDA toolkit"
+        )
     progress.note(f"no nvcc here: downloading that of CUDA {release} for the build (about 215 MB)")
-    run_quietly(toolchain.install_argv(release, work / "cuda"), f"download of the CUDA {release} compiler")
+    run_quietly(
+        toolchain.install_argv(release, work / "cuda"), f"download of the CUDA {release} compiler"
+    )
     return toolchain.complete_toolkit(work / "cuda", release)
 
 
-def gpu_environment(path: str, work: Path, *, toolkit: toolchain.CudaToolkit, targets: Sequence[str]) -> dict[str, str]:
-    """Return the variables of an NCCL build: the toolkit, torch's NCCL wheel, the GPUs to compile for.
+def gpu_environment(
+    path: str, work: Path, *, toolkit: toolchain.CudaToolkit, targets: Sequence[str]
+) -> dict[str, str]:
+    """Return the variables of an NCCL build: the toolkit, torch's NCCL wheel, the GPUs to compile
+    for.
 
     Raises:
         PrerequisiteError: NCCL is missing.
@@ -150,7 +179,9 @@ def gpu_environment(path: str, work: Path, *, toolkit: toolchain.CudaToolkit, ta
     nccl = toolchain.nccl_home()
     if nccl is None:
         raise PrerequisiteError("a GPU build needs the NCCL of torch's wheel")
-    headers = sorted(nccl.parent.glob("cu*/include"))  # cuBLAS, cuSPARSE and others that torch's headers include
+    headers = sorted(
+        nccl.parent.glob("cu*/include")
+    )  # cuBLAS, cuSPARSE and others that torch's headers include
     return {
         "CUDA_HOME": str(toolkit.home),
         "HOROVOD_CUDA_HOME": str(toolkit.home),
@@ -165,10 +196,12 @@ def gpu_environment(path: str, work: Path, *, toolkit: toolchain.CudaToolkit, ta
 
 
 def linkable_nccl(nccl: Path, work: Path) -> Path:
-    """Link NCCL's files to where a linker finds them: the wheel has only libnccl.so.2, and `-lnccl` looks for libnccl.so.
+    """Link NCCL's files to where a linker finds them: the wheel has only libnccl.so.2, and `-lnccl`
+    looks for libnccl.so.
 
     Returns:
-        A directory below ``work`` with links to the wheel's include/ and, as lib/libnccl.so, to its library.
+        A directory below ``work`` with links to the wheel's include/ and, as lib/libnccl.so, to its
+        library.
     """
     home = work / "nccl"
     (home / "lib").mkdir(parents=True)
@@ -177,13 +210,24 @@ def linkable_nccl(nccl: Path, work: Path) -> Path:
     return home
 
 
-def compile_wheel(sources: Path, target: Path, log: Path, environment: Mapping[str, str], progress: BuildProgress) -> None:
+def compile_wheel(
+    sources: Path, target: Path, log: Path, environment: Mapping[str, str], progress: BuildProgress
+) -> None:
     """Compile the edited sources into a wheel in ``target``, and write all output to the log.
 
     Raises:
         BuildError: The compiler or CMake failed.
     """
-    pip = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--verbose",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-cache-dir",
+    ]
     argv = [*pip, "--wheel-dir", str(target), str(sources)]
     with log.open("w", encoding="utf-8") as file:
         status = stream_output(argv, environment, file, progress)
@@ -193,8 +237,12 @@ def compile_wheel(sources: Path, target: Path, log: Path, environment: Mapping[s
         raise BuildError(f"{explain(text)}; log: {log}\n{textwrap.indent(log_tail(text), '  | ')}")
 
 
-def stream_output(argv: Sequence[str], environment: Mapping[str, str], log: TextIO, progress: BuildProgress) -> int:
-    """Run a command, log and show each line of its output as it comes, and return its exit status."""
+def stream_output(
+    argv: Sequence[str], environment: Mapping[str, str], log: TextIO, progress: BuildProgress
+) -> int:
+    """Run a command, log and show each line of its output as it comes, and return its exit
+    status.
+    """
     with subprocess.Popen(
         argv,
         env=dict(environment),
@@ -211,7 +259,9 @@ def stream_output(argv: Sequence[str], environment: Mapping[str, str], log: Text
 
 
 def explain(log: str) -> str:
-    """Find the cause of a failed build in its output: the missing header or program, or the compiler's first error."""
+    """Find the cause of a failed build in its output: the missing header or program, or the
+    compiler's first error.
+    """
     causes = (
         (r"fatal error: (\S+): No such file or directory", "the header {} is missing"),
         (r"Could NOT find (\w+)", "CMake did not find {}"),
@@ -231,8 +281,13 @@ def explain(log: str) -> str:
 
 
 def log_tail(log: str) -> str:
-    """Return the last lines of a build log, each shortened: a compiler command has thousands of characters."""
-    return "\n".join(textwrap.shorten(line, 160, placeholder=" ...") for line in log.splitlines()[-LOG_TAIL_LINES:])
+    """Return the last lines of a build log, each shortened: a compiler command has thousands of
+    characters.
+    """
+    return "\n".join(
+        textwrap.shorten(line, 160, placeholder=" ...")
+        for line in log.splitlines()[-LOG_TAIL_LINES:]
+    )
 
 
 def run_quietly(argv: Sequence[str], what: str) -> None:
@@ -241,7 +296,14 @@ def run_quietly(argv: Sequence[str], what: str) -> None:
     Raises:
         BuildError: It failed.
     """
-    completed = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    completed = subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
     if completed.returncode != 0:
         tail = textwrap.indent(log_tail(completed.stderr), "  | ")
         raise BuildError(f"{what} failed (exit {completed.returncode})\n{tail}")
@@ -251,7 +313,10 @@ CMAKE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking)")
 
 
 class BuildProgress:
-    """Reports stages on standard error. On a terminal, one line is redrawn as the compiler progresses."""
+    """Reports stages on standard error.
+
+    On a terminal, one line is redrawn as the compiler progresses.
+    """
 
     def __init__(self, title: str) -> None:
         self._title, self._started_s = title, time.monotonic()
@@ -261,7 +326,12 @@ class BuildProgress:
         minutes, seconds = divmod(int(time.monotonic() - self._started_s), 60)
         line = f"{self._title}  {minutes}:{seconds:02d}  {what}"
         redrawn = sys.stderr.isatty()
-        print(f"\r\033[K{line[:110]}" if redrawn else line, end="" if redrawn else "\n", file=sys.stderr, flush=True)
+        print(
+            f"\r\033[K{line[:110]}" if redrawn else line,
+            end="" if redrawn else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def feed(self, line: str) -> None:
         """On a terminal, show the percentage in a line of CMake's output, if any."""

@@ -1,4 +1,6 @@
-"""Network addresses and ports of this host: their families, how they are written, and which ports are free."""
+"""Network addresses and ports of this host: their families, how they are written, and which ports
+are free.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from collections import deque
 
 LOOPBACK = "127.0.0.1"
 PORTS = range(20000, 32000)
-"""Below Linux's ports for outgoing connections, which are taken between choosing a port and listening at it."""
+"""Below Linux's ports for outgoing connections, which are taken between choosing a port and
+listening at it."""
 TRIES = 50
 _recent: deque[int] = deque(maxlen=1000)
 """Ports that were chosen here, and may not be in use yet."""
@@ -55,12 +58,19 @@ def is_free(port: int) -> bool:
 
 
 def holder_of(port: int) -> str | None:
-    """Which process listens at a port of this host, such as ``python (process 4711)``; None where it is not known."""
+    """Which process listens at a port of this host, such as ``python (process 4711)``; None where
+    it is not known.
+    """
     import psutil  # only here: what starts a rank imports this module
 
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections(kind="tcp"):
-            if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN and connection.pid:
+            if (
+                connection.laddr
+                and connection.laddr.port == port
+                and connection.status == psutil.CONN_LISTEN
+                and connection.pid
+            ):
                 return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
     return None
 
@@ -71,7 +81,10 @@ def free_port() -> int:
     Raises:
         OSError: none of many tried was free.
     """
-    port = next((port for port in random.sample(PORTS, k=TRIES) if port not in _recent and is_free(port)), None)
+    port = next(
+        (port for port in random.sample(PORTS, k=TRIES) if port not in _recent and is_free(port)),
+        None,
+    )
     if port is None:
         raise OSError(f"none of {TRIES} ports tried from {PORTS.start} to {PORTS.stop - 1} is free")
     _recent.append(port)

@@ -1,4 +1,7 @@
-"""Communication between ranks outside training. Backends implement it and micro-benchmarks use it, neither knows the other."""
+"""Communication between ranks outside training.
+
+Backends implement it and micro-benchmarks use it, neither knows the other.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,10 @@ class Pending(Protocol):
 class Communicator(ABC):
     """Operations among ``ranks``; an implementation leaves out what its library does not offer.
 
-    Every one of ``ranks`` calls them, except ``unsupported_reason``; the two ranks concerned call ``send`` and ``recv``. Tensors
-    are contiguous and on this rank's device. Ranks are numbered as in the world. On CPU an operation has ended when it returns;
-    on GPU it is then in the current stream.
+    Every one of ``ranks`` calls them, except ``unsupported_reason``; the two ranks concerned call
+    ``send`` and ``recv``. Tensors are contiguous and on this rank's device. Ranks are numbered as
+    in the world. On CPU an operation has ended when it returns; on GPU it is then in the current
+    stream.
     """
 
     library: ClassVar[str]
@@ -35,8 +39,12 @@ class Communicator(ABC):
         self.rank = rank
         self.ranks = tuple(ranks)
 
-    def unsupported_reason(self, operation: str, *, op: ReduceOp | None = None, dtype: str = "float32") -> str | None:
-        """Why an operation, named as its method here, cannot be had; None where it can. Not collective, the same on every rank.
+    def unsupported_reason(
+        self, operation: str, *, op: ReduceOp | None = None, dtype: str = "float32"
+    ) -> str | None:
+        """Why an operation, named as its method here, cannot be had; None where it can.
+
+        Not collective, the same on every rank.
 
         ``op``: the reduction; None: it reduces nothing.
         """
@@ -45,7 +53,9 @@ class Communicator(ABC):
         return self.unsupported_type(operation, op=op, dtype=dtype)
 
     def unsupported_type(self, operation: str, *, op: ReduceOp | None, dtype: str) -> str | None:
-        """Why an operation that the library has cannot be had with this ``op`` and ``dtype``; None where it can."""
+        """Why an operation that the library has cannot be had with this ``op`` and ``dtype``; None
+        where it can.
+        """
         return None
 
     def all_reduce(self, tensor: Tensor, *, op: ReduceOp = "sum") -> None:
@@ -53,11 +63,16 @@ class Communicator(ABC):
         raise NotImplementedError
 
     def all_reduce_to(self, tensor: Tensor, *, op: ReduceOp, out: Tensor) -> Tensor:
-        """As ``all_reduce``; ``tensor`` stays. In ``out`` where the library can write there, else in a tensor of its own."""
+        """As ``all_reduce``; ``tensor`` stays.
+
+        In ``out`` where the library can write there, else in a tensor of its own.
+        """
         raise NotImplementedError
 
     def reduce(self, tensor: Tensor, *, op: ReduceOp, root: int) -> None:
-        """As ``all_reduce``, on rank ``root`` only, in place there; other ranks' tensors are undefined afterwards."""
+        """As ``all_reduce``, on rank ``root`` only, in place there; other ranks' tensors are
+        undefined afterwards.
+        """
         raise NotImplementedError
 
     def broadcast(self, tensor: Tensor, *, root: int) -> None:
@@ -77,11 +92,15 @@ class Communicator(ABC):
         raise NotImplementedError
 
     def reduce_scatter(self, tensor: Tensor, *, out: Tensor, op: ReduceOp = "sum") -> Tensor:
-        """This rank's equal share of the reduction of all ranks' tensors; ``out`` as in ``all_reduce_to``."""
+        """This rank's equal share of the reduction of all ranks' tensors; ``out`` as in
+        ``all_reduce_to``.
+        """
         raise NotImplementedError
 
     def gather(self, tensor: Tensor, *, root: int, out: Tensor) -> None:
-        """All ranks' tensors, one after another, in rank ``root``'s ``out``; other ranks' is not used."""
+        """All ranks' tensors, one after another, in rank ``root``'s ``out``; other ranks' is not
+        used.
+        """
         raise NotImplementedError
 
     def scatter(self, tensor: Tensor, *, root: int, out: Tensor) -> None:
@@ -89,7 +108,9 @@ class Communicator(ABC):
         raise NotImplementedError
 
     def all_to_all(self, tensor: Tensor, *, out: Tensor) -> Tensor:
-        """This rank's equal share of every rank's tensor, one after another; ``out`` as in ``all_reduce_to``."""
+        """This rank's equal share of every rank's tensor, one after another; ``out`` as in
+        ``all_reduce_to``.
+        """
         raise NotImplementedError
 
     def send(self, tensor: Tensor, *, to: int) -> None:
@@ -109,5 +130,7 @@ class Communicator(ABC):
         raise NotImplementedError
 
     def group(self, ranks: Sequence[int]) -> Communicator:
-        """A communicator of some ranks only: one of the groups that were declared before the backend's ``setup``."""
+        """A communicator of some ranks only: one of the groups that were declared before the
+        backend's ``setup``.
+        """
         raise NotImplementedError

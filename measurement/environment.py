@@ -1,4 +1,6 @@
-"""Which environment variables are passed on, and which are recorded: by lists, so that private ones are not."""
+"""Which environment variables are passed on, and which are recorded: by lists, so that private ones
+are not.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,71 @@ STEERING = (
     *("HOROVOD_", "NCCL_", "GLOO_", "OMPI_MCA_", "UCX_", "FI_", "LOADEDMODULES"),
 )
 """Variables that begin so change the speed of a rank: they go to every host, and into records."""
-DISTURBING = tuple(name for variable in TABLE if not (name := variable.name.removesuffix("*")).startswith(STEERING))
+DISTURBING = tuple(
+    name for variable in TABLE if not (name := variable.name.removesuffix("*")).startswith(STEERING)
+)
 """Others that may disturb: they go into records, but to no other host."""
 LOCAL_ONLY = (
     *("HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "LANG", "LANGUAGE", "LC_"),
     *("TMPDIR", "TEMP", "TMP", "XDG_", "HOSTNAME", "PWD"),
-    *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHON", "VIRTUAL_ENV", "CONDA_", "UV_", "SSH_AUTH_SOCK", "KRB5CCNAME"),
-    *("OMPI_", "PRTE_", "PMIX_", "OPAL_", "MPI", "PSM", "IBV_", "SHARP_", "SLURM_", "NVIDIA_", "ROCR_", "HIP_", "HSA_", "GPU_"),
-    *("TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "GOMP_", "OPENBLAS_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "RINGSIDE_"),
-    *("LD_BIND_NOW", "TCMALLOC_", "MIMALLOC_", "SSL_CERT_", "REQUESTS_CA_BUNDLE", "MODULEPATH", "LMOD_", "EB"),
+    *(
+        "PATH",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "PYTHON",
+        "VIRTUAL_ENV",
+        "CONDA_",
+        "UV_",
+        "SSH_AUTH_SOCK",
+        "KRB5CCNAME",
+    ),
+    *(
+        "OMPI_",
+        "PRTE_",
+        "PMIX_",
+        "OPAL_",
+        "MPI",
+        "PSM",
+        "IBV_",
+        "SHARP_",
+        "SLURM_",
+        "NVIDIA_",
+        "ROCR_",
+        "HIP_",
+        "HSA_",
+        "GPU_",
+    ),
+    *(
+        "TORCHINDUCTOR_",
+        "PYTORCH_",
+        "TRITON_",
+        "GOMP_",
+        "OPENBLAS_",
+        "HF_",
+        "TRANSFORMERS_",
+        "TOKENIZERS_",
+        "RINGSIDE_",
+    ),
+    *(
+        "LD_BIND_NOW",
+        "TCMALLOC_",
+        "MIMALLOC_",
+        "SSL_CERT_",
+        "REQUESTS_CA_BUNDLE",
+        "MODULEPATH",
+        "LMOD_",
+        "EB",
+    ),
 )
 """What else a process on this host needs: identity, folders, libraries, MPI and devices."""
 PER_RANK = (
-    *("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_GLOO_RENDEZVOUS", "HOROVOD_HOSTNAME"),
+    *(
+        "HOROVOD_RANK",
+        "HOROVOD_LOCAL_RANK",
+        "HOROVOD_CROSS_RANK",
+        "HOROVOD_GLOO_RENDEZVOUS",
+        "HOROVOD_HOSTNAME",
+    ),
     *("OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix", "OMPI_MCA_initial", "OMPI_MCA_shmem"),
 )
 SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|CREDENTIAL|TOKEN(?!IZ)|KEY", re.IGNORECASE)
@@ -40,7 +94,8 @@ NO_HOME = "/nonexistent"
 
 
 def own_identity(environment: Mapping[str, str]) -> dict[str, str]:
-    """HOME, USER and LOGNAME where they are not set, as in many containers, whose user may have no name either.
+    """HOME, USER and LOGNAME where they are not set, as in many containers, whose user may have no
+    name either.
 
     Without a user's name, Open MPI 4.1 ends by a signal and ``torch.compile`` by a ``KeyError``.
     """
@@ -54,11 +109,13 @@ def own_identity(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 MAX_TMPDIR = 70
-"""Bytes. A socket's path has at most 107 on Linux, and loader processes hang where theirs is longer."""
+"""Bytes. A socket's path has at most 107 on Linux, and loader processes hang where theirs is
+longer."""
 
 
 def temporary_folder(environment: Mapping[str, str]) -> dict[str, str]:
-    """TMPDIR for ranks and launchers, where it must be changed: a writable folder with a short path.
+    """TMPDIR for ranks and launchers, where it must be changed: a writable folder with a short
+    path.
 
     Raises:
         PlanError: there is none.
@@ -66,7 +123,9 @@ def temporary_folder(environment: Mapping[str, str]) -> dict[str, str]:
     try:
         usual = tempfile.gettempdir()  # tries the usual folders by writing to them
     except FileNotFoundError as error:
-        raise PlanError(f"{error.strerror}; set TMPDIR to a folder that you can write to") from error
+        raise PlanError(
+            f"{error.strerror}; set TMPDIR to a folder that you can write to"
+        ) from error
     folder = environment.get("TMPDIR", usual)
     short = usual if len(os.fsencode(usual)) <= MAX_TMPDIR else "/tmp"
     return {} if folder == short else {"TMPDIR": short}
@@ -78,23 +137,39 @@ def looks_secret(name: str) -> bool:
 
 
 def steering_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that steer the frameworks, without secrets and without those that differ from rank to rank."""
+    """The variables that steer the frameworks, without secrets and without those that differ from
+    rank to rank.
+    """
     return select(environment, STEERING, left_out=PER_RANK, secret=SECRET.pattern)
 
 
 def recorded_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a rank reports of its environment: ``steering_environment``, and variables that may disturb."""
+    """What a rank reports of its environment: ``steering_environment``, and variables that may
+    disturb.
+    """
     return select(environment, STEERING + DISTURBING, left_out=PER_RANK, secret=SECRET.pattern)
 
 
 def local_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The driver's environment for processes on this host: no secrets, since some launchers show all of it in ``ps``."""
-    return {name: value for name, value in environment.items() if name.startswith(STEERING + LOCAL_ONLY) and not looks_secret(name)}
+    """The driver's environment for processes on this host: no secrets, since some launchers show
+    all of it in ``ps``.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(STEERING + LOCAL_ONLY) and not looks_secret(name)
+    }
 
 
 def forwarded_by_name(environment: Mapping[str, str], patterns: Sequence[str]) -> dict[str, str]:
-    """The set variables that a plan names (``forward_environment``), ``MYLAB_*`` for all that begin so; no secrets."""
+    """The set variables that a plan names (``forward_environment``), ``MYLAB_*`` for all that begin
+    so; no secrets.
+    """
     exact = {name for name in patterns if not name.endswith("*")}
     begins = tuple(name[:-1] for name in patterns if name.endswith("*"))
-    named = {name: value for name, value in environment.items() if name in exact or (begins and name.startswith(begins))}
+    named = {
+        name: value
+        for name, value in environment.items()
+        if name in exact or (begins and name.startswith(begins))
+    }
     return {name: value for name, value in named.items() if not looks_secret(name)}

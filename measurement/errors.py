@@ -1,4 +1,7 @@
-"""The errors a user may see. Every message says what was wrong, the value seen, what is accepted and what to do."""
+"""The errors a user may see.
+
+Every message says what was wrong, the value seen, what is accepted and what to do.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ TWO_SCRIPTS = "to compare two scripts as they are: ringside ab 'COMMAND' 'COMMAN
 
 
 class RingsideError(Exception):
-    """Base of all errors that the user can fix; the command line prints them as one message and exits with 2."""
+    """Base of all errors that the user can fix; the command line prints them as one message and
+    exits with 2.
+    """
 
     was_reported = False
     """Whether a rank has already printed it, before it ended."""
@@ -51,7 +56,9 @@ class LaunchError(RingsideError):
 
 
 class WorldSizeMismatchError(RingsideError):
-    """The library reports another number of ranks than was asked for: usually the wrong launcher for the backend."""
+    """The library reports another number of ranks than was asked for: usually the wrong launcher
+    for the backend.
+    """
 
 
 class ParityError(RingsideError):
@@ -63,7 +70,9 @@ class RecordError(RingsideError):
 
 
 class ReportError(RingsideError):
-    """A report could not be sent to its destination; the measurements and the other reports are on disk."""
+    """A report could not be sent to its destination; the measurements and the other reports are on
+    disk.
+    """
 
 
 def shortened(names: Sequence[str]) -> str:
@@ -100,7 +109,9 @@ MAX_LISTED = 450
 
 def joined(parts: Sequence[str]) -> str:
     """As many parts as fit into a message, and how many more there are."""
-    shown = [part for index, part in enumerate(parts) if sum(map(len, parts[: index + 1])) <= MAX_LISTED] or list(parts[:1])
+    shown = [
+        part for index, part in enumerate(parts) if sum(map(len, parts[: index + 1])) <= MAX_LISTED
+    ] or list(parts[:1])
     more = f"; and {len(parts) - len(shown)} more" if len(shown) < len(parts) else ""
     return "; ".join(shown) + more
 
@@ -111,17 +122,28 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def unknown_name(
-    kind: str, name: str, known: Iterable[str], *, remedy: str = "", elsewhere: Mapping[str, str] | None = None
+    kind: str,
+    name: str,
+    known: Iterable[str],
+    *,
+    remedy: str = "",
+    elsewhere: Mapping[str, str] | None = None,
 ) -> str:
     """The message for a name that is not on a list: the closest one first, then all of them.
 
-    ``elsewhere``: names that are valid in another place, with the place, such as ``under 'measurement'``.
+    ``elsewhere``: names that are valid in another place, with the place, such as ``under
+    'measurement'``.
     """
     names, places = sorted(known), elsewhere or {}
     name = cut(name if len(name) <= MAX_QUOTED else f"{name[:MAX_QUOTED]}...")
     close = closest(name, dict.fromkeys([*names, *places]))
-    hint = f"; did you mean '{close}'{'' if close in names else f' {places[close]}'}?" if close else ""
-    return f"unknown {kind} '{name}'{hint} (known: {', '.join(names) or 'none'}){'; ' + remedy if remedy else ''}"
+    hint = (
+        f"; did you mean '{close}'{'' if close in names else f' {places[close]}'}?" if close else ""
+    )
+    return (
+        f"unknown {kind} '{name}'{hint} (known:"
+        f" {', '.join(names) or 'none'}){'; ' + remedy if remedy else ''}"
+    )
 
 
 ESCAPE_SEQUENCE = re.compile(
@@ -132,7 +154,8 @@ ESCAPE_SEQUENCE = re.compile(
 UNPRINTABLE = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069\ufffe\uffff\ud800-\udfff]"
 )
-"""Control characters except tab and line end, those that change the direction of writing, and those not allowed in UTF-8 or XML."""
+"""Control characters except tab and line end, those that change the direction of writing, and those
+not allowed in UTF-8 or XML."""
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -148,4 +171,8 @@ def printable(text: str) -> str:
 def in_report(text: str) -> str:
     """The printable text, cut to ``MAX_SHOWN`` characters."""
     shown = printable(text[: 2 * MAX_SHOWN])
-    return shown if len(text) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}… ({len(text):,} characters in all)"
+    return (
+        shown
+        if len(text) <= MAX_SHOWN
+        else f"{shown[:MAX_SHOWN]}… ({len(text):,} characters in all)"
+    )

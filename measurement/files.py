@@ -31,7 +31,8 @@ def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write ``content`` to ``path`` atomically: a reader, or a crash, sees the old file or the new one, never a part.
+    """Write ``content`` to ``path`` atomically: a reader, or a crash, sees the old file or the new
+    one, never a part.
 
     An existing file keeps its permissions; a new one has those of the umask.
     """
@@ -57,7 +58,8 @@ class LockedError(Exception):
 def lock_folder(folder: Path) -> IO[str]:
     """Lock a folder for this process until the returned file is closed, or the process ends.
 
-    By a POSIX record lock, which also works between hosts on NFS. Where a file system has no locks, the folder counts as unlocked.
+    By a POSIX record lock, which also works between hosts on NFS. Where a file system has no locks,
+    the folder counts as unlocked.
 
     Raises:
         LockedError: with who holds it.
@@ -73,7 +75,10 @@ def lock_folder(folder: Path) -> IO[str]:
     except OSError:
         return file
     file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S %Z')}\n")
+    file.write(
+        f"process {os.getpid()} on {socket.gethostname()} since"
+        f" {time.strftime('%Y-%m-%d %H:%M:%S %Z')}\n"
+    )
     file.flush()
     return file
 

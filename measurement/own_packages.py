@@ -1,6 +1,8 @@
-"""Makes imports of our packages find ours: a user's folder may have a ``workloads.py``, a ``reports/`` or a ``runners.py``.
+"""Makes imports of our packages find ours: a user's folder may have a ``workloads.py``, a
+``reports/`` or a ``runners.py``.
 
-Python looks into the current folder, that of the workload's file and PYTHONPATH first, and would import those instead.
+Python looks into the current folder, that of the workload's file and PYTHONPATH first, and would
+import those instead.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ PLUGIN_PREFIX = "ringside_plugin_"
 
 
 class OwnPackages:
-    """Finds our packages in this installation, and a user's file whose name is taken as ``name_of_file``."""
+    """Finds our packages in this installation, and a user's file whose name is taken as
+    ``name_of_file``.
+    """
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG004 - as finders are called
@@ -59,24 +63,32 @@ def clashes(folder: Path) -> dict[str, Path]:
     if folder.resolve() == HOUSE:
         return {}
     specs = {name: PathFinder.find_spec(name, [str(folder)]) for name in ROOMS}
-    return {name: Path(spec.origin) for name, spec in specs.items() if spec is not None and spec.origin}
+    return {
+        name: Path(spec.origin) for name, spec in specs.items() if spec is not None and spec.origin
+    }
 
 
 def on_python_path(environment: Mapping[str, str]) -> dict[str, Path]:
     """Return the clashes in the folders of PYTHONPATH."""
-    folders = [Path(folder) for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    folders = [
+        Path(folder) for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder
+    ]
     return {name: file for folder in folders for name, file in clashes(folder).items()}
 
 
 def require_own_runners(environment: Mapping[str, str]) -> None:
-    """Refuse a PYTHONPATH on which ranks would find another ``runners``, before our code can run in them.
+    """Refuse a PYTHONPATH on which ranks would find another ``runners``, before our code can run in
+    them.
 
     Raises:
         PlanError: with the file.
     """
     file = on_python_path(environment).get("runners")
     if file is not None:
-        raise PlanError(f"'{file}' is on PYTHONPATH, and Python would import it in the place of our package 'runners'; rename it")
+        raise PlanError(
+            f"'{file}' is on PYTHONPATH, and Python would import it in the place of our package"
+            " 'runners'; rename it"
+        )
 
 
 def digest() -> str:
@@ -88,11 +100,22 @@ def digest() -> str:
 
 
 def remedy_of_clash(text: str) -> str:
-    """What to do where an error names one of our packages and the user has a module of that name; else empty."""
+    """What to do where an error names one of our packages and the user has a module of that name;
+    else empty.
+    """
     named = set(re.findall(rf"'({'|'.join(ROOMS)})[.']", text))
-    files = (file for folder in sys.path for name, file in clashes(Path(folder)).items() if name in named)
+    files = (
+        file for folder in sys.path for name, file in clashes(Path(folder)).items() if name in named
+    )
     file = next(files, None)
-    return "" if file is None else f"; that is a package of ringside's: rename '{file}', or name its classes as '{file}:Class'"
+    return (
+        ""
+        if file is None
+        else (
+            f"; that is a package of ringside's: rename '{file}', or name its classes as"
+            f" '{file}:Class'"
+        )
+    )
 
 
 def pin_in_spawned_processes() -> None:

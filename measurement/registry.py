@@ -1,6 +1,7 @@
 """Names to classes, resolved lazily, so that unused ones need not be installed.
 
-A reference is a registered name, an entry point of an installed package, ``package.module:Class`` or ``path/to/file.py:Class``.
+A reference is a registered name, an entry point of an installed package, ``package.module:Class``
+or ``path/to/file.py:Class``.
 """
 
 from __future__ import annotations
@@ -18,13 +19,21 @@ from types import ModuleType
 from measurement.agent.ringside_agent.reporting import message_of
 from measurement.agent.ringside_agent.users_lines import at_line, place_of
 from measurement.errors import PlanError, unknown_name
-from measurement.own_packages import clashes, name_of_file, pin, pin_in_spawned_processes, remedy_of_clash
+from measurement.own_packages import (
+    clashes,
+    name_of_file,
+    pin,
+    pin_in_spawned_processes,
+    remedy_of_clash,
+)
 from measurement.users_code import RunsWhenImportedError, importing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Registry:
-    """One room's table of names to ``module:Class``; ``group`` is the entry-point group that adds to it."""
+    """One room's table of names to ``module:Class``; ``group`` is the entry-point group that adds
+    to it.
+    """
 
     kind: str
     group: str
@@ -33,19 +42,29 @@ class Registry:
     """What to do where a file has no such class."""
 
     def names(self) -> dict[str, str]:
-        """Every known name with its reference; what the room itself registers wins over entry points."""
-        installed = {point.name: point.value for point in entry_points(group=self.group) if point.name not in self.table}
+        """Every known name with its reference; what the room itself registers wins over entry
+        points.
+        """
+        installed = {
+            point.name: point.value
+            for point in entry_points(group=self.group)
+            if point.name not in self.table
+        }
         return self.table | installed
 
     def find(self, name: str) -> str | None:
-        """The reference of a name; None where it is unknown. Entry points, which take time to read, come last."""
+        """The reference of a name; None where it is unknown.
+
+        Entry points, which take time to read, come last.
+        """
         return self.table.get(name) or self.names().get(name)
 
     def resolve(self, reference: str) -> type:
         """The class a reference names.
 
         Raises:
-            PlanError: the name is unknown (the message has the closest one), or the module or class cannot be loaded.
+            PlanError: the name is unknown (the message has the closest one), or the module or class
+                cannot be loaded.
         """
         if not isinstance(reference, str) or not reference:
             raise PlanError(f"a {self.kind} must be a name or 'module:Class', not {reference!r}")
@@ -61,22 +80,39 @@ class Registry:
         if not isinstance(cls, type):
             classes = [name for name, value in vars(module).items() if isinstance(value, type)]
             clash = remedy_of_clash(f"'{module_name}'").removeprefix("; ")
-            raise PlanError(unknown_name(f"class for {self.kind} '{reference}'", class_name, classes, remedy=clash))
+            raise PlanError(
+                unknown_name(
+                    f"class for {self.kind} '{reference}'", class_name, classes, remedy=clash
+                )
+            )
         return cls
 
     def _without_class(self, path: str) -> str:
-        """The message for a file without ``:Class``: its classes that derive from one of the room's."""
+        """The message for a file without ``:Class``: its classes that derive from one of the
+        room's.
+        """
         otherwise = f"; {self.otherwise}" if self.otherwise else ""
         room = self.group.rpartition(".")[2]
-        nothing = f"'{path}' has no {self.kind}: no class in it derives from one of {room}.base; see docs/extending.md{otherwise}"
+        nothing = (
+            f"'{path}' has no {self.kind}: no class in it derives from one of {room}.base; see"
+            f" docs/extending.md{otherwise}"
+        )
         if not _defines_a_class(Path(path)):
             return nothing  # without running the file
         try:
             module = _load_file(Path(path), kind=self.kind)
         except PlanError as error:
             raise PlanError(f"{error}\n{self.otherwise}".rstrip()) from error
-        classes = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
-        names = [cls.__name__ for cls in classes if any(room in base.__module__.split(".") for base in cls.__mro__[1:])]
+        classes = [
+            value
+            for value in vars(module).values()
+            if isinstance(value, type) and value.__module__ == module.__name__
+        ]
+        names = [
+            cls.__name__
+            for cls in classes
+            if any(room in base.__module__.split(".") for base in cls.__mro__[1:])
+        ]
         if not names:
             return nothing
         return f"'{path}' has the {self.kind}s {', '.join(names)}; name one: '{path}:{names[0]}'"
@@ -88,10 +124,13 @@ class Registry:
             with importing():
                 return importlib.import_module(module_name)
         except ModuleNotFoundError as error:
-            if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            if error.name and (
+                module_name == error.name or module_name.startswith(f"{error.name}.")
+            ):
                 raise PlanError(
-                    f"{self.kind} '{reference}' cannot be loaded: {error}; see 'ringside doctor' for what is missing, "
-                    f"or check that '{module_name}' can be imported from here{remedy_of_clash(str(error))}"
+                    f"{self.kind} '{reference}' cannot be loaded: {error}; see 'ringside doctor'"
+                    f" for what is missing, or check that '{module_name}' can be imported from"
+                    f" here{remedy_of_clash(str(error))}"
                 ) from error
             raise _cannot_load(f"{self.kind} '{reference}'", error) from error
         except Exception as error:
@@ -101,16 +140,21 @@ class Registry:
 def _load_file(path: Path, *, kind: str) -> ModuleType:
     """Import a user's file once per process, with its folder on the path as in ``python FILE``.
 
-    Its name is the file's own, so that other processes can unpickle its classes; if that name is taken, one is made from its
-    path.
+    Its name is the file's own, so that other processes can unpickle its classes; if that name is
+    taken, one is made from its path.
     """
     if not path.is_file():
-        raise PlanError(f"{kind} file '{path}' does not exist (looked in {Path.cwd()}); give a path to a .py file")
+        raise PlanError(
+            f"{kind} file '{path}' does not exist (looked in {Path.cwd()}); give a path to a .py"
+            " file"
+        )
     resolved = path.resolve()
     search_beside(resolved.parent)
     try:
         with importing():
-            return importlib.import_module(resolved.stem if _is_own_name(resolved) else name_of_file(resolved))
+            return importlib.import_module(
+                resolved.stem if _is_own_name(resolved) else name_of_file(resolved)
+            )
     except Exception as error:
         raise _cannot_load(f"{kind} file '{path}'", error) from error
 
@@ -118,13 +162,17 @@ def _load_file(path: Path, *, kind: str) -> ModuleType:
 def _defines_a_class(path: Path) -> bool:
     """Whether a file defines classes; true where it cannot be read, which the import reports."""
     try:
-        return any(isinstance(node, ast.ClassDef) for node in ast.walk(ast.parse(path.read_bytes())))
+        return any(
+            isinstance(node, ast.ClassDef) for node in ast.walk(ast.parse(path.read_bytes()))
+        )
     except (OSError, SyntaxError, ValueError):
         return True
 
 
 def search_beside(folder: Path) -> None:
-    """Put a folder first on Python's path, after our own packages, in this process and in loader processes that it starts."""
+    """Put a folder first on Python's path, after our own packages, in this process and in loader
+    processes that it starts.
+    """
     pin()
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
@@ -146,11 +194,24 @@ def _cannot_load(what: str, error: Exception) -> PlanError:
     """The error for a failed import: what was raised, where in the user's code, and what to do."""
     remedy = ""
     if "relative import" in str(error):
-        remedy = "; a file has no package: name it as 'package.module:Class', or import what is beside it without the dot"
+        remedy = (
+            "; a file has no package: name it as 'package.module:Class', or import what is beside"
+            " it without the dot"
+        )
     elif isinstance(error, ModuleNotFoundError):
-        remedy = f"; install '{error.name}', or put it beside the file or in the folder that you start from"
+        remedy = (
+            f"; install '{error.name}', or put it beside the file or in the folder that you start"
+            " from"
+        )
     remedy = remedy_of_clash(str(error)) or remedy
-    reason, place = str(error) if isinstance(error, RunsWhenImportedError) else message_of(error), place_of(error)
-    if place is not None and "argv" in linecache.getline(str(place.file), place.line) and not remedy:
+    reason, place = (
+        str(error) if isinstance(error, RunsWhenImportedError) else message_of(error),
+        place_of(error),
+    )
+    if (
+        place is not None
+        and "argv" in linecache.getline(str(place.file), place.line)
+        and not remedy
+    ):
         remedy = "; the command line is ringside's, so read sys.argv in a program of your own only"
     return PlanError(str(at_line(f"{what} cannot be loaded: {reason}{remedy}", place)))

@@ -32,7 +32,10 @@ class RunsWhenImportedError(Exception):
 
 
 class _BufferedStderr:
-    """Standard error that keeps its text until it is known whether to show it. A logger may keep using it later."""
+    """Standard error that keeps its text until it is known whether to show it.
+
+    A logger may keep using it later.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream, self._kept = stream, list[str]()
@@ -54,7 +57,8 @@ class _BufferedStderr:
 
 
 IMPORT_LOCK = threading.RLock()
-"""Threads that start commands on several hosts import launchers at once: one must not restore what another has replaced."""
+"""Threads that start commands on several hosts import launchers at once: one must not restore what
+another has replaced."""
 
 
 @contextlib.contextmanager
@@ -62,7 +66,8 @@ def importing() -> Iterator[None]:
     """A context in which a module is imported, by one thread at a time.
 
     Raises:
-        RunsWhenImportedError: it reads Ringside's command line, or ends the program. Its output on stderr is dropped.
+        RunsWhenImportedError: it reads Ringside's command line, or ends the program. Its output on
+            stderr is dropped.
     """
     errors = _BufferedStderr(sys.stderr)
     is_sound = True
@@ -72,20 +77,27 @@ def importing() -> Iterator[None]:
     except SystemExit as ended:
         is_sound = False
         code = "" if ended.code is None else repr(ended.code)
-        raise RunsWhenImportedError(f"it ends the program when imported, by sys.exit({code}); {REMEDY}") from ended
+        raise RunsWhenImportedError(
+            f"it ends the program when imported, by sys.exit({code}); {REMEDY}"
+        ) from ended
     finally:
         errors.release(show=is_sound)
 
 
 @contextlib.contextmanager
 def _isolated_command_line() -> Iterator[None]:
-    """Have ``parse_args()`` and ``os._exit()`` raise, and no arguments in ``sys.argv``. Forked children may end as usual."""
+    """Have ``parse_args()`` and ``os._exit()`` raise, and no arguments in ``sys.argv``.
+
+    Forked children may end as usual.
+    """
     read, leave, own_pid = argparse.ArgumentParser.parse_known_args, os._exit, os.getpid()
     arguments, sys.argv = sys.argv, sys.argv[:1]
 
     def parse(parser: Any, args: Any = None, *more: Any, **named: Any) -> Any:
         if args is None:
-            raise RunsWhenImportedError(f"it calls parse_args() when imported, and the command line is ringside's; {REMEDY}")
+            raise RunsWhenImportedError(
+                f"it calls parse_args() when imported, and the command line is ringside's; {REMEDY}"
+            )
         return read(parser, args, *more, **named)
 
     def end(status: int) -> None:

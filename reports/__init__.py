@@ -37,11 +37,16 @@ REGISTRY = Registry(
 
 
 def conclude(
-    folder: ResultsFolder, *, links: Links | None = None, at_point: Callable[[ResultsFolder], Comparison] | None = None
+    folder: ResultsFolder,
+    *,
+    links: Links | None = None,
+    at_point: Callable[[ResultsFolder], Comparison] | None = None,
 ) -> Comparison:
-    """The comparison, from the records of a results folder, or from those of its points; writes nothing.
+    """The comparison, from the records of a results folder, or from those of its points; writes
+    nothing.
 
-    ``links``: to answer "what if" for. ``at_point``: makes the comparison of a point from its folder; None: this function.
+    ``links``: to answer "what if" for. ``at_point``: makes the comparison of a point from its
+    folder; None: this function.
 
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
@@ -51,26 +56,47 @@ def conclude(
 
     plan = folder.read_plan()
     if plan.points:
-        folders, conclude_point = folder.measured_points(plan), at_point or partial(conclude, links=links)
-        compared = {name: conclude_point(folders[name]) if name in folders else None for name in plan.points}
-        return compare_points(plan, compared, comparison_id=folder.root.name, manifest=folder.manifest())
+        folders, conclude_point = (
+            folder.measured_points(plan),
+            at_point or partial(conclude, links=links),
+        )
+        compared = {
+            name: conclude_point(folders[name]) if name in folders else None for name in plan.points
+        }
+        return compare_points(
+            plan, compared, comparison_id=folder.root.name, manifest=folder.manifest()
+        )
     records = folder.records()
     if not records:
-        raise RecordError(f"'{folder.root}' holds no launch record yet; run 'ringside compare' with this folder first")
-    losses = {(record.launch, record.arm): folder.losses(record) for record in records if record.scripts and record.status == "ok"}
-    context = StoredContext(host_use=folder.host_use(records), manifest=folder.manifest(), losses=losses, traces=folder.traces())
+        raise RecordError(
+            f"'{folder.root}' holds no launch record yet; run 'ringside compare' with this folder"
+            " first"
+        )
+    losses = {
+        (record.launch, record.arm): folder.losses(record)
+        for record in records
+        if record.scripts and record.status == "ok"
+    }
+    context = StoredContext(
+        host_use=folder.host_use(records),
+        manifest=folder.manifest(),
+        losses=losses,
+        traces=folder.traces(),
+    )
     return compare(plan, records, read_steps(folder, records), context=context, links=links)
 
 
 def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = None) -> Comparison:
-    """Rebuild from the records the reports that the plan names, if they have content, and those of its points.
+    """Rebuild from the records the reports that the plan names, if they have content, and those of
+    its points.
 
-    The same records give the same bytes. ``send_reports`` updates trackers afterwards. ``earlier``: the result that it is
-    compared with.
+    The same records give the same bytes. ``send_reports`` updates trackers afterwards. ``earlier``:
+    the result that it is compared with.
 
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
-        PlanError: a report that the plan names cannot be loaded, or the earlier result was measured under unlike conditions.
+        PlanError: a report that the plan names cannot be loaded, or the earlier result was measured
+            under unlike conditions.
     """
     from reports.against import StoredComparison, compare_to_earlier
 
@@ -85,7 +111,9 @@ def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = N
     return comparison
 
 
-def write_files(folder: ResultsFolder, summary: Comparison, references: Sequence[str] | None) -> None:
+def write_files(
+    folder: ResultsFolder, summary: Comparison, references: Sequence[str] | None
+) -> None:
     """Write the reports that have content; ``references`` as ``make_reports`` has them."""
     from measurement.records.results import write_result
     from reports.formats.tracker import Tracker
@@ -107,12 +135,16 @@ def send_reports(folder: ResultsFolder, summary: Comparison) -> list[str]:
     from reports.formats.tracker import Tracker, tracked_run
     from reports.schema import Comparison
 
-    trackers = [report for report in make_reports(folder.read_plan().reports) if isinstance(report, Tracker)]
+    trackers = [
+        report for report in make_reports(folder.read_plan().reports) if isinstance(report, Tracker)
+    ]
     failed = dict[str, str]()
     points = [folder.point(point.name) for point in summary.points] if trackers else []
     stored = [(place, place.root / "comparison.json") for place in points]
     point_results = [
-        (place, Comparison.model_validate_json(path.read_bytes(), extra="ignore")) for place, path in stored if path.is_file()
+        (place, Comparison.model_validate_json(path.read_bytes(), extra="ignore"))
+        for place, path in stored
+        if path.is_file()
     ]
     for place, part in [*point_results, (folder, summary)] if trackers else []:
         run = tracked_run(part, HtmlReport().render(part))
@@ -133,10 +165,12 @@ def make_report(reference: str) -> Report:
     from reports.base import Report
 
     report_class = REGISTRY.resolve(reference)
-    if not issubclass(report_class, Report) or not isinstance(getattr(report_class, "file_name", None), str):
+    if not issubclass(report_class, Report) or not isinstance(
+        getattr(report_class, "file_name", None), str
+    ):
         raise PlanError(
-            f"report '{reference}' is {report_class.__name__}, which does not derive from reports.base.Report with a file_name of "
-            "its own"
+            f"report '{reference}' is {report_class.__name__}, which does not derive from"
+            " reports.base.Report with a file_name of its own"
         )
     return report_class()
 
@@ -150,14 +184,21 @@ def make_reports(references: Sequence[str] | None) -> list[Report]:
         PlanError: one cannot be loaded or lacks what it needs, or two write the same file.
     """
     if references is None:
-        return [report for name in sorted(REGISTRY.names()) if (report := make_report(name)).is_customary]
+        return [
+            report
+            for name in sorted(REGISTRY.names())
+            if (report := make_report(name)).is_customary
+        ]
     by_file: dict[str, str] = {}
     made = []
     for reference in dict.fromkeys(["json", *(name for name in references if name != EVENTS)]):
         report = make_report(reference)
         other = by_file.setdefault(report.file_name, reference)
         if other != reference:
-            raise PlanError(f"reports '{other}' and '{reference}' both write {report.file_name}; leave one of them out")
+            raise PlanError(
+                f"reports '{other}' and '{reference}' both write {report.file_name}; leave one of"
+                " them out"
+            )
         if lack := report.lack():
             raise PlanError(lack)
         made.append(report)

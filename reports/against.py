@@ -1,8 +1,9 @@
 """A result compared with an earlier one of the same plan: what must be as it was, and what changed.
 
-A launch is the sample: Welch's interval of the difference of mean logarithms (``reports.statistics.separate``). All throughputs
-hold at once, and so do all ratios. Launches of one result say nothing of how days differ: a machine that is slower today makes
-all throughputs regress. Ratios are free of that, since both arms ran on the same day.
+A launch is the sample: Welch's interval of the difference of mean logarithms
+(``reports.statistics.separate``). All throughputs hold at once, and so do all ratios. Launches of
+one result say nothing of how days differ: a machine that is slower today makes all throughputs
+regress. Ratios are free of that, since both arms ran on the same day.
 """
 
 from __future__ import annotations
@@ -39,8 +40,11 @@ from reports.wording.headlines import against_headline, common_slowdown, remedy
 OF_NO_ARM = ("name", "left_out", "arms")
 """Fields of a plan that need not be equal, and its arms, which are compared by their names."""
 OF_SCRIPTS = ("backend.", "optimizer.", "model.")
-"""What ranks of a script report of its libraries: it may change from step to step. Other work is known by its configuration."""
-VERSIONS = frozenset(condition.field for condition in CONDITIONS if condition.source == "host") | {"ringside"}
+"""What ranks of a script report of its libraries: it may change from step to step. Other work is
+known by its configuration."""
+VERSIONS = frozenset(condition.field for condition in CONDITIONS if condition.source == "host") | {
+    "ringside"
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,22 +67,42 @@ class StoredComparison:
 
     @classmethod
     def read(cls, folder: ResultsFolder, **accepted: Any) -> StoredComparison:
-        """Read a folder of ``ringside compare`` or ``ringside ab``; raises a ``RingsideError`` for anything else.
+        """Read a folder of ``ringside compare`` or ``ringside ab``; raises a ``RingsideError`` for
+        anything else.
 
         ``accepted``: ``allow_slower`` and ``allowed``, of an earlier result.
         """
         plan, place = folder.read_plan(), folder.root
         if plan.measurement.mode == "separate":
-            raise PlanError(f"'{place}' is of runs that you started yourself; compare them by 'ringside report old=RUN new=RUN'")
-        points = {name: cls.read(point, **accepted) for name, point in folder.measured_points(plan).items()}
+            raise PlanError(
+                f"'{place}' is of runs that you started yourself; compare them by 'ringside report"
+                " old=RUN new=RUN'"
+            )
+        points = {
+            name: cls.read(point, **accepted)
+            for name, point in folder.measured_points(plan).items()
+        }
         records = folder.records()
         if not (records or points):
-            raise RecordError(f"'{place}' holds no launch record yet; run 'ringside compare' with this folder first")
-        return cls(folder=folder, plan=plan, manifest=folder.read_manifest(), records=records, points=points, **accepted)
+            raise RecordError(
+                f"'{place}' holds no launch record yet; run 'ringside compare' with this folder"
+                " first"
+            )
+        return cls(
+            folder=folder,
+            plan=plan,
+            manifest=folder.read_manifest(),
+            records=records,
+            points=points,
+            **accepted,
+        )
 
     def with_comparison(self, comparison: Comparison) -> StoredComparison:
         """With what came out of it, and at its points."""
-        points = {name: replace(point, comparison=comparison.places[name]) for name, point in self.points.items()}
+        points = {
+            name: replace(point, comparison=comparison.places[name])
+            for name, point in self.points.items()
+        }
         return replace(self, comparison=comparison, points=points)
 
     @property
@@ -87,14 +111,23 @@ class StoredComparison:
         assert self.comparison is not None, "compared before it was concluded"
         return self.comparison
 
-    def pairs(self, now: StoredComparison) -> list[tuple[str | None, StoredComparison, StoredComparison]]:
-        """The points that both have, by name, with what each was then and now; without points the two themselves."""
+    def pairs(
+        self, now: StoredComparison
+    ) -> list[tuple[str | None, StoredComparison, StoredComparison]]:
+        """The points that both have, by name, with what each was then and now; without points the
+        two themselves.
+        """
         if not (self.points or now.points):
             return [(None, self, now)]
-        return [(name, self.points[name], point) for name, point in now.points.items() if name in self.points]
+        return [
+            (name, self.points[name], point)
+            for name, point in now.points.items()
+            if name in self.points
+        ]
 
     def require_like(self, now: StoredComparison) -> list[str]:
-        """Refuse a result that was measured otherwise; before it is measured, as far as plan and machine are known.
+        """Refuse a result that was measured otherwise; before it is measured, as far as plan and
+        machine are known.
 
         Returns:
             What differs and was allowed, and which sources differ, a sentence each.
@@ -104,39 +137,78 @@ class StoredComparison:
         """
         place = now.folder.root
         if self.folder.root.resolve() == place.resolve():
-            raise PlanError(f"'{place}' is the same folder as that after --against; name the results of another date")
+            raise PlanError(
+                f"'{place}' is the same folder as that after --against; name the results of another"
+                " date"
+            )
         if self.points or now.points:
-            return list(dict.fromkeys(note for _, then, at_point in self.pairs(now) for note in then.require_like(at_point)))
+            return list(
+                dict.fromkeys(
+                    note
+                    for _, then, at_point in self.pairs(now)
+                    for note in then.require_like(at_point)
+                )
+            )
         changes = unlike_plans(self, now) | unlike_environments(self, now)
         plan_fields = {field.partition(" on ")[0] for field in changes}
-        changes |= {field: change for field, change in _unlike_ranks(self, now) if field.rpartition(".")[2] not in plan_fields}
-        # Of sources a file or a revision of the user's is what changes between dates; a version of an environment is a condition.
+        changes |= {
+            field: change
+            for field, change in _unlike_ranks(self, now)
+            if field.rpartition(".")[2] not in plan_fields
+        }
+        # Of sources a file or a revision of the user's is what changes between dates; a version of
+        # an environment is a condition.
         sources = {
-            field: changes[field] for field in changes if field.startswith(SOURCE) and field.rpartition("/")[2] not in VERSIONS
+            field: changes[field]
+            for field in changes
+            if field.startswith(SOURCE) and field.rpartition("/")[2] not in VERSIONS
         }
         rest = {field: change for field, change in changes.items() if field not in sources}
-        refused = format_changes({field: change for field, change in rest.items() if not is_allowed({field}, self.allowed)})
+        refused = format_changes(
+            {
+                field: change
+                for field, change in rest.items()
+                if not is_allowed({field}, self.allowed)
+            }
+        )
         if refused:
             raise PlanError(
-                f"'{self.folder.root}' was measured under other conditions than '{place}', so they might make the difference "
-                "(then -> now):\n  "
+                f"'{self.folder.root}' was measured under other conditions than '{place}', so they"
+                " might make the difference (then -> now):\n  "
                 + "\n  ".join(refused)
-                + "\nmeasure both under equal conditions, or both states in turn by one plan (arms with "
-                "a commit or python of their own), or say --allow FIELD to 'ringside report' to compare them anyway"
+                + "\nmeasure both under equal conditions, or both states in turn by one plan (arms"
+                " with a commit or python of their own), or say --allow FIELD to 'ringside"
+                " report' to compare them anyway"
             )
-        allowed = [f"Compared although it differs (--allow): {line}" for line in format_changes(rest)]
-        return [*allowed, *([f"Sources differ: {'; '.join(format_changes(sources))}"] if sources else [])]
+        allowed = [
+            f"Compared although it differs (--allow): {line}" for line in format_changes(rest)
+        ]
+        return [
+            *allowed,
+            *([f"Sources differ: {'; '.join(format_changes(sources))}"] if sources else []),
+        ]
 
 
 def unlike_plans(then: StoredComparison, now: StoredComparison) -> dict[str, Values]:
     """What the plans ask for differently, arms by their names; how long is measured may differ."""
     changes: dict[str, Values] = {}
     for name in (name for name in Plan.model_fields if name not in OF_NO_ARM):
-        changes |= by_field(name, {"then": getattr(then.plan, name), "now": getattr(now.plan, name)})
-    keys = {field: field.rpartition(".")[2] if field.startswith(("measurement.", "scripts.")) else field for field in changes}
-    changes = {field: change for field, change in changes.items() if keys[field] not in {*MAY_CHANGE_IN_A_PLAN, *FIXED_LENGTH}}
+        changes |= by_field(
+            name, {"then": getattr(then.plan, name), "now": getattr(now.plan, name)}
+        )
+    keys = {
+        field: field.rpartition(".")[2] if field.startswith(("measurement.", "scripts.")) else field
+        for field in changes
+    }
+    changes = {
+        field: change
+        for field, change in changes.items()
+        if keys[field] not in {*MAY_CHANGE_IN_A_PLAN, *FIXED_LENGTH}
+    }
     for name in (name for name in then.plan.arms if name in now.plan.arms):
-        changes |= by_field(f"arms.{name}", {"then": then.plan.arms[name], "now": now.plan.arms[name]})
+        changes |= by_field(
+            f"arms.{name}", {"then": then.plan.arms[name], "now": now.plan.arms[name]}
+        )
     return changes
 
 
@@ -145,38 +217,59 @@ def unlike_environments(then: StoredComparison, now: StoredComparison) -> dict[s
     if then.manifest is None or now.manifest is None:
         return {}
     manifests = {"then": then.manifest, "now": now.manifest}
-    moved = {name: [launch for other in manifest.elsewhere for launch in other.launches] for name, manifest in manifests.items()}
+    moved = {
+        name: [launch for other in manifest.elsewhere for launch in other.launches]
+        for name, manifest in manifests.items()
+    }
     elsewhere = {"launches measured elsewhere": moved} if any(moved.values()) else {}
     return changes_since(then.manifest, then.records, now.manifest) | elsewhere
 
 
 def _unlike_ranks(then: StoredComparison, now: StoredComparison) -> Iterator[tuple[str, Values]]:
-    """In what the ranks of each arm report something else; sources are known by the environments."""
+    """In what the ranks of each arm report something else; sources are known by the
+    environments.
+    """
     for arm in (arm for arm in now.plan.roles() if arm != FLOOR):
         runs = {
             name: Run(folder=stored.folder, plan=stored.plan, record=record)
             for name, stored in (("then", then), ("now", now))
-            if (record := next((record for record in stored.records if record.arm == arm and record.ranks), None))
+            if (
+                record := next(
+                    (record for record in stored.records if record.arm == arm and record.ranks),
+                    None,
+                )
+            )
         }
         if len(runs) < 2:
             continue
         skipped = ("source.", *OF_SCRIPTS) if runs["now"].record.scripts else ("source.",)
-        rows = [row for row in rank_differences(runs, is_one_arm=True) if not (row.allowed or row.field.startswith(skipped))]
+        rows = [
+            row
+            for row in rank_differences(runs, is_one_arm=True)
+            if not (row.allowed or row.field.startswith(skipped))
+        ]
         roles = {"then": "baseline", "now": "candidate"}
-        records = [run.record.model_copy(update={"arm": name, "role": roles[name]}) for name, run in runs.items()]
+        records = [
+            run.record.model_copy(update={"arm": name, "role": roles[name]})
+            for name, run in runs.items()
+        ]
         rows += [row for row in script_differences(records) if row.changes_work]
         yield from ((row.field, row.values) for row in rows)
 
 
 WORST: Sequence[ChangeVerdict] = ("regressed", "undecided", "no regression", "improved")
 Doubt = tuple[float, ChangeWithheld]
-"""By how much a figure may be wrong for a reason that its launches do not show, as a logarithm; and the reason."""
+"""By how much a figure may be wrong for a reason that its launches do not show, as a logarithm; and
+the reason."""
 Figure = tuple[Array, Doubt]
 """Logarithms of a figure by launch, and the doubt about them."""
 
 
-def compare_to_earlier(then: StoredComparison, now: StoredComparison, *, notes: Sequence[str]) -> Against:
-    """What changed since an earlier result, both of them concluded; ``notes``: of ``StoredComparison.require_like``.
+def compare_to_earlier(
+    then: StoredComparison, now: StoredComparison, *, notes: Sequence[str]
+) -> Against:
+    """What changed since an earlier result, both of them concluded; ``notes``: of
+    ``StoredComparison.require_like``.
 
     Raises:
         PlanError: they have no figure in common.
@@ -185,8 +278,8 @@ def compare_to_earlier(then: StoredComparison, now: StoredComparison, *, notes: 
     changes = find_changes(then, now)
     if not changes:
         raise PlanError(
-            f"'{before.comparison_id}' and '{after.comparison_id}' have no timing of the same arm; see the errors in their "
-            "reports, and compare results with arms of the same names"
+            f"'{before.comparison_id}' and '{after.comparison_id}' have no timing of the same arm;"
+            " see the errors in their reports, and compare results with arms of the same names"
         )
     against = Against(
         comparison_id=before.comparison_id,
@@ -200,11 +293,22 @@ def compare_to_earlier(then: StoredComparison, now: StoredComparison, *, notes: 
         remedy=remedy(then.plan, then.manifest, has_changed=bool(notes)),
         changes=changes,
     )
-    every = dict.fromkeys(arm.name for concluded in (after, before) for arm in concluded.arms_anywhere if arm.role != "control")
+    every = dict.fromkeys(
+        arm.name
+        for concluded in (after, before)
+        for arm in concluded.arms_anywhere
+        if arm.role != "control"
+    )
     missing = [name for name in every if name not in {change.arm for change in changes}]
-    unmatched = [f"Not compared, since one of the two results has no timing: {', '.join(missing)}"] if missing else []
+    unmatched = (
+        [f"Not compared, since one of the two results has no timing: {', '.join(missing)}"]
+        if missing
+        else []
+    )
     lines = [*common_slowdown(against), *unmatched, *notes]
-    return against.model_copy(update={"headline": against_headline(against, now=after.created_at), "notes": lines})
+    return against.model_copy(
+        update={"headline": against_headline(against, now=after.created_at), "notes": lines}
+    )
 
 
 def find_changes(then: StoredComparison, now: StoredComparison) -> list[Change]:
@@ -215,7 +319,11 @@ def find_changes(then: StoredComparison, now: StoredComparison) -> list[Change]:
         for point, old, new in then.pairs(now):
             cases: list[str | None] = [case.name for case in new.concluded.cases] or [None]
             names_before = {arm.name for arm in old.concluded.arms}
-            arms = [arm.name for arm in new.concluded.arms if arm.role in roles and arm.name in names_before]
+            arms = [
+                arm.name
+                for arm in new.concluded.arms
+                if arm.role in roles and arm.name in names_before
+            ]
             common += [(point, old, new, case, arm) for case in cases for arm in arms]
         sure: dict[str, Any] = {
             "confidence": now.plan.measurement.confidence,
@@ -230,7 +338,13 @@ def find_changes(then: StoredComparison, now: StoredComparison) -> list[Change]:
 
 
 def change_of(
-    before: Figure, after: Figure, *, confidence: float, family: int, allow_slower: float, place: dict[str, str | None]
+    before: Figure,
+    after: Figure,
+    *,
+    confidence: float,
+    family: int,
+    allow_slower: float,
+    place: dict[str, str | None],
 ) -> list[Change]:
     """One change; none where one of the two has no timing. ``place``: which figure it is of."""
     ours, theirs = (Runs(logs=logs, usual=logs, started=()) for logs, _ in (after, before))
@@ -256,11 +370,14 @@ def change_of(
     ]
 
 
-def judge(change: RatioEstimate, *, allow_slower: float, reach: float = 0.0) -> tuple[ChangeVerdict, bool]:
+def judge(
+    change: RatioEstimate, *, allow_slower: float, reach: float = 0.0
+) -> tuple[ChangeVerdict, bool]:
     """The verdict, and whether it is a regression beyond what is allowed.
 
-    Improved: the interval is above 1. No regression: the one-sided bound is at least 1 - ``allow_slower``. Regressed: neither, and
-    the interval is below 1; beyond what is allowed where it is below 1 - ``allow_slower``. All bounds first give way by ``reach``.
+    Improved: the interval is above 1. No regression: the one-sided bound is at least 1 -
+    ``allow_slower``. Regressed: neither, and the interval is below 1; beyond what is allowed where
+    it is below 1 - ``allow_slower``. All bounds first give way by ``reach``.
     """
     if change.bounds is None or change.one_sided is None:
         return "undecided", False
@@ -277,17 +394,29 @@ def _throughput(stored: StoredComparison, arm: str, case: str | None) -> Figure:
     """An arm's own; others' load may have made it slower."""
     levels = log_levels(_blocks(stored, case), [arm])[:, 0]
     load = stored.concluded.arm(arm).load
-    reach = 0.0 if load is None or is_quiet(load) else reach_of_load(load.foreign_share + load.steal_share, None)
+    reach = (
+        0.0
+        if load is None or is_quiet(load)
+        else reach_of_load(load.foreign_share + load.steal_share, None)
+    )
     return levels[np.isfinite(levels)], (reach, "load")
 
 
 def _ratio(stored: StoredComparison, arm: str, case: str | None) -> Figure:
-    """A candidate's; what withholds its own verdict withholds that on its change, and the control's deviation is its doubt."""
+    """A candidate's; what withholds its own verdict withholds that on its change, and the control's
+    deviation is its doubt.
+    """
     plan = stored.plan
-    ratios = launch_ratios(total_tables(plan, _blocks(stored, case), [[arm, *copies_of_baseline(plan, arm)]])[0])
+    ratios = launch_ratios(
+        total_tables(plan, _blocks(stored, case), [[arm, *copies_of_baseline(plan, arm)]])[0]
+    )
     result = stored.concluded.result(arm, case)
     doubt: Doubt = (0.0, "control")
-    failed = [control for control in stored.concluded.results if control.case == case and control.control_failed]
+    failed = [
+        control
+        for control in stored.concluded.results
+        if control.case == case and control.control_failed
+    ]
     if result is not None and result.withheld_by not in (None, "control"):
         doubt = (math.inf, result.withheld_by)
     elif failed:

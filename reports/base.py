@@ -11,9 +11,10 @@ from reports.schema import Comparison
 class Report(ABC):
     """One format.
 
-    A plan may name it under ``reports``, by ``module:Class`` or ``path/to/file.py:Class``; an entry point of the group
-    ``ringside.reports`` gives it a name. The same input must give the same bytes: no clock, no randomness, no reading of files.
-    One that goes to a tracker derives from ``reports.formats.tracker.Tracker``.
+    A plan may name it under ``reports``, by ``module:Class`` or ``path/to/file.py:Class``; an entry
+    point of the group ``ringside.reports`` gives it a name. The same input must give the same
+    bytes: no clock, no randomness, no reading of files. One that goes to a tracker derives from
+    ``reports.formats.tracker.Tracker``.
     """
 
     file_name: ClassVar[str]
@@ -22,7 +23,9 @@ class Report(ABC):
     """Whether it is written where a plan names no reports."""
 
     def lack(self) -> str | None:
-        """What the report needs and is not here, with what to do; asked before anything is measured."""
+        """What the report needs and is not here, with what to do; asked before anything is
+        measured.
+        """
         return None
 
     @abstractmethod

@@ -1,4 +1,6 @@
-"""Figures by any key of the records, such as host, rank, seed, launch or round: a projection, as Go's benchstat has them."""
+"""Figures by any key of the records, such as host, rank, seed, launch or round: a projection, as
+Go's benchstat has them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ class KeyRow(NamedTuple):
     step_s: float
     """Mean of the blocks with exchange, by the slowest of the ranks that have this value."""
     ratio: Estimate | None
-    """To the baseline's blocks of the same rounds with the same value. None where there are none, and for the baseline."""
+    """To the baseline's blocks of the same rounds with the same value. None where there are none,
+    and for the baseline."""
 
 
 def table_by_key(folder: ResultsFolder, key: str) -> Table:
@@ -54,9 +57,15 @@ def table_by_key(folder: ResultsFolder, key: str) -> Table:
         records, manifest = point_folder.records(), point_folder.manifest()
         if records:
             unit = sample_unit(records)
-            share = error_share(manifest.looks if manifest else [], until_decided=plan.measurement.until_decided)
+            share = error_share(
+                manifest.looks if manifest else [], until_decided=plan.measurement.until_decided
+            )
             evidence = Evidence.gather(
-                point_folder.read_plan(), records, read_steps(point_folder, records), host_use=None, error_share=share
+                point_folder.read_plan(),
+                records,
+                read_steps(point_folder, records),
+                host_use=None,
+                error_share=share,
             )
             rows += rows_by_key(evidence, key, place=place, by_iteration=unit == ITERATIONS)
     columns = [
@@ -66,7 +75,10 @@ def table_by_key(folder: ResultsFolder, key: str) -> Table:
         Column("arm", "arm", wraps=True),
         number(f"{unit}/s", "throughput_per_s", rate),
         number("ms per step", "step_s", milliseconds),
-        number("ratio", lambda row: "1" if row.arm == plan.baseline else row.ratio and ratio(row.ratio.value)),
+        number(
+            "ratio",
+            lambda row: "1" if row.arm == plan.baseline else row.ratio and ratio(row.ratio.value),
+        ),
         number(
             f"{percent(plan.measurement.confidence)} interval",
             "ratio",
@@ -76,8 +88,12 @@ def table_by_key(folder: ResultsFolder, key: str) -> Table:
     return table(columns, rows, group="value")
 
 
-def rows_by_key(evidence: Evidence, key: str, *, place: str, by_iteration: bool) -> Iterator[KeyRow]:
-    """The figures of each arm for each value of a key. Ranks of another value are left out, as if they had not been there.
+def rows_by_key(
+    evidence: Evidence, key: str, *, place: str, by_iteration: bool
+) -> Iterator[KeyRow]:
+    """The figures of each arm for each value of a key.
+
+    Ranks of another value are left out, as if they had not been there.
 
     ``by_iteration``: whether iterations are counted, since samples could not be.
 
@@ -93,7 +109,9 @@ def rows_by_key(evidence: Evidence, key: str, *, place: str, by_iteration: bool)
         steps = replace(evidence.steps, rank_blocks=part[list(RANK_BLOCK_TYPES)])
         blocks = tabulate_blocks(steps.by_iteration() if by_iteration else steps)
         for case, timed in blocks[blocks["kind"] == "sync"].groupby("case", dropna=False):
-            ratios = ratio_intervals_of(evidence, timed) if plan.baseline in set(timed["arm"]) else {}
+            ratios = (
+                ratio_intervals_of(evidence, timed) if plan.baseline in set(timed["arm"]) else {}
+            )
             for arm in plan.compared_arms():
                 arm_blocks = timed[timed["arm"] == arm]
                 if len(arm_blocks):
@@ -102,19 +120,31 @@ def rows_by_key(evidence: Evidence, key: str, *, place: str, by_iteration: bool)
                         place=place,
                         case=None if pd.isna(case) else str(case),
                         arm=arm,
-                        throughput_per_s=throughput_interval(arm_blocks, confidence=evidence.confidence),
+                        throughput_per_s=throughput_interval(
+                            arm_blocks, confidence=evidence.confidence
+                        ),
                         step_s=float(arm_blocks["block_s"].sum() / arm_blocks["steps"].sum()),
                         ratio=ratios.get(arm),
                     )
 
 
 def _blocks_with_keys(evidence: Evidence) -> pd.DataFrame:
-    """The sums of each rank and block beside what record and rank report of themselves, as far as it is a number or a word."""
+    """The sums of each rank and block beside what record and rank report of themselves, as far as
+    it is a number or a word.
+    """
     rows = []
     for record in evidence.records:
-        rows += [_words(dict(record)) | _words(dict(rank)) | {"launch": record.launch, "arm": record.arm} for rank in record.ranks]
-    sums, reported = evidence.steps.rank_blocks, pd.DataFrame(rows, columns=None if rows else OF_RANK)
-    return sums.merge(reported[[name for name in reported if name in OF_RANK or name not in sums]], on=OF_RANK)
+        rows += [
+            _words(dict(record)) | _words(dict(rank)) | {"launch": record.launch, "arm": record.arm}
+            for rank in record.ranks
+        ]
+    sums, reported = (
+        evidence.steps.rank_blocks,
+        pd.DataFrame(rows, columns=None if rows else OF_RANK),
+    )
+    return sums.merge(
+        reported[[name for name in reported if name in OF_RANK or name not in sums]], on=OF_RANK
+    )
 
 
 def _words(fields: Mapping[str, Any]) -> dict[str, Any]:

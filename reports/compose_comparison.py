@@ -11,7 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from measurement.conditions.differences import Difference, arm_differences, by_severity, noted_work, unlike_work
+from measurement.conditions.differences import (
+    Difference,
+    arm_differences,
+    by_severity,
+    noted_work,
+    unlike_work,
+)
 from measurement.conditions.disturbing_variables import describe_variables
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import RecordError
@@ -49,10 +55,21 @@ from reports.wording.comparison_sentences import (
     findings,
     warnings,
 )
-from reports.wording.disturbances import elsewhere_lines, floor_lines, load_sentence, oversubscription_warning, page_fault_lines
+from reports.wording.disturbances import (
+    elsewhere_lines,
+    floor_lines,
+    load_sentence,
+    oversubscription_warning,
+    page_fault_lines,
+)
 from reports.wording.headlines import headline, inherited_variables_note
 from reports.wording.reasons import ratio_note, work_note
-from reports.wording.training_sentences import NO_CONTROL, training_findings, training_note, training_warnings
+from reports.wording.training_sentences import (
+    NO_CONTROL,
+    training_findings,
+    training_note,
+    training_warnings,
+)
 
 BLOCK_COLUMNS = ["launch", "turn", "round", "arm", "kind", "case", "throughput_per_s", *THROUGHPUT]
 
@@ -97,12 +114,19 @@ def compare(
     manifest, traces = stored.manifest, stored.traces
     _require_records_of_plan(plan, records, manifest)
     order = list(plan.roles())
-    ordered, unit = sorted(records, key=lambda record: (record.launch, order.index(record.arm))), sample_unit(records)
-    share = error_share(manifest.looks if manifest else [], until_decided=plan.measurement.until_decided)
+    ordered, unit = (
+        sorted(records, key=lambda record: (record.launch, order.index(record.arm))),
+        sample_unit(records),
+    )
+    share = error_share(
+        manifest.looks if manifest else [], until_decided=plan.measurement.until_decided
+    )
     rows = find_differences(plan, ordered) if differences is None else differences
     unlike = unlike_work(rows, baseline=plan.baseline)
     counted = steps.by_iteration() if unit == ITERATIONS else steps
-    evidence = Evidence.gather(plan, records, counted, host_use=stored.host_use, error_share=share, unlike_work=unlike)
+    evidence = Evidence.gather(
+        plan, records, counted, host_use=stored.host_use, error_share=share, unlike_work=unlike
+    )
     traced = {trace.arm: traced_steps(trace) for trace in traces.arms} if traces else {}
     summaries = [summarise_arm(evidence, name) for name in plan.compared_arms()]
     arms = [_with_causes(arm, evidence, traced.get(arm.name, [])) for arm in summaries]
@@ -116,10 +140,16 @@ def compare(
         measured_minutes=evidence.minutes,
         results=results,
         fastest=leaders,
-        what_if=[] if plan.batches else what_if(evidence, arms, links=links),  # which compares steps
+        what_if=(
+            [] if plan.batches else what_if(evidence, arms, links=links)
+        ),  # which compares steps
         arms=arms,
         cases=evidence.cases,
-        traces=summarise_traces(traces, traced, whole=whole, confidence=evidence.confidence) if traces else None,
+        traces=(
+            summarise_traces(traces, traced, whole=whole, confidence=evidence.confidence)
+            if traces
+            else None
+        ),
         differences=list(rows),
         explanations=explanations(evidence, results),
         profile=profile_of(evidence, arms[0]),
@@ -132,15 +162,22 @@ def compare(
 
 
 def find_differences(plan: Plan, records: Sequence[LaunchRecord]) -> list[Difference]:
-    """In what the arms differ, the most important first: in the launch in which most of them reported, the first of several."""
+    """In what the arms differ, the most important first: in the launch in which most of them
+    reported, the first of several.
+    """
     launches: dict[int, list[LaunchRecord]] = {}
     for record in records:
         launches.setdefault(record.launch, []).append(record)
-    launch = max(launches.values(), key=lambda launch: sum(bool(record.scripts or record.ranks) for record in launch))
+    launch = max(
+        launches.values(),
+        key=lambda launch: sum(bool(record.scripts or record.ranks) for record in launch),
+    )
     if plan.are_scripts:
         return script_differences(launch, allow=plan.allow)
     compared = [record for record in launch if record.role not in ("control", "floor")]
-    return by_severity([*noted_work(records, allow=plan.allow), *arm_differences(compared, allow=plan.allow)])
+    return by_severity(
+        [*noted_work(records, allow=plan.allow), *arm_differences(compared, allow=plan.allow)]
+    )
 
 
 def _results(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummary]:
@@ -149,7 +186,11 @@ def _results(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummar
     results, by_name = [], {arm.name: arm for arm in arms}
     for result in summarise_ratios(evidence, arms):
         is_unlike = result.withheld_by == "work"
-        note = work_note(evidence.unlike_work[result.candidate], allow=allow) if is_unlike else ratio_note(result, arms)
+        note = (
+            work_note(evidence.unlike_work[result.candidate], allow=allow)
+            if is_unlike
+            else ratio_note(result, arms)
+        )
         results.append(with_named_cause(result, by_name).model_copy(update={"note": note}))
     return results
 
@@ -161,14 +202,24 @@ def _answer_fields(
     leaders: Sequence[str],
     training: TrainingSummary | None,
 ) -> dict[str, Any]:
-    """Fields of ``Comparison``: what came out, in sentences; of a training to the end its figures, too."""
+    """Fields of ``Comparison``: what came out, in sentences; of a training to the end its figures,
+    too.
+    """
     lines = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
-    lines = [f"{IN_BATCHES[plan.batches]}, in samples per second: {line}" for line in lines] if plan.batches else lines
+    lines = (
+        [f"{IN_BATCHES[plan.batches]}, in samples per second: {line}" for line in lines]
+        if plan.batches
+        else lines
+    )
     if training is None:
         return {"findings": lines, "control": control_sentence(results)}
     noted = [arm.model_copy(update={"note": training_note(arm, training)}) for arm in training.arms]
     training = training.model_copy(update={"arms": noted})
-    return {"findings": [*training_findings(training), *lines], "control": NO_CONTROL, "training": training}
+    return {
+        "findings": [*training_findings(training), *lines],
+        "control": NO_CONTROL,
+        "training": training,
+    }
 
 
 def _warning_fields(
@@ -180,10 +231,17 @@ def _warning_fields(
     training: TrainingSummary | None,
     manifest: Manifest | None,
 ) -> dict[str, Any]:
-    """Fields of ``Comparison``: what a reader must know before believing the figures, the most general first."""
+    """Fields of ``Comparison``: what a reader must know before believing the figures, the most
+    general first.
+    """
     plan = evidence.plan
-    elsewhere, left = elsewhere_lines(manifest) if manifest else [], inherited_variables(plan, ordered)
-    crowded = oversubscription_warning(max((record.ranks for record in evidence.records), key=len, default=[]))
+    elsewhere, left = (
+        elsewhere_lines(manifest) if manifest else [],
+        inherited_variables(plan, ordered),
+    )
+    crowded = oversubscription_warning(
+        max((record.ranks for record in evidence.records), key=len, default=[])
+    )
     remedies = page_fault_lines(arms, freed_memory=plan.freed_memory)
     lines = [
         *describe_variables(left),
@@ -200,7 +258,9 @@ def _warning_fields(
         "warnings": [line for line in lines if line],
         "remedies": remedies,
         "elsewhere": elsewhere,
-        "inherited_variables": list(dict.fromkeys(variable.name for variables in left.values() for variable in variables)),
+        "inherited_variables": list(
+            dict.fromkeys(variable.name for variables in left.values() for variable in variables)
+        ),
     }
 
 
@@ -217,21 +277,37 @@ def _with_causes(arm: ArmSummary, evidence: Evidence, steps: Sequence[TracedStep
 
 def _limit(evidence: Evidence, arms: Sequence[ArmSummary]) -> str | None:
     shares = {arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.competes}
-    unknown = [arm.name for arm in arms if arm.name in shares and not is_limit_shown(shares[arm.name], arm.step_terms_s)]
-    return limit_sentence(shares, hosts=len({host for record in evidence.records for host in record.hosts}), unknown=unknown)
+    unknown = [
+        arm.name
+        for arm in arms
+        if arm.name in shares and not is_limit_shown(shares[arm.name], arm.step_terms_s)
+    ]
+    return limit_sentence(
+        shares,
+        hosts=len({host for record in evidence.records for host in record.hosts}),
+        unknown=unknown,
+    )
 
 
-def _require_records_of_plan(plan: Plan, records: Sequence[LaunchRecord], manifest: Manifest | None) -> None:
-    """A plan of a Ringside that had more keys has another digest now: its manifest has the one that its records have."""
+def _require_records_of_plan(
+    plan: Plan, records: Sequence[LaunchRecord], manifest: Manifest | None
+) -> None:
+    """A plan of a Ringside that had more keys has another digest now: its manifest has the one that
+    its records have.
+    """
     if not records:
-        raise RecordError("there is no launch record yet, so nothing to report; run 'ringside compare' on this folder first")
+        raise RecordError(
+            "there is no launch record yet, so nothing to report; run 'ringside compare' on this"
+            " folder first"
+        )
     roles, digest = plan.roles(), plan_digest(plan)
     digests = {digest, manifest.plan_digest if manifest else digest}
     for record in records:
         if record.arm not in roles or record.plan_digest not in digests:
             raise RecordError(
-                f"the record of launch {record.launch}, arm '{record.arm}', is of another plan (digest {record.plan_digest}, "
-                f"this plan's is {digest}); keep one results folder for each plan"
+                f"the record of launch {record.launch}, arm '{record.arm}', is of another plan"
+                f" (digest {record.plan_digest}, this plan's is {digest}); keep one results folder"
+                " for each plan"
             )
 
 
@@ -244,17 +320,27 @@ def _asked_fields(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dic
             max((len(record.ranks) for record in of_baseline), default=0) or world_size,
         )
     elif plan.batches:
-        of_baseline = [record for record in records if record.arm == plan.baseline and record.local_batch_size]
-        batch = plan.micro_steps * (of_baseline[0].local_batch_size or plan.local_batch_size) if of_baseline else batch
+        of_baseline = [
+            record for record in records if record.arm == plan.baseline and record.local_batch_size
+        ]
+        batch = (
+            plan.micro_steps * (of_baseline[0].local_batch_size or plan.local_batch_size)
+            if of_baseline
+            else batch
+        )
     ranks = [rank for record in records for rank in record.ranks]
-    hosts = dict.fromkeys(host for record in records for host in (record.hosts or [rank.host for rank in record.ranks]))
+    hosts = dict.fromkeys(
+        host for record in records for host in record.hosts or [rank.host for rank in record.ranks]
+    )
     return _plan_fields(plan) | {
         "comparison_id": first.comparison_id,
         "world_size": world_size,
         "sample_unit": unit,
         "device": next((rank.device for rank in ranks), plan.device),
         "hosts": list(hosts),
-        "drawn_hosts": max(len(record.hosts) for record in records) if plan.nodes == "draw" else None,
+        "drawn_hosts": (
+            max(len(record.hosts) for record in records) if plan.nodes == "draw" else None
+        ),
         "batches": plan.batches,
         "local_batch_size": batch if plan.are_scripts else batch // plan.micro_steps,
         "global_batch_size": batch * world_size,
@@ -265,7 +351,16 @@ def _plan_fields(plan: Plan) -> dict[str, Any]:
     """Fields of ``Comparison`` that come from the plan alone."""
     return {
         **{
-            name: getattr(plan, name) for name in ("name", "baseline", "workload", "seed", "link", "world_size", "local_batch_size")
+            name: getattr(plan, name)
+            for name in (
+                "name",
+                "baseline",
+                "workload",
+                "seed",
+                "link",
+                "world_size",
+                "local_batch_size",
+            )
         },
         "asked_hosts": plan.hosts,
         "question": plan.asked_arms(),
@@ -275,10 +370,17 @@ def _plan_fields(plan: Plan) -> dict[str, Any]:
 
 
 def _manifest_fields(manifest: Manifest | None, records: Sequence[LaunchRecord]) -> dict[str, Any]:
-    hosts = {rank.host: rank.fingerprint for record in records for rank in record.ranks if rank.fingerprint}
+    hosts = {
+        rank.host: rank.fingerprint
+        for record in records
+        for rank in record.ranks
+        if rank.fingerprint
+    }
     fields: dict[str, Any] = {
         "created_at": min(record.started_at for record in records),
-        "environment": [{"host": host, **fingerprint} for host, fingerprint in sorted(hosts.items())],
+        "environment": [
+            {"host": host, **fingerprint} for host, fingerprint in sorted(hosts.items())
+        ],
     }
     if manifest is None:
         return fields
@@ -287,20 +389,29 @@ def _manifest_fields(manifest: Manifest | None, records: Sequence[LaunchRecord])
 
 
 def compare_points(
-    plan: Plan, compared: Mapping[str, Comparison | None], *, comparison_id: str, manifest: Manifest | None = None
+    plan: Plan,
+    compared: Mapping[str, Comparison | None],
+    *,
+    comparison_id: str,
+    manifest: Manifest | None = None,
 ) -> Comparison:
     """What follows from the comparisons at a plan's points together.
 
-    ``compared``: by point; None where nothing was measured. ``manifest``: None where no driver ran it.
+    ``compared``: by point; None where nothing was measured. ``manifest``: None where no driver ran
+    it.
     """
     causes = manifest.failed_points if manifest else {}
     points = [_point(plan, name, compared[name], causes.get(name)) for name in plan.points]
     bases = {name: scaling_base(points, name) for name in plan.compared_arms()}
     scaled = [[with_scaling(arm, point, bases[arm.name]) for arm in point.arms] for point in points]
-    points = [point.model_copy(update={"arms": arms}) for point, arms in zip(points, scaled, strict=True)]
+    points = [
+        point.model_copy(update={"arms": arms}) for point, arms in zip(points, scaled, strict=True)
+    ]
     largest = max(points, key=lambda point: point.world_size)
     measured = [comparison for comparison in compared.values() if comparison]
-    left = list(dict.fromkeys(name for comparison in measured for name in comparison.inherited_variables))
+    left = list(
+        dict.fromkeys(name for comparison in measured for name in comparison.inherited_variables)
+    )
     size = ("world_size", "local_batch_size", "global_batch_size")
     some: Manifest | Comparison | None = manifest or next(iter(measured), None)
     return Comparison(
@@ -321,15 +432,25 @@ def compare_points(
 
 
 def _point(plan: Plan, name: str, comparison: Comparison | None, cause: str | None) -> Comparison:
-    """The comparison at a point with all arms of the plan: each as it was measured, or with the reason why it was not."""
+    """The comparison at a point with all arms of the plan: each as it was measured, or with the
+    reason why it was not.
+    """
     arms = {arm.name: arm for arm in comparison.arms} if comparison else {}
     for arm in plan.compared_arms().keys() - arms.keys():
-        arms[arm] = _arm_not_compared(plan, name, arm, is_measured=comparison is not None, cause=cause)
-    point = comparison or Comparison(comparison_id=name, created_at="", **_plan_fields(plan_at(plan, name)))
-    return point.model_copy(update={"name": name, "cause": cause, "arms": [arms[arm] for arm in plan.compared_arms()]})
+        arms[arm] = _arm_not_compared(
+            plan, name, arm, is_measured=comparison is not None, cause=cause
+        )
+    point = comparison or Comparison(
+        comparison_id=name, created_at="", **_plan_fields(plan_at(plan, name))
+    )
+    return point.model_copy(
+        update={"name": name, "cause": cause, "arms": [arms[arm] for arm in plan.compared_arms()]}
+    )
 
 
-def _arm_not_compared(plan: Plan, point: str, name: str, *, is_measured: bool, cause: str | None) -> ArmSummary:
+def _arm_not_compared(
+    plan: Plan, point: str, name: str, *, is_measured: bool, cause: str | None
+) -> ArmSummary:
     """An arm that was not compared at a point."""
     asked, ranks = plan.compared_arms()[name], world_size_at(plan, point)
     status: Status = "failed" if cause else "not measured"

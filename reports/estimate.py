@@ -18,7 +18,10 @@ class Stored(BaseModel):
 
 
 class Estimate(Stored):
-    """A value with its interval; the bounds are null where the data cannot carry one. Unit: that of the field it is in."""
+    """A value with its interval; the bounds are null where the data cannot carry one.
+
+    Unit: that of the field it is in.
+    """
 
     value: float
     ci_low: float | None = None
@@ -31,7 +34,9 @@ class Estimate(Stored):
 
     @property
     def one_sided(self) -> tuple[float, float] | None:
-        """Bounds each of which holds by itself with the interval's confidence; ``bounds`` where there are no others."""
+        """Bounds each of which holds by itself with the interval's confidence; ``bounds`` where
+        there are no others.
+        """
         return self.bounds
 
     @property
@@ -45,7 +50,9 @@ class Estimate(Stored):
 
     def mapped(self, change: Callable[[float], float]) -> Estimate:
         """The estimate of another quantity, which grows with this one."""
-        low, high = (None if bound is None else change(bound) for bound in (self.ci_low, self.ci_high))
+        low, high = (
+            None if bound is None else change(bound) for bound in (self.ci_low, self.ci_high)
+        )
         return Estimate(value=change(self.value), ci_low=low, ci_high=high)
 
     def times(self, factor: float) -> Estimate:

@@ -1,6 +1,7 @@
 """What launches cost and how much they vary, and from this how long the next one shall be.
 
-The driver asks before each launch of a plan with a budget of minutes. No ratio is looked at, see ``reports.statistics.budget``.
+The driver asks before each launch of a plan with a budget of minutes. No ratio is looked at, see
+``reports.statistics.budget``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def choose_length(
         folder: what was measured so far.
         launch: the number of the next one.
         left_s: seconds that are left of the budget.
-        between_s: seconds from the end of a launch until the next begins, in which records are written and read.
+        between_s: seconds from the end of a launch until the next begins, in which records are
+            written and read.
         read_blocks: blocks by launch that were read before; what is read now is added.
 
     Returns:
@@ -53,7 +55,10 @@ def choose_length(
     """
     records = [record for record in folder.records() if record.complete]
     measured = rounds_of(records)
-    rounds, cost = [number for number in measured if number], cost_of(plan, records, between_s=between_s)
+    rounds, cost = (
+        [number for number in measured if number],
+        cost_of(plan, records, between_s=between_s),
+    )
     chosen: Length | None
     if len(measured) < PILOTS:
         if cost is None:
@@ -63,11 +68,18 @@ def choose_length(
     elif cost is None or len(rounds) < 2:  # nothing is timed here
         return None
     else:
-        spread, done = _spread(plan, records, _blocks(folder, records, {} if read_blocks is None else read_blocks)), len(rounds)
+        spread, done = (
+            _spread(
+                plan, records, _blocks(folder, records, {} if read_blocks is None else read_blocks)
+            ),
+            len(rounds),
+        )
         chosen = choose(rounds, cost=cost, spread=spread, left_s=left_s)
     if chosen is None:
         return None
-    choice = LengthChoice(launch=launch, rounds=chosen.rounds, launches=done + chosen.launches, left_s=left_s)
+    choice = LengthChoice(
+        launch=launch, rounds=chosen.rounds, launches=done + chosen.launches, left_s=left_s
+    )
     choice.start_s, choice.round_s = cost.start_s, cost.round_s
     if spread is not UNKNOWN:
         choice.round_deviation = math.sqrt(spread.round_variance)
@@ -76,7 +88,9 @@ def choose_length(
 
 
 def noise_of(plan: Plan, folder: ResultsFolder) -> tuple[Cost, Spread] | None:
-    """What launches of a comparison cost and how much they vary, its control among them; None where too few were timed."""
+    """What launches of a comparison cost and how much they vary, its control among them; None where
+    too few were timed.
+    """
     records = [record for record in folder.records() if record.complete]
     cost = cost_of(plan, records)
     spread = _spread(plan, records, _blocks(folder, records, {})) if cost else UNKNOWN
@@ -88,12 +102,16 @@ def _spread(plan: Plan, records: Sequence[LaunchRecord], blocks: pd.DataFrame) -
     return find_spread(plan, blocks, cases=cases or [None]) if len(blocks) else UNKNOWN
 
 
-def _blocks(folder: ResultsFolder, records: Sequence[LaunchRecord], read_blocks: dict[int, pd.DataFrame]) -> pd.DataFrame:
+def _blocks(
+    folder: ResultsFolder, records: Sequence[LaunchRecord], read_blocks: dict[int, pd.DataFrame]
+) -> pd.DataFrame:
     """The blocks of these records that count."""
     launches = {record.launch for record in records}
     for launch in sorted(launches - read_blocks.keys()):
         of_launch = [record for record in records if record.launch == launch]
-        read_blocks[launch] = tabulate_blocks(read_steps(folder, of_launch).valid(of_launch).without_arm(FLOOR))
+        read_blocks[launch] = tabulate_blocks(
+            read_steps(folder, of_launch).valid(of_launch).without_arm(FLOOR)
+        )
     wrong = {record.arm for record in records if record.status == "wrong"}
     blocks = pd.concat([read_blocks[launch] for launch in sorted(launches)], ignore_index=True)
     return blocks[~blocks["arm"].isin(wrong)]
@@ -109,13 +127,17 @@ def rounds_of(records: Sequence[LaunchRecord]) -> list[int]:
 
 
 def cost_of(plan: Plan, records: Sequence[LaunchRecord], *, between_s: float = 0.0) -> Cost | None:
-    """What a launch costs besides its rounds, the median over launches, and what a round costs; None where nothing was timed."""
+    """What a launch costs besides its rounds, the median over launches, and what a round costs;
+    None where nothing was timed.
+    """
     measuring, whole = measuring_seconds(plan, records), _launch_seconds(records)
     rounds = sum(rounds_of(records))
     spent = sum(measuring.values())
     if not rounds or not spent:
         return None
-    starting = [max(whole[launch] - measuring[launch], 0.1) for launch in whole if measuring[launch]]
+    starting = [
+        max(whole[launch] - measuring[launch], 0.1) for launch in whole if measuring[launch]
+    ]
     return Cost(start_s=statistics.median(starting) + between_s, round_s=spent / rounds)
 
 
@@ -123,6 +145,10 @@ def _launch_seconds(records: Sequence[LaunchRecord]) -> dict[int, float]:
     """Wall time of each launch; of one whose driver was killed, what is known."""
     by_launch: dict[int, float] = {}
     for record in records:
-        seconds = record.launch_s if record.launch_s is not None else (record.start_s or 0.0) + (record.measuring_s or 0.0)
+        seconds = (
+            record.launch_s
+            if record.launch_s is not None
+            else (record.start_s or 0.0) + (record.measuring_s or 0.0)
+        )
         by_launch[record.launch] = max(by_launch.get(record.launch, 0.0), seconds)
     return by_launch

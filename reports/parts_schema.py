@@ -1,4 +1,6 @@
-"""Parts of ``comparison.json``: how arms converge, whether scripts train alike, and what changed since an earlier result."""
+"""Parts of ``comparison.json``: how arms converge, whether scripts train alike, and what changed
+since an earlier result.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ class SeedCurve(Stored):
     finished: bool
     """It trained to its end; curves that did not are drawn, but do not count."""
     train_s: list[float]
-    """Training seconds of this arm until the epoch's end; evaluation and the other arms' turns are not counted."""
+    """Training seconds of this arm until the epoch's end; evaluation and the other arms' turns are
+    not counted."""
     figures: dict[Quantity, list[float | None]]
     """Null: the workload does not report it, or the value is not finite."""
 
@@ -56,7 +59,8 @@ class ArmTraining(Stored):
     final_top1: Estimate | None = None
     """Held-out accuracy after the last epoch: mean over seeds; null where nothing is held out."""
     difference: Estimate | None = None
-    """Difference of ``final_top1`` to the reference's: mean of the differences seed by seed; null for the reference."""
+    """Difference of ``final_top1`` to the reference's: mean of the differences seed by seed; null
+    for the reference."""
     pairs: int = 0
     """Seeds that it is the mean of."""
     convergence: Convergence | None = None
@@ -68,20 +72,24 @@ class ArmTraining(Stored):
     time_to_accuracy_s: float | None = None
     """Median over seeds; one that did not reach the target counts as later than all that did."""
     time_to_train_s: Estimate | None = None
-    """Training seconds until the target accuracy or, where the plan has none, until the end: geometric mean over the seeds that
-    trained to their end; null where one of them did not reach the target."""
+    """Training seconds until the target accuracy or, where the plan has none, until the end:
+    geometric mean over the seeds that trained to their end; null where one of them did not reach
+    the target."""
     time_ratio: Estimate | None = None
-    """Time to accuracy over the baseline's: geometric mean of the ratios seed by seed; below 1 it is sooner.
+    """Time to accuracy over the baseline's: geometric mean of the ratios seed by seed; below 1 it
+    is sooner.
 
-    From the seeds with which both reached the target; without bounds where that is not all of them, since those left out are the
-    slow ones.
+    From the seeds with which both reached the target; without bounds where that is not all of them,
+    since those left out are the slow ones.
     """
     time_pairs: int = 0
     """Seeds that it is the mean of."""
     time_unpaired: int = 0
-    """Seeds that both trained to the end, and with which one of the two did not reach the target."""
+    """Seeds that both trained to the end, and with which one of the two did not reach the
+    target."""
     epoch_share: float | None = None
-    """One epoch's part of ``time_to_accuracy_s``. The target is checked at the end of each epoch, so this is the resolution."""
+    """One epoch's part of ``time_to_accuracy_s``. The target is checked at the end of each epoch,
+    so this is the resolution."""
     curve: MeanCurve | None = None
     by_seed: list[SeedCurve] = []
 
@@ -92,7 +100,8 @@ class TrainingSummary(Stored):
     settings: TrainingSettings
     """The plan's."""
     reference: str
-    """The arm that the others should converge like: that of a single process where there is one, else the baseline."""
+    """The arm that the others should converge like: that of a single process where there is one,
+    else the baseline."""
     baseline: str
     """The arm that times are relative to."""
     confidence: float
@@ -111,7 +120,9 @@ LossVerdict = Literal["no worse", "worse", "undecided"]
 class StartEquality(Stored):
     """Parameters and buffers before the first step, beside the baseline's."""
 
-    verdict: Literal["equal", "equal up to rounding", "another start", "not compared"] = "not compared"
+    verdict: Literal["equal", "equal up to rounding", "another start", "not compared"] = (
+        "not compared"
+    )
     distance: float | None = None
     """Relative to the baseline's parameters."""
     names: list[str] = []
@@ -149,15 +160,18 @@ class ParameterEquality(Stored):
 
 
 class LossEquality(Stored):
-    """The loss of one arm, over samples since its start, and how it compares with the baseline's."""
+    """The loss of one arm, over samples since its start, and how it compares with the
+    baseline's.
+    """
 
     samples: list[float] = []
-    """Where ``curve`` is known: samples of all ranks since the start; steps where samples could not be counted."""
+    """Where ``curve`` is known: samples of all ranks since the start; steps where samples could not
+    be counted."""
     curve: list[float | None] = []
     """Mean over ranks, launches and the steps near each of ``samples``."""
     difference: Estimate | None = None
-    """How much higher than the baseline's over the later half, as a share of it; with a two-sided interval that leaves 5% on either
-    side. Null for the baseline."""
+    """How much higher than the baseline's over the later half, as a share of it; with a two-sided
+    interval that leaves 5% on either side. Null for the baseline."""
     launches: int = 0
     verdict: LossVerdict | None = None
     """Null for the baseline, and where no loss was seen."""
@@ -165,7 +179,10 @@ class LossEquality(Stored):
 
 
 class Equality(Stored):
-    """Whether the arms train alike. All by arm, the control among them, the baseline only in ``loss``."""
+    """Whether the arms train alike.
+
+    All by arm, the control among them, the baseline only in ``loss``.
+    """
 
     start: dict[str, StartEquality] = {}
     gradients: dict[str, GradientEquality] = {}
@@ -182,7 +199,8 @@ class Equality(Stored):
     unequal: list[str] = []
     """Candidates that are not shown to train alike."""
     first_difference_step: int | None = None
-    """The first of any candidate: 0 where it has another start, 1 after the first step; null where none is apart."""
+    """The first of any candidate: 0 where it has another start, 1 after the first step; null where
+    none is apart."""
     sentence: str
 
 
@@ -203,15 +221,19 @@ class Change(Stored):
     """Samples per second, or the ratio; the geometric mean over launches."""
     after: float
     change: Estimate
-    """``after`` over ``before``, below 1 where it is slower now; unpaired, from the launches of both results."""
+    """``after`` over ``before``, below 1 where it is slower now; unpaired, from the launches of
+    both results."""
     at_least: float | None = None
-    """One-sided bound of ``change``: no more is lost, with the interval's confidence. Null where there is no interval."""
+    """One-sided bound of ``change``: no more is lost, with the interval's confidence. Null where
+    there is no interval."""
     launches_before: int
     launches_after: int
     verdict: ChangeVerdict
-    """``no regression``: ``at_least`` is within what may be lost. Else by the interval: below 1 regressed, above 1 improved."""
+    """``no regression``: ``at_least`` is within what may be lost. Else by the interval: below 1
+    regressed, above 1 improved."""
     is_beyond: bool = False
-    """Whether the verdict is regressed and the whole interval is below 1 - ``allow_slower``: what ends with code 3."""
+    """Whether the verdict is regressed and the whole interval is below 1 - ``allow_slower``: what
+    ends with code 3."""
     withheld_by: ChangeWithheld | None = None
     """Why the verdict is undecided though the interval might decide."""
 
@@ -233,11 +255,13 @@ class Against(Stored):
     verdict: ChangeVerdict
     """The worst of all changes: regressed, undecided, no regression, improved."""
     headline: str
-    """What changed, in one sentence without a full stop: first that these are two dates, and what the baseline did."""
+    """What changed, in one sentence without a full stop: first that these are two dates, and what
+    the baseline did."""
     remedy: str
     """How to measure both states in turn instead, in one sentence."""
     notes: list[str] = []
-    """What differs between the two and was allowed, or is what was asked about, such as sources; which arms have no counterpart."""
+    """What differs between the two and was allowed, or is what was asked about, such as sources;
+    which arms have no counterpart."""
     changes: list[Change]
     """Throughputs in the plan's order of arms, the baseline's first; then ratios."""
 
@@ -248,6 +272,15 @@ class Against(Stored):
 
     @property
     def of_baseline(self) -> Change | None:
-        """What the baseline's throughput did meanwhile; None of several points or cases, or where it has no timing."""
+        """What the baseline's throughput did meanwhile; None of several points or cases, or where
+        it has no timing.
+        """
         whole = (self.baseline, None, None, None)
-        return next((change for change in self.changes if (change.arm, change.baseline, change.case, change.point) == whole), None)
+        return next(
+            (
+                change
+                for change in self.changes
+                if (change.arm, change.baseline, change.case, change.point) == whole
+            ),
+            None,
+        )

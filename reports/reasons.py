@@ -1,6 +1,8 @@
-"""The registry of reasons: why a verdict is withheld or weak, in the words of every place that says so.
+"""The registry of reasons: why a verdict is withheld or weak, in the words of every place that says
+so.
 
-A new reason is a name and an entry here, and the line that finds it. All readers go through the entries in order.
+A new reason is a name and an entry here, and the line that finds it. All readers go through the
+entries in order.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from typing import Any, Literal
 Withheld = Literal["cpu", "work", "implausible", "control", "stalls", "load"]
 """Why a ratio is undecided though its interval might decide."""
 ChangeWithheld = Literal[Withheld, "launches"]
-"""Likewise of a change since an earlier result; ``launches``: one of the two has a single launch."""
+"""Likewise of a change since an earlier result; ``launches``: one of the two has a single
+launch."""
 Caution = Literal["one launch", "two launches", "one run", "two runs"]
 """Too few measurements for an interval that can be trusted."""
 
@@ -34,7 +37,8 @@ class Reason:
     has_no_verdict: bool = False
     """Whether not even 'undecided' is said: the speeds of the two cannot be compared."""
     holds: Callable[[Any], bool] = lambda _: False
-    """Whether it holds for a ``reports.schema.RatioSummary`` that does not name it (``withheld_by``, ``caution``)."""
+    """Whether it holds for a ``reports.schema.RatioSummary`` that does not name it
+    (``withheld_by``, ``caution``)."""
 
 
 MORE_LAUNCHES = "measure three or more (the plan's measurement.launches)"
@@ -54,8 +58,10 @@ REASONS: dict[str, Reason] = {
     ),
     "implausible": Reason(
         brief="faster than is possible",
-        explanation="{fast} takes less time for a step than its model alone does on the same cores, or computes more than its "
-        "device can, so it leaves work out",
+        explanation=(
+            "{fast} takes less time for a step than its model alone does on the same cores, or"
+            " computes more than its device can, so it leaves work out"
+        ),
         next_step="Find what {fast} leaves out of a step: it is faster than is possible",
         has_no_verdict=True,
     ),
@@ -71,8 +77,13 @@ REASONS: dict[str, Reason] = {
     ),
     "load": Reason(
         brief="the machine was not quiet",
-        explanation="the interval alone says '{alone}', but the machine was not quiet, and {quiet_rounds}",
-        next_step="End what else runs on the machine, then measure again: more minutes beside it may decide nothing",
+        explanation=(
+            "the interval alone says '{alone}', but the machine was not quiet, and {quiet_rounds}"
+        ),
+        next_step=(
+            "End what else runs on the machine, then measure again: more minutes beside it may"
+            " decide nothing"
+        ),
     ),
     "disturbed rounds": Reason(
         explanation="the verdict rests on disturbed rounds, since too few are undisturbed",
@@ -80,7 +91,10 @@ REASONS: dict[str, Reason] = {
     ),
     "one launch": Reason(
         brief="one launch cannot tell",
-        explanation="one launch gives a ratio but no verdict, since the variance between launches is unknown",
+        explanation=(
+            "one launch gives a ratio but no verdict, since the variance between launches is"
+            " unknown"
+        ),
         remedy=MORE_LAUNCHES,
         next_step=NEXT_LAUNCHES,
     ),
@@ -93,9 +107,14 @@ REASONS: dict[str, Reason] = {
     ),
     "one run": Reason(
         brief="one run cannot tell",
-        explanation="one run of an arm gives a ratio but no verdict: launches of one job differ by 4 to 8%, and by 40% on a busy "
-        "machine",
-        remedy="repeat each at least five times, alternating, or let 'ringside compare' interleave them",
+        explanation=(
+            "one run of an arm gives a ratio but no verdict: launches of one job differ by 4 to 8%,"
+            " and by 40% on a busy machine"
+        ),
+        remedy=(
+            "repeat each at least five times, alternating, or let 'ringside compare' interleave"
+            " them"
+        ),
         next_step=NEXT_RUNS,
     ),
     "two runs": Reason(
@@ -115,8 +134,13 @@ REASONS: dict[str, Reason] = {
         holds=lambda result: result.more_range is not None and result.case is None,
     ),
     "launches": Reason(brief="a single launch does not show how launches differ"),
-    "nothing held out": Reason(explanation="nothing is held out, so there is no accuracy to compare"),
-    "no common seed": Reason(explanation="no seed was trained to the end by both {arm} and {reference}"),
+    "nothing held out": Reason(
+        explanation="nothing is held out, so there is no accuracy to compare"
+    ),
+    "no common seed": Reason(
+        explanation="no seed was trained to the end by both {arm} and {reference}"
+    ),
     "few seeds": Reason(explanation="fewer than {fewest} seeds have no interval"),
 }
-"""By the name of the reason: those of a ratio, the worst first, then that of a change, and those of a training's accuracies."""
+"""By the name of the reason: those of a ratio, the worst first, then that of a change, and those of
+a training's accuracies."""

@@ -1,4 +1,6 @@
-"""Runs that people started themselves: their folders, which arm each is a launch of, and what must be equal in them."""
+"""Runs that people started themselves: their folders, which arm each is a launch of, and what must
+be equal in them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder, folder_name
 
 ArmKey = tuple[str, str, str, str]
-"""What makes runs the launches of one arm: backend, transport, launcher and options; or the name that somebody gave them."""
+"""What makes runs the launches of one arm: backend, transport, launcher and options; or the name
+that somebody gave them."""
 NAMED = re.compile(rf"({ARM_NAME.pattern})=(.+)", re.DOTALL)
 """Such as ``old=runs/a-*``."""
 
@@ -53,7 +56,12 @@ class Run:
     def recorded_kind(self) -> ArmKey:
         """What it is a run of."""
         record = self.record
-        return record.backend, record.transport, record.launcher, json.dumps(record.options, sort_keys=True)
+        return (
+            record.backend,
+            record.transport,
+            record.launcher,
+            json.dumps(record.options, sort_keys=True),
+        )
 
     @property
     def global_batch(self) -> int:
@@ -67,24 +75,31 @@ def is_separate(folder: ResultsFolder) -> bool:
 
 
 def read_runs(arguments: Sequence[Path | str]) -> list[Run]:
-    """Read runs from their folders, from folders above them, and from patterns such as ``runs/ddp-*``; each once, as given.
+    """Read runs from their folders, from folders above them, and from patterns such as
+    ``runs/ddp-*``; each once, as given.
 
     Each may have the name of its arm before it, ``old=runs/a-*`` or ``old=runs/a-1,runs/a-2``.
 
     Raises:
         RecordError: there is none, or one cannot be read.
-        PlanError: some have names and others have none, or runs of one name are no launches of one arm.
+        PlanError: some have names and others have none, or runs of one name are no launches of one
+            arm.
     """
     places = [place for argument in arguments for place in _named_paths(str(argument))]
     nameless = [str(path) for name, path in places if name is None]
     if nameless and len(nameless) < len(places):
-        raise PlanError(f"'{nameless[0]}' has no name, and others have; give each one, as in old=RUN old=RUN new=RUN")
+        raise PlanError(
+            f"'{nameless[0]}' has no name, and others have; give each one, as in old=RUN old=RUN"
+            " new=RUN"
+        )
     folders: dict[Path, tuple[Path, str | None]] = {}
     for name, path in places:
         for folder in _run_folders(path):
             _, other = folders.setdefault(folder.resolve(), (folder, name))
             if other != name:
-                raise PlanError(f"'{folder}' is named '{other}' and '{name}'; give each run one name")
+                raise PlanError(
+                    f"'{folder}' is named '{other}' and '{name}'; give each run one name"
+                )
     runs = [_read_run(ResultsFolder(folder), name) for folder, name in folders.values()]
     _require_one_kind(runs)
     return runs
@@ -99,7 +114,9 @@ def _named_paths(text: str) -> Iterator[tuple[str | None, Path]]:
     name, paths = match.groups()
     for path in [paths] if Path(paths).exists() else paths.split(","):
         if not path:
-            raise PlanError(f"'{text}' names no folder after a comma or '='; give old=RUN or old=RUN,RUN")
+            raise PlanError(
+                f"'{text}' names no folder after a comma or '='; give old=RUN or old=RUN,RUN"
+            )
         yield name, Path(path).expanduser()
 
 
@@ -110,7 +127,8 @@ def _require_one_kind(runs: Sequence[Run]) -> None:
         first = firsts.setdefault(run.kind, run)
         if first.recorded_kind != run.recorded_kind:
             raise PlanError(
-                f"'{run.arm}' names runs of different arms: {_kind_words(first)}; {_kind_words(run)}; give them names of their own"
+                f"'{run.arm}' names runs of different arms: {_kind_words(first)};"
+                f" {_kind_words(run)}; give them names of their own"
             )
 
 
@@ -120,18 +138,30 @@ def _kind_words(run: Run) -> str:
 
 
 def _run_folders(path: Path) -> Iterator[Path]:
-    matching = [path] if path.exists() else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+    matching = (
+        [path]
+        if path.exists()
+        else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+    )
     if not matching:
-        raise RecordError(f"'{path}' does not exist; give the folders that runs wrote (their -o), or one above them")
+        raise RecordError(
+            f"'{path}' does not exist; give the folders that runs wrote (their -o), or one above"
+            " them"
+        )
     for folder in matching:
         if (folder / "plan.yaml").is_file():
             folders = [folder]
         else:
-            folders = [plan.parent for plan in sorted(folder.rglob("plan.yaml")) if is_separate(ResultsFolder(plan.parent))]
+            folders = [
+                plan.parent
+                for plan in sorted(folder.rglob("plan.yaml"))
+                if is_separate(ResultsFolder(plan.parent))
+            ]
         if not folders and len(matching) == 1:
             raise RecordError(
-                f"'{path}' holds no run with a plan.yaml; give the folders that python -m runners.ddp, runners.hvd, ... wrote with "
-                "this version of Ringside, or one above them"
+                f"'{path}' holds no run with a plan.yaml; give the folders that python -m"
+                " runners.ddp, runners.hvd, ... wrote with this version of Ringside, or one above"
+                " them"
             )
         yield from folders
 
@@ -140,29 +170,44 @@ def _read_run(folder: ResultsFolder, arm: str | None = None) -> Run:
     plan = folder.read_plan()
     if plan.measurement.mode != "separate":
         raise RecordError(
-            f"'{folder.root}' is a comparison that 'ringside compare' measured; give it alone, without standalone runs"
+            f"'{folder.root}' is a comparison that 'ringside compare' measured; give it alone,"
+            " without standalone runs"
         )
     records = folder.records()
     if len(records) != 1:
-        raise RecordError(f"'{folder.root}' holds {len(records)} records where a run has one; measure it again into another folder")
+        raise RecordError(
+            f"'{folder.root}' holds {len(records)} records where a run has one; measure it again"
+            " into another folder"
+        )
     return Run(folder=folder, plan=plan, record=records[0], arm=arm)
 
 
 def name_arms(runs: Sequence[Run]) -> dict[ArmKey, str]:
-    """Name every kind of run as was given; else after its backend, and what distinguishes it from others of the same backend."""
+    """Name every kind of run as was given; else after its backend, and what distinguishes it from
+    others of the same backend.
+    """
     chosen = {run.kind: run.arm for run in runs if run.arm is not None}
     if chosen:
         return chosen
     kinds = {run.kind: run.record for run in runs}
     names: dict[ArmKey, str] = {}
     for kind, record in kinds.items():
-        same_backend = [other for other in kinds.values() if folder_name(other.backend) == folder_name(record.backend)]
+        same_backend = [
+            other
+            for other in kinds.values()
+            if folder_name(other.backend) == folder_name(record.backend)
+        ]
         parts = [folder_name(record.backend)]
         parts += [
-            getattr(record, part) for part in ("transport", "launcher") if len({getattr(other, part) for other in same_backend}) > 1
+            getattr(record, part)
+            for part in ("transport", "launcher")
+            if len({getattr(other, part) for other in same_backend}) > 1
         ]
         for option in sorted({option for other in same_backend for option in other.options}):
-            if len({json.dumps(other.options.get(option)) for other in same_backend}) > 1 and option in record.options:
+            if (
+                len({json.dumps(other.options.get(option)) for other in same_backend}) > 1
+                and option in record.options
+            ):
                 parts.append(f"{option}.{record.options[option]}")
         name = re.sub(r"[^A-Za-z0-9._+-]+", "_", "-".join(parts))
         names[kind] = name if name not in names.values() else f"{name}-{len(names) + 1}"
@@ -171,19 +216,27 @@ def name_arms(runs: Sequence[Run]) -> dict[ArmKey, str]:
 
 QUESTION = tuple(condition.field for condition in CONDITIONS if condition.runs)
 """Fields of a plan that define what is asked; the ranks report the rest."""
-BATCH = tuple(condition.between_runs or condition.name for condition in CONDITIONS if condition.arms == "as ranks")
+BATCH = tuple(
+    condition.between_runs or condition.name
+    for condition in CONDITIONS
+    if condition.arms == "as ranks"
+)
 """What a single process that trains with the global batch of many ranks has of its own."""
 FOLLOWS_FROM_SIZE = ("placement", *BATCH)
 """What may differ between runs of unlike world sizes; the batch is looked at by itself."""
 
 
-def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], allowed: Sequence[str]) -> list[str]:
+def require_equal_conditions(
+    runs: Sequence[Run], arms: Mapping[ArmKey, str], allowed: Sequence[str]
+) -> list[str]:
     """Refuse runs that train something else, or on other conditions.
 
-    Runs of one world size are compared with each other. ``allowed``: fields that may differ, with all fields below them.
+    Runs of one world size are compared with each other. ``allowed``: fields that may differ, with
+    all fields below them.
 
     Returns:
-        What differs and was allowed, a sentence for each field; and in which versions and sources arms differ that were named.
+        What differs and was allowed, a sentence for each field; and in which versions and sources
+        arms differ that were named.
 
     Raises:
         PlanError: with the fields and what they are in which run.
@@ -195,52 +248,79 @@ def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], al
     rows = asked_differences({run.name: run for run in runs}, allowed=allowed)
     for by_arm in by_size.values():
         for same in by_arm.values():  # whose launches must agree in all that they report
-            rows += rank_differences({run.name: run for run in same}, is_one_arm=True, allowed=allowed)
+            rows += rank_differences(
+                {run.name: run for run in same}, is_one_arm=True, allowed=allowed
+            )
     between = [{same[0].name: same[0] for same in by_arm.values()} for by_arm in by_size.values()]
     of_arms = [row for firsts in between for row in rank_differences(firsts, allowed=allowed)]
-    of_sizes = rank_differences({name: run for firsts in between for name, run in [*firsts.items()][:1]}, allowed=allowed)
+    of_sizes = rank_differences(
+        {name: run for firsts in between for name, run in [*firsts.items()][:1]}, allowed=allowed
+    )
     rows += [*of_arms, *(row for row in of_sizes if row.field not in FOLLOWS_FROM_SIZE)]
     by_row: dict[str, Difference] = {}
     for row in rows:
         by_row.setdefault(row.field, row)
     refuse([row.sentence for row in by_row.values() if not row.allowed])
     by_name = {run.name: arms[run.kind] for run in runs}
-    chosen = [row for row in by_row.values() if is_allowed({row.field}, allowed, changes_work=row.changes_work)]
+    chosen = [
+        row
+        for row in by_row.values()
+        if is_allowed({row.field}, allowed, changes_work=row.changes_work)
+    ]
     named = [
         (row, {by_name[name]: value for name, value in row.values.items()})
         for row in by_row.values()
         if row not in chosen and condition_of(row.field).follows and runs[0].arm is not None
     ]
     return [
-        *(f"The runs that were named differ: {in_words(row.field, values)}" for row, values in named),
+        *(
+            f"The runs that were named differ: {in_words(row.field, values)}"
+            for row, values in named
+        ),
         *(f"Compared although it differs (--allow): {row.sentence}" for row in chosen),
     ]
 
 
 def asked_differences(runs: Mapping[str, Run], *, allowed: Sequence[str]) -> list[Difference]:
     """In what the plans of runs, by name, ask for something else."""
-    by_question = (by_field(field, {name: getattr(run.plan, field) for name, run in runs.items()}) for field in QUESTION)
-    return [row_of(field, values, allow=allowed) for pairs in by_question for field, values in pairs]
+    by_question = (
+        by_field(field, {name: getattr(run.plan, field) for name, run in runs.items()})
+        for field in QUESTION
+    )
+    return [
+        row_of(field, values, allow=allowed) for pairs in by_question for field, values in pairs
+    ]
 
 
 def by_field(field: str, values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """What differs by field and name, one level down where the values have fields."""
-    dumped = {name: value.model_dump() if hasattr(value, "model_dump") else value for name, value in values.items()}
+    dumped = {
+        name: value.model_dump() if hasattr(value, "model_dump") else value
+        for name, value in values.items()
+    }
     if all(isinstance(value, dict) for value in dumped.values()):
         for inner in dict.fromkeys(key for value in dumped.values() for key in value):
-            yield from by_field(f"{field}.{inner}", {name: value.get(inner) for name, value in dumped.items()})
+            yield from by_field(
+                f"{field}.{inner}", {name: value.get(inner) for name, value in dumped.items()}
+            )
     elif any(value != next(iter(dumped.values())) for value in dumped.values()):
         yield field, dict(dumped)
 
 
-def rank_differences(runs: Mapping[str, Run], *, is_one_arm: bool = False, allowed: Sequence[str] = ()) -> list[Difference]:
+def rank_differences(
+    runs: Mapping[str, Run], *, is_one_arm: bool = False, allowed: Sequence[str] = ()
+) -> list[Difference]:
     """What the ranks of runs, by name, report differently.
 
-    ``is_one_arm``: what defines an arm may not differ, either. Else names of arms stand for their versions and sources.
+    ``is_one_arm``: what defines an arm may not differ, either. Else names of arms stand for their
+    versions and sources.
     """
     first = next(iter(runs.values()))
     own_fields = OWN_ENVIRONMENT if first.arm is not None and not is_one_arm else ()
-    records = [_as_condition(run, name=name, role="baseline" if is_one_arm else "candidate") for name, run in runs.items()]
+    records = [
+        _as_condition(run, name=name, role="baseline" if is_one_arm else "candidate")
+        for name, run in runs.items()
+    ]
     rows = arm_differences(records, varied_work=own_fields, allow=allowed, between_runs=True)
     unimportant = {*MAY_DIFFER_BETWEEN_RUNS, *(("seed", *BATCH) if first.plan.training else ())}
     note = {"severity": "note", "allowed": True, "changes_work": False}
@@ -254,7 +334,8 @@ def rank_differences(runs: Mapping[str, Run], *, is_one_arm: bool = False, allow
 def _as_condition(run: Run, *, name: str, role: str) -> LaunchRecord:
     """The record as it is compared: under a name, cores counted and hosts numbered."""
     ranks = [
-        rank.model_copy(update={"affinity": [len(rank.affinity)], "host": f"host {rank.node_rank}"}) for rank in run.record.ranks
+        rank.model_copy(update={"affinity": [len(rank.affinity)], "host": f"host {rank.node_rank}"})
+        for rank in run.record.ranks
     ]
     return run.record.model_copy(update={"arm": name, "role": role, "ranks": ranks})
 
@@ -265,6 +346,7 @@ def refuse(lines: Sequence[str]) -> None:
         raise PlanError(
             "these runs do not measure the same thing, or not under equal conditions:\n  "
             + "\n  ".join(lines)
-            + "\nmeasure them under equal conditions, leave some out, name them where sources or versions are the question "
-            "(old=RUN new=RUN), or say --allow FIELD to compare them anyway"
+            + "\nmeasure them under equal conditions, leave some out, name them where sources or"
+            " versions are the question (old=RUN new=RUN), or say --allow FIELD to compare them"
+            " anyway"
         )

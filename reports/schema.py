@@ -1,4 +1,6 @@
-"""The models of ``comparison.json``: everything that any report shows, concluded once and stored with its version."""
+"""The models of ``comparison.json``: everything that any report shows, concluded once and stored
+with its version.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,13 @@ MIN_STEP_SHARE = 0.9
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
 Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange"]
 """What a step is made of, see ``reports.conclusions.step_terms``."""
-Phase = Literal["data_wait", "forward", "backward", "exchange", "optimizer", "backward_and_exchange"]
+Phase = Literal[
+    "data_wait", "forward", "backward", "exchange", "optimizer", "backward_and_exchange"
+]
 """What a script's step is made of, as hooks see it; ``forward`` is all else, too.
 
-The last stands for two where scripts of unlike libraries are compared, since DDP waits for exchange within backward."""
+The last stands for two where scripts of unlike libraries are compared, since DDP waits for exchange
+within backward."""
 Role = Literal["baseline", "control", "candidate"]
 Status = Literal["ok", "failed", "wrong", "timeout", "not measured", "not at this point"]
 """The last only at points: an arm of one process, where there are more ranks."""
@@ -39,7 +44,9 @@ class ArmError(Failure):
 
 
 class CaseFigures(Stored):
-    """One arm in one case of a micro-benchmark: medians over blocks, each timed by its slowest rank."""
+    """One arm in one case of a micro-benchmark: medians over blocks, each timed by its slowest
+    rank.
+    """
 
     case: str
     not_offered: str | None = None
@@ -57,7 +64,9 @@ class CaseFigures(Stored):
 
 
 class StepTerms(Stored):
-    """The terms that an arm's mean step is made of, seconds (``reports.conclusions.step_terms``): the mean over launches."""
+    """The terms that an arm's mean step is made of, seconds (``reports.conclusions.step_terms``):
+    the mean over launches.
+    """
 
     compute: Estimate
     data_wait: Estimate
@@ -77,7 +86,9 @@ class StepTerms(Stored):
 
 
 class ThreadFigures(Stored):
-    """Who had the core, seconds per step: the mean over ranks and launches (``ringside_agent.machine.core_use``)."""
+    """Who had the core, seconds per step: the mean over ranks and launches
+    (``ringside_agent.machine.core_use``).
+    """
 
     running_s: Estimate
     """The training thread, on a core."""
@@ -90,7 +101,9 @@ class ThreadFigures(Stored):
 
 
 class DominantCause(Stored):
-    """What makes an arm faster or slower than another; seconds per step, above 0 where it takes longer."""
+    """What makes an arm faster or slower than another; seconds per step, above 0 where it takes
+    longer.
+    """
 
     term: Term | Phase
     """A phase, where the arms are scripts."""
@@ -98,18 +111,21 @@ class DominantCause(Stored):
     ci_low: float
     ci_high: float
     named: str | None = None
-    """The specific cause that explains at least half of it (``NamedCause.name``); null where none does."""
+    """The specific cause that explains at least half of it (``NamedCause.name``); null where none
+    does."""
     named_s: float | None = None
     """By how much that takes longer in the arm that has more of it, seconds per step."""
     gain_s: float | None = None
-    """By how much the steps differ, all terms together, where the arms differ in that cause's own option alone: what the other
-    value of the option gains. Null elsewhere."""
+    """By how much the steps differ, all terms together, where the arms differ in that cause's own
+    option alone: what the other value of the option gains. Null elsewhere."""
     remedy: str | None = None
     """The setting that changes it, and the arm."""
 
 
 class Explanation(Stored):
-    """How much of the difference between a candidate and the baseline settings of the candidate explain (``--explain``)."""
+    """How much of the difference between a candidate and the baseline settings of the candidate
+    explain (``--explain``).
+    """
 
     arm: str
     """The baseline with the settings imposed on it."""
@@ -143,13 +159,17 @@ class TracedArm(Stored):
     """In ``traces/``, for Perfetto."""
     error: str | None = None
     exposed_s: Estimate | None = None
-    """Exchange that no computing hides, seconds per step; null where gradients are sharded, or the profiler did not see them."""
+    """Exchange that no computing hides, seconds per step; null where gradients are sharded, or the
+    profiler did not see them."""
     nccl: NcclChoices | None = None
     """Null where it does not exchange over NCCL."""
 
 
 class TraceFigures(Stored):
-    """What traces show (``--trace``). They were taken under a profiler: no other figure rests on their times."""
+    """What traces show (``--trace``).
+
+    They were taken under a profiler: no other figure rests on their times.
+    """
 
     arms: list[TracedArm]
 
@@ -193,13 +213,16 @@ class ByRank(Stored):
     ranks: list[RankFigures]
     hosts: list[HostFigures]
     own_time: Literal["local step", "data wait and forward"]
-    """Mean step without gradient exchange; where none was measured, the phases that come before any exchange."""
+    """Mean step without gradient exchange; where none was measured, the phases that come before any
+    exchange."""
     straggler: Straggler | None = None
     """None where no rank is shown to be late."""
 
 
 class StepShares(Stored):
-    """Where a synchronised step's time goes, as shares of it; the definitions are in ``reports.conclusions.step_terms``."""
+    """Where a synchronised step's time goes, as shares of it; the definitions are in
+    ``reports.conclusions.step_terms``.
+    """
 
     data_wait: float
     """Waiting for data, on the rank that waits most."""
@@ -245,7 +268,9 @@ class PageFaults(Stored):
 
 
 class LoadFigures(Stored):
-    """What others took of an arm's cores while its blocks ran (``reports.conclusions.disturbances``): shares of the cores' time."""
+    """What others took of an arm's cores while its blocks ran
+    (``reports.conclusions.disturbances``): shares of the cores' time.
+    """
 
     foreign_share: float
     steal_share: float
@@ -253,7 +278,8 @@ class LoadFigures(Stored):
     disturbed_share: float
     """The share of its blocks that others disturbed."""
     other_threads_share: float | None = None
-    """Cores' worth of time that a rank's threads besides its training thread took, of any of its cores; None: not known."""
+    """Cores' worth of time that a rank's threads besides its training thread took, of any of its
+    cores; None: not known."""
     blocks: int
 
 
@@ -268,7 +294,9 @@ class LinkFigures(Stored):
 
 
 class MachineFigures(Stored):
-    """What one host did while an arm's synchronised blocks ran, untimed steps included (``reports.conclusions.machine``)."""
+    """What one host did while an arm's synchronised blocks ran, untimed steps included
+    (``reports.conclusions.machine``).
+    """
 
     host: str
     busy_cores: float
@@ -297,7 +325,8 @@ class ResourceFigures(Stored):
     per_device_per_s: Estimate | None = None
     """Throughput over ``compute_units``."""
     flops_per_sample: float | None = None
-    """What forward and backward pass take, by torch's formulas; null where it could not be counted."""
+    """What forward and backward pass take, by torch's formulas; null where it could not be
+    counted."""
     flops_note: str | None = None
     """Why they could not be counted, or which operations were not."""
     flops_per_s: Estimate | None = None
@@ -322,7 +351,8 @@ class ArmSummary(Stored):
     launcher: str | None
     options: dict[str, Any] = {}
     command: str = ""
-    """The shell line that it stands for, of its first launch; for several hosts, one for each. Empty where it is not known."""
+    """The shell line that it stands for, of its first launch; for several hosts, one for each.
+    Empty where it is not known."""
     causes: list[NamedCause] = []
     """Specific causes within its terms, those that are shown to take a hundredth of its step."""
     described: dict[str, Any] = {}
@@ -340,7 +370,8 @@ class ArmSummary(Stored):
     parity: ParityResult | None = None
     blocks: int = 0
     throughput_per_s: Estimate | None = None
-    """All samples over the sum of the slowest rank's times of all synchronised blocks (``reports.conclusions.blocks``)."""
+    """All samples over the sum of the slowest rank's times of all synchronised blocks
+    (``reports.conclusions.blocks``)."""
     step_time_s: dict[str, float] = {}
     """Percentiles p5, p25, p50, p75, p95 over synchronised steps, the slowest rank of each."""
     step_phases_s: dict[Phase, Estimate] = {}
@@ -348,7 +379,8 @@ class ArmSummary(Stored):
     gaps: GapFigures | None = None
     """Null without any."""
     samples_from: str | None = None
-    """Where a script's samples come from: ``loader`` or ``samples_per_step``; null where they could not be counted."""
+    """Where a script's samples come from: ``loader`` or ``samples_per_step``; null where they could
+    not be counted."""
     script_starts: int = 1
     """The most times that a script was started in one launch, since it came to its end."""
     step_terms_s: StepTerms | None = None
@@ -370,7 +402,8 @@ class ArmSummary(Stored):
     speed_up: Estimate | None = None
     """At a point, throughput over that of the ``scaling_baseline``."""
     compute_units: int | None = None
-    """Cores, or GPUs, that its ranks compute on: ranks that share cores share them here; null where it is not known."""
+    """Cores, or GPUs, that its ranks compute on: ranks that share cores share them here; null where
+    it is not known."""
     cores_per_rank: int | None = None
     threads_per_rank: int | None = None
     scaling_efficiency: Estimate | None = None
@@ -388,7 +421,8 @@ class ArmSummary(Stored):
     resources: ResourceFigures | None = None
     """Null where no launch started."""
     cases: list[CaseFigures] = []
-    """The figures of a micro-benchmark, in the order of its cases; an arm then has no figures of training steps."""
+    """The figures of a micro-benchmark, in the order of its cases; an arm then has no figures of
+    training steps."""
 
     def case(self, name: str) -> CaseFigures:
         """The figures in this case."""
@@ -401,11 +435,18 @@ class ArmSummary(Stored):
 
     @property
     def is_implausible(self) -> bool:
-        """Whether it is faster than is possible: than its model alone on these cores (``MIN_STEP_SHARE``), or than its device."""
+        """Whether it is faster than is possible: than its model alone on these cores
+        (``MIN_STEP_SHARE``), or than its device.
+        """
         terms, mfu = self.step_terms_s, self.resources.mfu if self.resources else None
         if mfu is not None and (mfu.ci_low or 0.0) > 1:
             return True
-        if terms is None or terms.library_overhead is None or terms.step.ci_high is None or terms.compute.ci_low is None:
+        if (
+            terms is None
+            or terms.library_overhead is None
+            or terms.step.ci_high is None
+            or terms.compute.ci_low is None
+        ):
             return False
         return terms.step.ci_high < MIN_STEP_SHARE * terms.compute.ci_low
 
@@ -421,7 +462,9 @@ class ArmSummary(Stored):
 
 
 class RatioBySpeed(Stored):
-    """A ratio that moves with the machine's speed (``reports.statistics.intervals.ratio_by_speed``)."""
+    """A ratio that moves with the machine's speed
+    (``reports.statistics.intervals.ratio_by_speed``).
+    """
 
     slower: float
     """The ratio in the half of the launches in which the control was slowest."""
@@ -443,30 +486,36 @@ class RatioSummary(Stored):
     world_size: int
     hosts: list[str]
     throughput_ratio: float | None = None
-    """Ratio of totals, stalls included: the geometric mean over launches of all samples over all seconds."""
+    """Ratio of totals, stalls included: the geometric mean over launches of all samples over all
+    seconds."""
     ci_low: float | None = None
     ci_high: float | None = None
     equivalence_low: float | None = None
-    """One-sided bounds, which decide on equivalence: each holds by itself with the interval's confidence (90% interval for 95%)."""
+    """One-sided bounds, which decide on equivalence: each holds by itself with the interval's
+    confidence (90% interval for 95%)."""
     equivalence_high: float | None = None
     run_low: float | None = None
     run_high: float | None = None
-    """What one long run may be expected to come out at: a prediction interval, wider than that of the mean."""
+    """What one long run may be expected to come out at: a prediction interval, wider than that of
+    the mean."""
     confidence: float
     verdict: Verdict
     verdict_alone: Verdict
-    """What the interval says by itself. ``verdict`` is 'undecided' instead where something withholds it."""
+    """What the interval says by itself. ``verdict`` is 'undecided' instead where something
+    withholds it."""
     withheld_by: Withheld | None = None
-    """The two do different work; or one is faster than is possible; or the control deviates from 1 by as much; or the verdict would
-    be another without a few stalls, too rare to be estimated; or the machine was not quiet, and the undisturbed rounds say
-    otherwise, or are too few and load may have made it."""
+    """The two do different work; or one is faster than is possible; or the control deviates from 1
+    by as much; or the verdict would be another without a few stalls, too rare to be estimated; or
+    the machine was not quiet, and the undisturbed rounds say otherwise, or are too few and load may
+    have made it."""
     by_speed: RatioBySpeed | None = None
-    """Null where it is not known to depend on the machine's speed, or without a control or five launches."""
+    """Null where it is not known to depend on the machine's speed, or without a control or five
+    launches."""
     quiet_ratio: float | None = None
     """In the undisturbed rounds, where many were disturbed."""
     load_reach: float | None = None
-    """How many times as fast as another load alone may make an arm; where the undisturbed rounds are too few to tell, the verdict
-    rests on all rounds and must be farther from 1."""
+    """How many times as fast as another load alone may make an arm; where the undisturbed rounds
+    are too few to tell, the verdict rests on all rounds and must be farther from 1."""
     caution: Caution | None = None
     run_order: RunOrder | None = None
     """Order of standalone runs: alternating ones are paired. Null where arms took turns."""
@@ -479,21 +528,24 @@ class RatioSummary(Stored):
     more_runs: int | None = None
     """For standalone runs, in the place of ``more_minutes``: how many more of each arm."""
     more_minutes: float | None = None
-    """Minutes of measuring, starts and checks included, that should decide an undecided verdict; null where it is decided, or
-    nothing can be said."""
+    """Minutes of measuring, starts and checks included, that should decide an undecided verdict;
+    null where it is decided, or nothing can be said."""
     more_range: tuple[float, float | None] | None = None
-    """How far ``more_minutes`` or ``more_runs`` is known: from so few launches, their spread is known by a factor only. The second
-    is null where it is more than a day, or 1440 runs."""
+    """How far ``more_minutes`` or ``more_runs`` is known: from so few launches, their spread is
+    known by a factor only. The second is null where it is more than a day, or 1440 runs."""
     because: DominantCause | None = None
     """Null where there is no verdict of faster or slower, or no single cause."""
     term_differences_s: dict[Term, Estimate] = {}
-    """How much longer each term is than the baseline's, seconds per step; they add up to the difference of the steps. Without
-    ``library_overhead`` where one of the two has none: then it is part of ``compute``."""
+    """How much longer each term is than the baseline's, seconds per step; they add up to the
+    difference of the steps. Without ``library_overhead`` where one of the two has none: then it is
+    part of ``compute``."""
     phase_differences_s: dict[Phase, Estimate] = {}
-    """How much longer each phase of a script is than the baseline's, on the slowest rank; seconds per step."""
+    """How much longer each phase of a script is than the baseline's, on the slowest rank; seconds
+    per step."""
     cpu_contention_s: Estimate | None = None
-    """For how much longer than the baseline's its own threads keep the training threads waiting for a core, seconds per step
-    without exchange; null where the kernel does not report it, or where they do not."""
+    """For how much longer than the baseline's its own threads keep the training threads waiting for
+    a core, seconds per step without exchange; null where the kernel does not report it, or where
+    they do not."""
     note: str | None = None
     """What weakens the verdict, or why there is none, in words."""
     pair_table: dict[str, list[Any]] = {}
@@ -503,7 +555,11 @@ class RatioSummary(Stored):
     def ratio(self) -> Estimate | None:
         """``throughput_ratio`` with its interval; None where nothing was timed."""
         value = self.throughput_ratio
-        return None if value is None else Estimate(value=value, ci_low=self.ci_low, ci_high=self.ci_high)
+        return (
+            None
+            if value is None
+            else Estimate(value=value, ci_low=self.ci_low, ci_high=self.ci_high)
+        )
 
     @property
     def is_decided(self) -> bool:
@@ -526,7 +582,8 @@ class WhatIfArm(Stored):
 
     arm: str
     throughput_per_s: Estimate | None = None
-    """Bounds hold the spread of launches and, where the terms leave a step between two bounds, both of these."""
+    """Bounds hold the spread of launches and, where the terms leave a step between two bounds, both
+    of these."""
     gain: Estimate | None = None
     """How many times the throughput measured in the same launches."""
     unknown: str | None = None
@@ -540,7 +597,8 @@ class WhatIf(Stored):
     assumes: str
     arms: list[WhatIfArm]
     fastest: list[str] = []
-    """The arms than which none is shown to be faster there; several are not separated. None where fewer than two are known."""
+    """The arms than which none is shown to be faster there; several are not separated. None where
+    fewer than two are known."""
 
     @property
     def is_unknown(self) -> bool:
@@ -563,7 +621,8 @@ class Profile(Stored):
 
     ranks: list[RankProfile]
     drift: Estimate | None = None
-    """How much longer steps take in the last third of a launch than in its first, as a share; null of short launches."""
+    """How much longer steps take in the last third of a launch than in its first, as a share; null
+    of short launches."""
     findings: list[str] = []
     """What takes a tenth of its step or more and need not, the longest first, a sentence each."""
     to_try: dict[str, Any] = {}
@@ -571,7 +630,9 @@ class Profile(Stored):
 
 
 class Comparison(Stored):
-    """All that the reports show: of arms in one place or, where it has ``points``, at each of them."""
+    """All that the reports show: of arms in one place or, where it has ``points``, at each of
+    them.
+    """
 
     schema_version: int = SCHEMA_VERSION
     comparison_id: str
@@ -582,7 +643,8 @@ class Comparison(Stored):
     headline: str = ""
     """The answer in at most 20 words."""
     findings: list[str] = []
-    """One sentence per candidate: those that the plan's question is about first, of both kinds the fastest first."""
+    """One sentence per candidate: those that the plan's question is about first, of both kinds the
+    fastest first."""
     warnings: list[str] = []
     baseline: str
     workload: str
@@ -592,8 +654,9 @@ class Comparison(Stored):
     against: Against | None = None
     """What changed since an earlier result (``--against``); null where none was named."""
     points: list[Comparison] = []
-    """The comparison at each point of the plan, with all arms in the same order: also those that failed, or do not run there. Where
-    there are points, figures are theirs. The whole report of one is in ``points/NAME/``."""
+    """The comparison at each point of the plan, with all arms in the same order: also those that
+    failed, or do not run there. Where there are points, figures are theirs. The whole report of one
+    is in ``points/NAME/``."""
     scaling: Literal["weak", "strong"] | None = None
     """What stays the same from point to point; null without points."""
     cause: str | None = None
@@ -612,14 +675,17 @@ class Comparison(Stored):
     """Samples per optimizer step, over all ranks and micro-steps."""
     device: str = "cpu"
     elsewhere: list[str] = []
-    """A sentence on the launches of each other environment (``--resume-elsewhere``); among the warnings, too."""
+    """A sentence on the launches of each other environment (``--resume-elsewhere``); among the
+    warnings, too."""
     cases: list[Case] = []
-    """The cases of a micro-benchmark, operation by operation; empty where the workload is trained."""
+    """The cases of a micro-benchmark, operation by operation; empty where the workload is
+    trained."""
     arms: list[ArmSummary] = []
     """In the plan's order."""
     results: list[RatioSummary] = []
     fastest: list[str] = []
-    """The arms than which none is shown to be faster; several are tied. None without a ratio, and of a micro-benchmark."""
+    """The arms than which none is shown to be faster; several are tied. None without a ratio, and
+    of a micro-benchmark."""
     training: TrainingSummary | None = None
     """How arms converge, where the plan trains."""
     equality: Equality | None = None
@@ -631,7 +697,8 @@ class Comparison(Stored):
     remedies: list[str] = []
     """What would narrow the intervals without measuring longer; among the warnings, too."""
     limit: str | None = None
-    """Which term limits the speed, in one sentence; null without timing, and of a micro-benchmark."""
+    """Which term limits the speed, in one sentence; null without timing, and of a
+    micro-benchmark."""
     drawn_hosts: int | None = None
     """How many of the hosts each launch drew; null: all launches ran on all of them."""
     seed: int
@@ -642,11 +709,13 @@ class Comparison(Stored):
     traces: TraceFigures | None = None
     """Null without ``--trace``."""
     differences: list[Difference] = []
-    """In what the arms differ, most important first: work, settings, versions, machines, what comes with a library."""
+    """In what the arms differ, most important first: work, settings, versions, machines, what comes
+    with a library."""
     environment: list[dict[str, Any]] = []
     """One fingerprint per host that ranks ran on."""
     inherited_variables: list[str] = []
-    """Variables of the ranks that disturb and that the plan did not set; the headline names them."""
+    """Variables of the ranks that disturb and that the plan did not set; the headline names
+    them."""
     driver: dict[str, Any] = {}
     runs: dict[str, list[str]] = {}
     """The folders of standalone runs by arm, in the order of their start."""
@@ -660,8 +729,8 @@ class Comparison(Stored):
     choices: list[LengthChoice] = []
     """How long each launch was chosen to be, and from what; empty without a budget of minutes."""
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
-    """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s,
-    samples (of all ranks), block_s (of the slowest)."""
+    """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload
+    is trained), throughput_per_s, samples (of all ranks), block_s (of the slowest)."""
 
     @property
     def places(self) -> dict[str, Comparison]:
@@ -683,13 +752,30 @@ class Comparison(Stored):
         return next(arm for arm in self.arms if arm.name == name)
 
     def result(self, candidate: str, case: str | None = None) -> RatioSummary | None:
-        """The ratio of this arm to the baseline; of a micro-benchmark, in this case. None for the baseline itself."""
-        return next((result for result in self.results if (result.candidate, result.case) == (candidate, case)), None)
+        """The ratio of this arm to the baseline; of a micro-benchmark, in this case.
+
+        None for the baseline itself.
+        """
+        return next(
+            (
+                result
+                for result in self.results
+                if (result.candidate, result.case) == (candidate, case)
+            ),
+            None,
+        )
 
     @property
     def target_accuracy(self) -> float | None:
         """That arms train to; None: they train to the end of their epochs, or do not train."""
-        return next((place.training.settings.target_accuracy for place in self.places.values() if place.training), None)
+        return next(
+            (
+                place.training.settings.target_accuracy
+                for place in self.places.values()
+                if place.training
+            ),
+            None,
+        )
 
     @property
     def confidence(self) -> float:
@@ -705,7 +791,9 @@ class Comparison(Stored):
     def is_ok(self) -> bool:
         """Whether every arm is ok wherever it runs, and every point could be measured."""
         failed = any(place.cause for place in self.places.values())
-        return not failed and all(arm.status in ("ok", "not at this point") for arm in self.arms_anywhere)
+        return not failed and all(
+            arm.status in ("ok", "not at this point") for arm in self.arms_anywhere
+        )
 
     @property
     def are_loaders(self) -> bool:
@@ -731,6 +819,12 @@ class Comparison(Stored):
 
     @property
     def undecided(self) -> list[RatioSummary]:
-        """The candidates' ratios that more measuring could still decide; the control asks no question."""
+        """The candidates' ratios that more measuring could still decide; the control asks no
+        question.
+        """
         open_ = [result for result in self.candidates if result.verdict == "undecided"]
-        return [result for result in open_ if result.pairs > 0 and result.is_comparable and result.withheld_by != "stalls"]
+        return [
+            result
+            for result in open_
+            if result.pairs > 0 and result.is_comparable and result.withheld_by != "stalls"
+        ]

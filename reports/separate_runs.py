@@ -1,7 +1,7 @@
 """Runs that people started themselves become a comparison: ``ringside report RUN RUN ...``.
 
-One run is one launch. Runs of the same backend, transport, launcher and options are one arm's launches; runs of several world
-sizes are its points.
+One run is one launch. Runs of the same backend, transport, launcher and options are one arm's
+launches; runs of several world sizes are its points.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ from reports.runs import (
 from reports.schema import Comparison
 
 
-def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None, allowed: Sequence[str] = ()) -> Comparison:
+def conclude_runs(
+    runs: Sequence[Run], *, name: str, baseline: str | None = None, allowed: Sequence[str] = ()
+) -> Comparison:
     """Compare runs.
 
-    ``baseline``: an arm's name, else that of the first run. ``allowed``: fields that may differ, with all fields below them.
+    ``baseline``: an arm's name, else that of the first run. ``allowed``: fields that may differ,
+    with all fields below them.
 
     Raises:
         PlanError: the runs do not measure the same thing, or there is no such baseline.
@@ -41,7 +44,9 @@ def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None
     arms = name_arms(runs)
     chosen = baseline or arms[runs[0].kind]
     if chosen not in arms.values():
-        raise PlanError(f"--baseline '{chosen}' is not an arm of these runs; use {' or '.join(arms.values())}")
+        raise PlanError(
+            f"--baseline '{chosen}' is not an arm of these runs; use {' or '.join(arms.values())}"
+        )
     by_size: dict[int, list[Run]] = {}
     for run in runs:
         by_size.setdefault(run.plan.world_size, []).append(run)
@@ -75,20 +80,31 @@ def _comparison(
     if baseline not in by_arm:
         size = runs[0].plan.world_size
         raise PlanError(
-            f"there is no run of the baseline '{baseline}' with {size} ranks; measure one, or choose another --baseline"
+            f"there is no run of the baseline '{baseline}' with {size} ranks; measure one, or"
+            " choose another --baseline"
         )
     plan = _plan(by_arm, name=name, baseline=baseline)
     launches = _launches(by_arm, trains=plan.training is not None)
     records, tables = [], []
     for (arm, launch), run in launches.items():
-        place = {"comparison_id": name, "plan_digest": plan_digest(plan), "arm": arm, "role": plan.role(arm), "launch": launch}
+        place = {
+            "comparison_id": name,
+            "plan_digest": plan_digest(plan),
+            "arm": arm,
+            "role": plan.role(arm),
+            "launch": launch,
+        }
         records.append(run.record.model_copy(update=place))
         tables.append(read_steps(run.folder, [run.record]).as_of(arm=arm, launch=launch))
     firsts = {arm: same[0] for arm, same in by_arm.items()}
-    rows = by_severity([*asked_differences(firsts, allowed=allowed), *rank_differences(firsts, allowed=allowed)])
+    rows = by_severity(
+        [*asked_differences(firsts, allowed=allowed), *rank_differences(firsts, allowed=allowed)]
+    )
     comparison = compare(plan, records, Steps.joined(tables), differences=rows)
     named = {arm: [run.name for run in same] for arm, same in by_arm.items()}
-    return comparison.model_copy(update={"runs": named, "warnings": [*comparison.warnings, *unlike]})
+    return comparison.model_copy(
+        update={"runs": named, "warnings": [*comparison.warnings, *unlike]}
+    )
 
 
 def _plan(by_arm: Mapping[str, Sequence[Run]], *, name: str, baseline: str) -> Plan:
@@ -96,18 +112,33 @@ def _plan(by_arm: Mapping[str, Sequence[Run]], *, name: str, baseline: str) -> P
     first = by_arm[baseline][0]
     seed = min(run.plan.seed for same in by_arm.values() for run in same)
     asked = {arm: _as_asked(same[0].record) for arm, same in by_arm.items()}
-    measurement = first.plan.measurement.model_copy(update={"launches": max(len(same) for same in by_arm.values())})
-    update = {"name": name, "seed": seed, "baseline": baseline, "arms": asked, "measurement": measurement}
+    measurement = first.plan.measurement.model_copy(
+        update={"launches": max(len(same) for same in by_arm.values())}
+    )
+    update = {
+        "name": name,
+        "seed": seed,
+        "baseline": baseline,
+        "arms": asked,
+        "measurement": measurement,
+    }
     return first.plan.model_copy(update=update)
 
 
 def _as_asked(record: LaunchRecord) -> Arm:
     """What a plan would say of a run."""
-    return Arm(backend=record.backend, transport=record.transport, launcher=record.launcher, options=record.options)
+    return Arm(
+        backend=record.backend,
+        transport=record.transport,
+        launcher=record.launcher,
+        options=record.options,
+    )
 
 
 def _launches(by_arm: Mapping[str, Sequence[Run]], *, trains: bool) -> dict[tuple[str, int], Run]:
-    """Every run by arm and number of launch: of an arm in the order of their start, of trainings by seed, which arms share."""
+    """Every run by arm and number of launch: of an arm in the order of their start, of trainings by
+    seed, which arms share.
+    """
     launches: dict[tuple[str, int], Run] = {}
     least = min(run.plan.seed for same in by_arm.values() for run in same)
     for arm, same in by_arm.items():
@@ -116,8 +147,9 @@ def _launches(by_arm: Mapping[str, Sequence[Run]], *, trains: bool) -> dict[tupl
             other = launches.setdefault((arm, launch), run)
             if other is not run:
                 raise PlanError(
-                    f"'{other.name}' and '{run.name}' trained {arm} with the same seed {run.plan.seed}; give each a seed of its "
-                    "own, the same ones in every arm, or leave one out"
+                    f"'{other.name}' and '{run.name}' trained {arm} with the same seed"
+                    f" {run.plan.seed}; give each a seed of its own, the same ones in every arm, or"
+                    " leave one out"
                 )
     return launches
 
@@ -136,17 +168,36 @@ def _at_sizes(
     batches = {size: by_size[size][0].plan.local_batch_size for size in sizes}
     wholes = {size: by_size[size][0].global_batch for size in sizes}
     scaling = "weak" if len(set(batches.values())) == 1 else "strong"
-    if scaling == "strong" and len(set(wholes.values())) > 1 and not is_allowed({"local_batch_size"}, allowed):
-        sizes_told = in_words("local_batch_size", {f"runs of {size} ranks": batches[size] for size in sizes})
-        refuse([f"{sizes_told} (neither the batch of each rank nor that of all together is the same)"])
+    if (
+        scaling == "strong"
+        and len(set(wholes.values())) > 1
+        and not is_allowed({"local_batch_size"}, allowed)
+    ):
+        sizes_told = in_words(
+            "local_batch_size", {f"runs of {size} ranks": batches[size] for size in sizes}
+        )
+        refuse(
+            [f"{sizes_told} (neither the batch of each rank nor that of all together is the same)"]
+        )
     points = {f"n{size}": Point(world_size=size) for size in sizes}
     comparisons = {}
     for size in sizes:
         present = dict.fromkeys(arms[run.kind] for run in by_size[size])
-        point_baseline = baseline if baseline in present or len(present) > 1 else next(iter(present))
-        comparisons[f"n{size}"] = compared(by_size[size], name=f"{name}.n{size}", baseline=point_baseline)
+        point_baseline = (
+            baseline if baseline in present or len(present) > 1 else next(iter(present))
+        )
+        comparisons[f"n{size}"] = compared(
+            by_size[size], name=f"{name}.n{size}", baseline=point_baseline
+        )
     first = by_size[sizes[0]][0].plan
     asked = {arms[run.kind]: _as_asked(run.record) for same in by_size.values() for run in same}
-    update = {"name": name, "baseline": baseline, "arms": asked, "points": points, "scaling": scaling, "world_size": sizes[0]}
+    update = {
+        "name": name,
+        "baseline": baseline,
+        "arms": asked,
+        "points": points,
+        "scaling": scaling,
+        "world_size": sizes[0],
+    }
     plan = first.model_copy(update=update)
     return compare_points(plan, comparisons, comparison_id=name)

@@ -1,4 +1,6 @@
-"""What a search for the fastest settings of an arm came to: the models of ``tuning.json``, and what the terminal shows."""
+"""What a search for the fastest settings of an arm came to: the models of ``tuning.json``, and what
+the terminal shows.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class Trial(Stored):
     options: Options
     status: Status
     log_ratio: float | None
-    """Natural logarithm of its throughput over that of the arm's defaults in the same launch; null where not timed."""
+    """Natural logarithm of its throughput over that of the arm's defaults in the same launch; null
+    where not timed."""
 
 
 class TriedSet(Stored):
@@ -64,7 +67,8 @@ class TriedSet(Stored):
     log_ratio: float
     """Mean over the trials that were timed."""
     expected: float
-    """That mean, shrunk towards none: the more, the fewer trials there are and the noisier they are."""
+    """That mean, shrunk towards none: the more, the fewer trials there are and the noisier they
+    are."""
 
 
 class Tuning(Stored):
@@ -101,18 +105,28 @@ def tried_sets(trials: list[Trial]) -> list[TriedSet]:
     by_set: dict[str, list[Trial]] = {}
     for trial in trials:
         by_set.setdefault(json.dumps(trial.options, sort_keys=True), []).append(trial)
-    logs = [[trial.log_ratio for trial in some if trial.log_ratio is not None] for some in by_set.values()]
+    logs = [
+        [trial.log_ratio for trial in some if trial.log_ratio is not None]
+        for some in by_set.values()
+    ]
     prior, sets = _prior_trials(logs), []
     for some, timed in zip(by_set.values(), logs, strict=True):
         counts = {"trials": len(some), "failed": len(some) - len(timed)}
-        mean, expected = (sum(timed) / weight if timed else 0.0 for weight in (len(timed), len(timed) + prior))
+        mean, expected = (
+            sum(timed) / weight if timed else 0.0 for weight in (len(timed), len(timed) + prior)
+        )
         sets.append(TriedSet(options=some[0].options, log_ratio=mean, expected=expected, **counts))
     return sorted(sets, key=lambda tried: (tried.failed > 0, -tried.expected))
 
 
 def _prior_trials(logs: list[list[float]]) -> float:
-    """How many trials without effect weigh against each set's own: by empirical Bayes, noise's variance over that of effects."""
-    squares, df = sum(len(some) * float(np.var(some)) for some in logs if some), sum(len(some) - 1 for some in logs if some)
+    """How many trials without effect weigh against each set's own: by empirical Bayes, noise's
+    variance over that of effects.
+    """
+    squares, df = (
+        sum(len(some) * float(np.var(some)) for some in logs if some),
+        sum(len(some) - 1 for some in logs if some),
+    )
     if not df:
         return 1.0
     noise, total = squares / df, float(np.mean(np.square(np.concatenate(logs))))
@@ -127,26 +141,55 @@ def headline(tuning: Tuning) -> str:
     """The answer as a sentence without its full stop."""
     name, gain = tuning.asked.arm, tuning.gain
     if gain is not None and tuning.is_confirmed:
-        return f"With {options_text(tuning.best)} {name} is {verdict_text(gain)} than with its defaults"
+        return (
+            f"With {options_text(tuning.best)} {name} is {verdict_text(gain)} than with its"
+            " defaults"
+        )
     if not tuning.best:
-        return f"No better settings found for {name}: nothing that was tried promised to be faster than its defaults"
-    outcome = f"in fresh launches it is {verdict_text(gain)}" if gain else "it could not be timed in fresh launches"
-    return f"No better settings found for {name}: the search took {options_text(tuning.best)}, and {outcome}"
+        return (
+            f"No better settings found for {name}: nothing that was tried promised to be faster"
+            " than its defaults"
+        )
+    outcome = (
+        f"in fresh launches it is {verdict_text(gain)}"
+        if gain
+        else "it could not be timed in fresh launches"
+    )
+    return (
+        f"No better settings found for {name}: the search took {options_text(tuning.best)}, and"
+        f" {outcome}"
+    )
 
 
 def notes(tuning: Tuning) -> list[str]:
     """Which settings mattered, their caveats, and how they were found; without full stops."""
     name, failed = tuning.asked.arm, sum(trial.log_ratio is None for trial in tuning.trials)
-    lossy = [setting.option for setting in tuning.settings if setting.is_lossy and setting.option in tuning.best]
-    lines = [f"without {option} it is {verdict_text(result)}" for option, result in tuning.without.items()]
+    lossy = [
+        setting.option
+        for setting in tuning.settings
+        if setting.is_lossy and setting.option in tuning.best
+    ]
+    lines = [
+        f"without {option} it is {verdict_text(result)}"
+        for option, result in tuning.without.items()
+    ]
     lines += [f"{', '.join(lossy)} loses bits: {name} may train otherwise"] if lossy else []
-    lines += [f"fixed by the plan, so not searched: {', '.join(tuning.fixed)}"] if tuning.fixed else []
-    lines += [f"dropped, since they failed or were wrong: {count(failed, 'trial')}"] if failed else []
+    lines += (
+        [f"fixed by the plan, so not searched: {', '.join(tuning.fixed)}"] if tuning.fixed else []
+    )
+    lines += (
+        [f"dropped, since they failed or were wrong: {count(failed, 'trial')}"] if failed else []
+    )
     return [
         *lines,
-        f"search: {tuning.search_minutes:.1f} minutes, {count(len(tuning.trials), 'trial')} by {tuning.sampler}; fresh launches: "
-        f"{tuning.fresh_minutes:.1f} minutes",
-        "the best of many trials looks better than it is, so only fresh launches say what is gained",
+        (
+            f"search: {tuning.search_minutes:.1f} minutes, {count(len(tuning.trials), 'trial')} by"
+            f" {tuning.sampler}; fresh launches: {tuning.fresh_minutes:.1f} minutes"
+        ),
+        (
+            "the best of many trials looks better than it is, so only fresh launches say what is"
+            " gained"
+        ),
     ]
 
 
@@ -157,9 +200,16 @@ def tried_table(tuning: Tuning) -> Table:
         number("trials", "trials"),
         number(
             "search: throughput / defaults",
-            lambda tried: None if tried.failed == tried.trials else ratio(math.exp(tried.log_ratio)),
+            lambda tried: (
+                None if tried.failed == tried.trials else ratio(math.exp(tried.log_ratio))
+            ),
         ),
-        Column("", lambda tried: "failed" if tried.failed else "taken" if tried.options == tuning.best else ""),
+        Column(
+            "",
+            lambda tried: (
+                "failed" if tried.failed else "taken" if tried.options == tuning.best else ""
+            ),
+        ),
     ]
     return table(columns, tried_sets(tuning.trials)[:MAX_SETS])
 
@@ -167,16 +217,24 @@ def tried_table(tuning: Tuning) -> Table:
 def next_step(tuning: Tuning, plan: str) -> str:
     """What to do with the plan that was written; ``plan``: its path, as a shell takes it."""
     what = f"with {tuning.asked.arm}'s new settings" if tuning.is_confirmed else "as it was"
-    return f"the plan {what}: ringside compare {plan}; for a verdict between tuned arms, tune the others of that plan first."
+    return (
+        f"the plan {what}: ringside compare {plan}; for a verdict between tuned arms, tune the"
+        " others of that plan first."
+    )
 
 
 def verdict_text(result: RatioSummary) -> str:
-    """A verdict with its ratio: ``5.2% faster (1.031 to 1.074)``, ``undecided (1.010, 0.980 to 1.041)``."""
+    """A verdict with its ratio: ``5.2% faster (1.031 to 1.074)``, ``undecided (1.010, 0.980 to
+    1.041)``.
+    """
     verdict = result.verdict
     if result.is_decided and result.throughput_ratio is not None:
         return f"{difference_text(result.throughput_ratio)} {verdict} ({interval(result)})"
     why = withheld_words(result)
-    return f"{verdict} ({ratio(result.throughput_ratio)}, {interval(result)}{f'; {why}' if why else ''})"
+    return (
+        f"{verdict} ({ratio(result.throughput_ratio)},"
+        f" {interval(result)}{f'; {why}' if why else ''})"
+    )
 
 
 def options_text(options: Options) -> str:
@@ -187,4 +245,10 @@ def options_text(options: Options) -> str:
 def _value_text(value: Any) -> str:
     if value is None:
         return "library's"
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    return (
+        str(value).lower()
+        if isinstance(value, bool)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )

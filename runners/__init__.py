@@ -1,4 +1,5 @@
-"""How a run happens: launchers, the worker on every rank, the driver that compares, the command line. Nothing imports it.
+"""How a run happens: launchers, the worker on every rank, the driver that compares, the command
+line. Nothing imports it.
 
 Importing it pins the names of our packages, as early as our code can run.
 """

@@ -26,11 +26,15 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and self.get_command(ctx, args[0]) is None:
-            raise PlanError(unknown_name("command", args[0], self.commands, remedy="see 'ringside --help'"))
+            raise PlanError(
+                unknown_name("command", args[0], self.commands, remedy="see 'ringside --help'")
+            )
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "compare": compare,
     "report": report,
@@ -42,7 +46,12 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "job": job,
     "project": project,
 }
-EXAMPLES = {"ab": ab_command.EXAMPLES, "run": run_script.EXAMPLES, "bisect": bisect_command.EXAMPLES, "gate": gate_command.EXAMPLES}
+EXAMPLES = {
+    "ab": ab_command.EXAMPLES,
+    "run": run_script.EXAMPLES,
+    "bisect": bisect_command.EXAMPLES,
+    "gate": gate_command.EXAMPLES,
+}
 for name, function in COMMANDS.items():
     app.command(name, epilog=EXAMPLES.get(name))(function)
 
@@ -59,15 +68,20 @@ def print_version(wanted: bool) -> None:
 @app.callback()
 def describe(
     show_version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=print_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Show the version.", callback=print_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Horovod or native torch.distributed: which is faster for your model on your machines, by how much, and why."""
+    """Horovod or native torch.distributed: which is faster for your model on your machines, by how
+    much, and why.
+    """
 
 
 @app.command()
 def init(
-    file: Annotated[Path, typer.Argument(help="The plan to write; a file that exists stays as it is.")] = Path("plan.yaml"),
+    file: Annotated[
+        Path, typer.Argument(help="The plan to write; a file that exists stays as it is.")
+    ] = Path("plan.yaml"),
 ) -> None:
     """Write a commented plan that runs as it is, to begin your own with."""
     from runners.planning.plan_reading import write_template
@@ -79,12 +93,23 @@ def init(
 
 @app.command()
 def check(
-    workload: Annotated[str, typer.Argument(help="A workload: a name, module:Class or path/to/file.py:Class; or a plan (YAML).")],
-    workload_option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of the workload.")] = None,
-    local_batch_size: Annotated[int, typer.Option(min=1, help="Samples per rank of the run; at most 4 are tried.")] = 32,
+    workload: Annotated[
+        str,
+        typer.Argument(
+            help="A workload: a name, module:Class or path/to/file.py:Class; or a plan (YAML)."
+        ),
+    ],
+    workload_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of the workload.")
+    ] = None,
+    local_batch_size: Annotated[
+        int, typer.Option(min=1, help="Samples per rank of the run; at most 4 are tried.")
+    ] = 32,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and batches.")] = 1,
 ) -> None:
-    """Try a workload, or every arm of a plan, on this machine without timing: what cannot work, with the line and the remedy."""
+    """Try a workload, or every arm of a plan, on this machine without timing: what cannot work,
+    with the line and the remedy.
+    """
     from measurement.plans.plan_file import check_plan
     from runners.driver.rehearsal import rehearse_here
     from runners.planning.plan_reading import is_plan, read_plan
@@ -98,8 +123,19 @@ def check(
             return
     else:
         options = settings(workload_option, "--workload-option")
-        workload_keys = {"workload": workload, "workload_options": options, "local_batch_size": local_batch_size, "seed": seed}
-        other_keys = {"name": "check", "world_size": 2, "device": "cpu", "baseline": "ddp", "arms": {"ddp": {"backend": "ddp"}}}
+        workload_keys = {
+            "workload": workload,
+            "workload_options": options,
+            "local_batch_size": local_batch_size,
+            "seed": seed,
+        }
+        other_keys = {
+            "name": "check",
+            "world_size": 2,
+            "device": "cpu",
+            "baseline": "ddp",
+            "arms": {"ddp": {"backend": "ddp"}},
+        }
         plan = check_plan({**workload_keys, **other_keys}, source="command line")
     lines, is_ok = rehearse_here(plan)
     print(plan.workload, *lines, sep="\n  ")
@@ -120,17 +156,30 @@ def doctor() -> None:
 def hosts(
     hostfile: Annotated[
         Path | None,
-        typer.Argument(help="Hostfile (see hostfiles/), or a batch job's node file. [those of the job]"),
+        typer.Argument(
+            help="Hostfile (see hostfiles/), or a batch job's node file. [those of the job]"
+        ),
     ] = None,
-    listed: Annotated[str | None, typer.Option("-H", "--hosts", help="Hosts, such as host1:4,host2:4, in place of a file.")] = None,
-    world_size: Annotated[int | None, typer.Option("-np", "--np", help="Ranks to place. [as many as slots]")] = None,
-    reach: Annotated[bool, typer.Option("--reach/--no-reach", help="Look at each host, over ssh.")] = True,
+    listed: Annotated[
+        str | None,
+        typer.Option("-H", "--hosts", help="Hosts, such as host1:4,host2:4, in place of a file."),
+    ] = None,
+    world_size: Annotated[
+        int | None, typer.Option("-np", "--np", help="Ranks to place. [as many as slots]")
+    ] = None,
+    reach: Annotated[
+        bool, typer.Option("--reach/--no-reach", help="Look at each host, over ssh.")
+    ] = True,
 ) -> None:
-    """Show what a hostfile says, whether ranks can be started on its hosts, and which rank goes where."""
+    """Show what a hostfile says, whether ranks can be started on its hosts, and which rank goes
+    where.
+    """
     from reports.formats.console import new_console
     from runners.hosts.hosts_command import named_hosts, show_hosts
 
-    if not show_hosts(named_hosts(hostfile, listed), world_size=world_size, reach=reach, console=new_console()):
+    if not show_hosts(
+        named_hosts(hostfile, listed), world_size=world_size, reach=reach, console=new_console()
+    ):
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -1,4 +1,6 @@
-"""``ringside compare``, and what all commands that measure share: progress, the first screen, how to resume after Ctrl-C."""
+"""``ringside compare``, and what all commands that measure share: progress, the first screen, how
+to resume after Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ import typer
 
 from measurement.errors import PlanError, RingsideError, printable
 from measurement.plans.plan import Measurement, Plan
-from runners.flags import MINUTES, Flag, FlagValues, SessionOptions, command, command_to_repeat, session_flags, values_of
+from runners.flags import (
+    MINUTES,
+    Flag,
+    FlagValues,
+    SessionOptions,
+    command,
+    command_to_repeat,
+    session_flags,
+    values_of,
+)
 from runners.processes.process_exit import interrupted_code
 
 if TYPE_CHECKING:
@@ -35,14 +46,19 @@ class CompareOptions(SessionOptions):
     available: bool = False
     """Leave out arms that this machine cannot run."""
     dry_run: bool = False
-    """Check arms and hosts, show the command that each arm stands for, and measure nothing. Each command runs by itself."""
+    """Check arms and hosts, show the command that each arm stands for, and measure nothing. Each
+    command runs by itself."""
     against: Path | None = None
     """Results of this plan at an earlier date: say what changed since."""
     allow_slower: str | None = None
-    """With --against: the share of its speed that a figure may lose. A regression beyond it ends with code 3. [5%]"""
+    """With --against: the share of its speed that a figure may lose. A regression beyond it ends
+    with code 3. [5%]"""
 
 
-_option, _measurement = partial(Flag, PLAN, CompareOptions), partial(Flag, MEASURING, Measurement, default=None)
+_option, _measurement = (
+    partial(Flag, PLAN, CompareOptions),
+    partial(Flag, MEASURING, Measurement, default=None),
+)
 FLAGS: Sequence[Flag] = (
     _option("plan", is_argument=True),
     *session_flags(CompareOptions, PLAN),
@@ -50,7 +66,13 @@ FLAGS: Sequence[Flag] = (
     _option("dry_run"),
     _measurement("minutes", help=MINUTES),
     _measurement("max_minutes"),
-    _measurement("rehearsal", help="Try every arm before the first launch: once, unless it passed before; always; or never."),
+    _measurement(
+        "rehearsal",
+        help=(
+            "Try every arm before the first launch: once, unless it passed before; always; or"
+            " never."
+        ),
+    ),
     Flag(MEASURING, Plan, "trace", help="Afterwards trace a few steps of every arm, for Perfetto."),
     Flag(EARLIER, CompareOptions, "against", metavar="OLD"),
     Flag(EARLIER, CompareOptions, "allow_slower", metavar="PERCENT"),
@@ -66,7 +88,10 @@ def run_compare(flags: FlagValues) -> None:
 
     options = CompareOptions(**values_of(flags, CompareOptions))
     reference = require_named(options.plan)
-    overrides = [*options.settings, *(f"measurement.{name}={value}" for name, value in values_of(flags, Measurement).items())]
+    overrides = [
+        *options.settings,
+        *(f"measurement.{name}={value}" for name, value in values_of(flags, Measurement).items()),
+    ]
     overrides += [f"{name}={value}" for name, value in values_of(flags, Plan).items()]
     plan = read_plan(reference, overrides=overrides)
     folder = ResultsFolder(options.output or default_folder(plan.name))
@@ -76,19 +101,31 @@ def run_compare(flags: FlagValues) -> None:
     has_next = find_plan(reference).resolve() == PLANS / f"{DEFAULT}.yaml"
     plan = arms_to_compare(plan, folder, only_available=options.available, has_next=has_next)
     if plan.left_out:
-        print(f"ringside: {left_out_line(plan.left_out)}; compared: {', '.join(plan.arms)}", file=sys.stderr)
+        print(
+            f"ringside: {left_out_line(plan.left_out)}; compared: {', '.join(plan.arms)}",
+            file=sys.stderr,
+        )
     if options.dry_run:
         print_commands(plan)
         return
     again = command_to_repeat("compare", flags, folder.root)
     if plan.points and earlier is not None:
         raise PlanError(
-            "--against follows the run of a plan that has points: run it without, then 'ringside report NEW --against OLD'"
+            "--against follows the run of a plan that has points: run it without, then 'ringside"
+            " report NEW --against OLD'"
         )
-    exit_by_result(measure(plan, folder, again=again, earlier=earlier, resume_elsewhere=options.resume_elsewhere))
+    exit_by_result(
+        measure(
+            plan, folder, again=again, earlier=earlier, resume_elsewhere=options.resume_elsewhere
+        )
+    )
 
 
-compare = command(run_compare, FLAGS, text="Run a plan: measure its arms interleaved, print the verdicts, write the reports.")
+compare = command(
+    run_compare,
+    FLAGS,
+    text="Run a plan: measure its arms interleaved, print the verdicts, write the reports.",
+)
 
 
 def print_commands(plan: Plan) -> None:
@@ -100,18 +137,29 @@ def print_commands(plan: Plan) -> None:
     say = partial(print, file=sys.stderr)
     for point, point_plan in point_plans(plan).items() if plan.points else [("", plan)]:
         compared = ComparedArms(point_plan, say=say)
-        for line in (*(f"note: {note}" for note in compared.check()), *(f"warning: {warning}" for warning in compared.warnings())):
+        for line in (
+            *(f"note: {note}" for note in compared.check()),
+            *(f"warning: {warning}" for warning in compared.warnings()),
+        ):
             say(printable(line))
         for name in point_plan.arms:
             setup = compared.arms[name]
             command = setup.command(compared.inspection.placement, setup.plan.seed)
             size = setup.plan.world_size
             batch = f", with {FOUND_LATER}" if setup.arm.fit else ""
-            ranks = "" if point_plan.are_scripts else f", {size} rank{'s' if size > 1 else ''}"  # scripts' are known once they run
-            print(f"{name}{f' at {point}' if point else ''}{ranks}{batch}:", *command.splitlines(), sep="\n  ")
+            ranks = (
+                "" if point_plan.are_scripts else f", {size} rank{'s' if size > 1 else ''}"
+            )  # scripts' are known once they run
+            print(
+                f"{name}{f' at {point}' if point else ''}{ranks}{batch}:",
+                *command.splitlines(),
+                sep="\n  ",
+            )
 
 
-def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> StoredComparison | None:
+def read_earlier(
+    folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()
+) -> StoredComparison | None:
     """Read the result that a new one is compared with; None without ``--against``."""
     from measurement.records.results import ResultsFolder
     from reports.against import StoredComparison
@@ -119,7 +167,10 @@ def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequ
 
     if folder is None:
         if allow_slower is not None:
-            raise PlanError("--allow-slower says what may be lost since an earlier result; name that with --against OLD")
+            raise PlanError(
+                "--allow-slower says what may be lost since an earlier result; name that with"
+                " --against OLD"
+            )
         return None
     share = percent_of(allow_slower or "5%", flag="--allow-slower") / 100
     return StoredComparison.read(ResultsFolder(folder), allow_slower=share, allowed=allowed)
@@ -143,7 +194,10 @@ def measure(
     is_shown: bool = True,
     tried: Sequence[LaunchRecord] = (),
 ) -> Comparison:
-    """Measure, show the result and send it to trackers; measure only if not ``is_shown``. On Ctrl-C, print how to resume."""
+    """Measure, show the result and send it to trackers; measure only if not ``is_shown``.
+
+    On Ctrl-C, print how to resume.
+    """
     from runners.driver.run_comparison import ComparisonRun
     from runners.driver.run_study import StudyRun
     from runners.progress import LaunchProgress
@@ -157,7 +211,12 @@ def measure(
         else:
             with LaunchProgress(seconds_per_launch=plan.measurement.expected_launch_s) as progress:
                 run = ComparisonRun(
-                    plan, folder, progress=progress, resume_elsewhere=resume_elsewhere, earlier=earlier, tried=tried
+                    plan,
+                    folder,
+                    progress=progress,
+                    resume_elsewhere=resume_elsewhere,
+                    earlier=earlier,
+                    tried=tried,
                 )
                 run.prepare()
                 comparison = run.run()
@@ -165,7 +224,10 @@ def measure(
         if run is not None and run.comparison is not None and is_shown:  # what was measured so far
             show(run.comparison, folder)
         if isinstance(error, KeyboardInterrupt):
-            print(f"ringside: interrupted; go on with: {printable(shlex.join(again))}", file=sys.stderr)
+            print(
+                f"ringside: interrupted; go on with: {printable(shlex.join(again))}",
+                file=sys.stderr,
+            )
             raise typer.Exit(interrupted_code()) from None
         raise
     if is_shown:
@@ -174,7 +236,9 @@ def measure(
 
 
 def run_trial(plan: Plan, folder: ResultsFolder) -> list[LaunchRecord]:
-    """Run the trial of each command of a plan alone, and show how they differ; returns its records, none if one failed."""
+    """Run the trial of each command of a plan alone, and show how they differ; returns its records,
+    none if one failed.
+    """
     from runners.driver.run_comparison import ComparisonRun
     from runners.progress import LaunchProgress
 
@@ -183,9 +247,12 @@ def run_trial(plan: Plan, folder: ResultsFolder) -> list[LaunchRecord]:
 
 
 def show(summary: Comparison, folder: ResultsFolder, *, notify_trackers: bool = False) -> bool:
-    """Print changes since an earlier result, the first screen, and where the reports are. Returns ``is_ok``.
+    """Print changes since an earlier result, the first screen, and where the reports are.
 
-    With ``notify_trackers``, send the result to the plan's trackers. A failure is a line on stderr; the exit code stays.
+    Returns ``is_ok``.
+
+    With ``notify_trackers``, send the result to the plan's trackers. A failure is a line on stderr;
+    the exit code stays.
     """
     from reports import send_reports
     from reports.formats.console import new_console
@@ -195,7 +262,9 @@ def show(summary: Comparison, folder: ResultsFolder, *, notify_trackers: bool = 
     if summary.against is not None:
         console.print(shown(summary.against.headline), against_group(summary), soft_wrap=True)
     console.print(comparison_lines(summary))
-    console.print(f"report: {folder.root / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"report: {folder.root / 'report.html'}", markup=False, highlight=False, soft_wrap=True
+    )
     sys.stdout.flush()
     for failure in send_reports(folder, summary) if notify_trackers else []:
         print(f"ringside: {printable(failure)}", file=sys.stderr)

@@ -1,4 +1,6 @@
-"""``python -m runners.ddp`` under torchrun or mpirun: measure a workload with native DistributedDataParallel."""
+"""``python -m runners.ddp`` under torchrun or mpirun: measure a workload with native
+DistributedDataParallel.
+"""
 
 from runners.standalone import serve
 

@@ -1,7 +1,7 @@
 """Finds what is installed, built and reachable on this machine, with the remedy for what is not.
 
-It needs neither torch nor Horovod: these and MPI are probed in separate processes, so that a broken installation is a finding
-and not a crash. Checks this host only; ``ringside hosts`` checks others.
+It needs neither torch nor Horovod: these and MPI are probed in separate processes, so that a broken
+installation is a finding and not a crash. Checks this host only; ``ringside hosts`` checks others.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ import json, warnings
 warnings.simplefilter("ignore")
 import horovod, horovod.torch as hvd
 print(json.dumps({
-    "version": horovod.__version__, "mpi": bool(hvd.mpi_built()), "gloo": bool(hvd.gloo_built()), "nccl": int(hvd.nccl_built()),
+    "version": horovod.__version__, "mpi": bool(hvd.mpi_built()),
+    "gloo": bool(hvd.gloo_built()), "nccl": int(hvd.nccl_built()),
 }))
 """
 
@@ -86,23 +87,43 @@ class Finding:
     """What to type or do; empty only if the status is "ok"."""
 
 
-def finding(topic: str, name: str, detail: str, remedy: str = "", *, status: Status = "warning") -> Finding:
+def finding(
+    topic: str, name: str, detail: str, remedy: str = "", *, status: Status = "warning"
+) -> Finding:
     """Return a finding: ok if there is no remedy, else with this status."""
-    return Finding(topic=topic, name=name, status=status if remedy else "ok", detail=detail, remedy=remedy)
+    return Finding(
+        topic=topic, name=name, status=status if remedy else "ok", detail=detail, remedy=remedy
+    )
 
 
-def version_finding(topic: str, name: str, detail: str, version: str, *, package: str = "") -> Finding:
+def version_finding(
+    topic: str, name: str, detail: str, version: str, *, package: str = ""
+) -> Finding:
     """An installed version, with its known faults."""
     known_faults = faults(package or name, version)
-    return finding(topic, name, "; ".join([detail, *known_faults]), "; ".join(filter(None, known_faults.values())))
+    return finding(
+        topic,
+        name,
+        "; ".join([detail, *known_faults]),
+        "; ".join(filter(None, known_faults.values())),
+    )
 
 
 def python_findings() -> list[Finding]:
     """The interpreter, and modules that would shadow ours."""
     python = finding("python", "python", f"{sys.version.split()[0]} ({sys.executable})")
     clash = next(iter({**clashes(Path.cwd()), **on_python_path(os.environ)}.values()), None)
-    where = f"'{clash}' has the name of a package of ringside's" if clash else "no module here has that of a package of ringside's"
-    return [python, finding("python", "names", where, "rename it, or start from another folder" if clash else "")]
+    where = (
+        f"'{clash}' has the name of a package of ringside's"
+        if clash
+        else "no module here has that of a package of ringside's"
+    )
+    return [
+        python,
+        finding(
+            "python", "names", where, "rename it, or start from another folder" if clash else ""
+        ),
+    ]
 
 
 def torch_findings() -> list[Finding]:
@@ -114,13 +135,31 @@ def torch_findings() -> list[Finding]:
     vision, absent = installed_version("torchvision"), "not in this build of torch"
     return [
         version_finding("torch", "torch", f"{answer['version']}, {cuda}", answer["version"]),
-        finding("torch", "torchvision", vision or "not installed", "" if vision else SETUP, status="missing"),
         finding(
-            "torch", "transport gloo", "CPU" if answer["gloo"] else absent, "" if answer["gloo"] else f"make clean, then {SETUP}"
+            "torch",
+            "torchvision",
+            vision or "not installed",
+            "" if vision else SETUP,
+            status="missing",
         ),
-        version_finding("torch", "transport nccl", f"NCCL {answer['nccl']}", answer["nccl"], package="nccl")
-        if answer["nccl"]
-        else finding("torch", "transport nccl", absent, "needed on GPUs only: install a CUDA build of torch"),
+        finding(
+            "torch",
+            "transport gloo",
+            "CPU" if answer["gloo"] else absent,
+            "" if answer["gloo"] else f"make clean, then {SETUP}",
+        ),
+        (
+            version_finding(
+                "torch", "transport nccl", f"NCCL {answer['nccl']}", answer["nccl"], package="nccl"
+            )
+            if answer["nccl"]
+            else finding(
+                "torch",
+                "transport nccl",
+                absent,
+                "needed on GPUs only: install a CUDA build of torch",
+            )
+        ),
     ]
 
 
@@ -129,11 +168,17 @@ def horovod_findings() -> list[Finding]:
     answer = probe(HOROVOD_PROBE)
     if isinstance(answer, str):
         return [missing_horovod(answer)]
-    controllers = [name for name, is_built in (("MPI", answer["mpi"]), ("Gloo", answer["gloo"])) if is_built]
+    controllers = [
+        name for name, is_built in (("MPI", answer["mpi"]), ("Gloo", answer["gloo"])) if is_built
+    ]
     rebuild = "" if len(controllers) == 2 else f"rebuild it: make clean, then {SETUP}"
     gpu = f"NCCL (built with {answer['nccl']})" if answer["nccl"] else "none: CPU build"
     wanting = toolchain.gpu_compute_capabilities() and not answer["nccl"]
-    remedy = "make clean setup HOROVOD_OPERATIONS=nccl, which fetches nvcc where it is missing" if wanting else ""
+    remedy = (
+        "make clean setup HOROVOD_OPERATIONS=nccl, which fetches nvcc where it is missing"
+        if wanting
+        else ""
+    )
     return [
         finding("horovod", "horovod", answer["version"]),
         finding("horovod", "controllers", ", ".join(controllers) or "none", rebuild),
@@ -148,7 +193,9 @@ def missing_horovod(error: str) -> Finding:
         return finding("horovod", "horovod", error, f"{BUILD} --rebuild", status="missing")
     log = f"; build log: {state.log}" if state.log else ""
     detail = f"not built: {state.reason.splitlines()[0]}{log}"
-    return finding("horovod", "horovod", detail, f"{toolchain.INSTALL_HINT}; then: {BUILD}", status="missing")
+    return finding(
+        "horovod", "horovod", detail, f"{toolchain.INSTALL_HINT}; then: {BUILD}", status="missing"
+    )
 
 
 def mpi_findings() -> list[Finding]:
@@ -156,21 +203,38 @@ def mpi_findings() -> list[Finding]:
     answer = probe(MPI_PROBE)
     if isinstance(answer, str):
         return [finding("mpi", "mpi4py", answer, SETUP, status="missing")]
-    return [finding("mpi", "mpi4py", answer["version"]), finding("mpi", "transport mpi", f"through mpi4py, {answer['library']}")]
+    return [
+        finding("mpi", "mpi4py", answer["version"]),
+        finding("mpi", "transport mpi", f"through mpi4py, {answer['library']}"),
+    ]
 
 
-def program_finding(topic: str, name: str, remedy: str, *, version: str = "", status: Status = "missing") -> Finding:
-    """Whether a program is installed, with its version if known; ``remedy`` and ``status`` apply if it is not."""
+def program_finding(
+    topic: str, name: str, remedy: str, *, version: str = "", status: Status = "missing"
+) -> Finding:
+    """Whether a program is installed, with its version if known; ``remedy`` and ``status`` apply if
+    it is not.
+    """
     path = find_program(name)
     detail = f"{version} ({path})".strip() if path and version else str(path or "not found")
     return finding(topic, name, detail, "" if path else remedy, status=status)
 
 
 def probe(script: str) -> dict[str, Any] | str:
-    """Run a script in a new Python. Returns the JSON object that it prints last, or one line that says what went wrong."""
+    """Run a script in a new Python.
+
+    Returns the JSON object that it prints last, or one line that says what went wrong.
+    """
     argv = [sys.executable, "-c", script]
     try:
-        done = subprocess.run(argv, capture_output=True, encoding="utf-8", errors="replace", timeout=PROBE_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return f"did not answer within {PROBE_TIMEOUT_S:.0f} s"
     if done.returncode != 0:
@@ -200,7 +264,8 @@ try:
 except Exception as exception:
     error = " ".join(str(exception).split())
 cards = (collect_env.get_gpu_info(collect_env.run) or "").split("\\n")
-print(json.dumps({"cards": cards, "driver": collect_env.get_nvidia_driver_version(collect_env.run), "error": error}))
+driver = collect_env.get_nvidia_driver_version(collect_env.run)
+print(json.dumps({"cards": cards, "driver": driver, "error": error}))
 """
 GPUS_BY_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_TRES_PER_TASK")
 """With these, Slurm shows a task only some of its node's GPUs."""
@@ -210,10 +275,19 @@ def launcher_findings() -> list[Finding]:
     """The programs that start ranks."""
     mpirun = find_program("mpirun")
     mpi = installed_mpi(mpirun) if mpirun else None
-    versions = {"torchrun": installed_version("torch"), "horovodrun": installed_version("horovod"), "mpirun": str(mpi or "")}
-    findings = [program_finding("launchers", name, SETUP, version=version or "") for name, version in versions.items()]
+    versions = {
+        "torchrun": installed_version("torch"),
+        "horovodrun": installed_version("horovod"),
+        "mpirun": str(mpi or ""),
+    }
+    findings = [
+        program_finding("launchers", name, SETUP, version=version or "")
+        for name, version in versions.items()
+    ]
     if mpi and mpi.name == OPEN_MPI:
-        findings[-1] = version_finding("launchers", "mpirun", findings[-1].detail, mpi.version, package="openmpi")
+        findings[-1] = version_finding(
+            "launchers", "mpirun", findings[-1].detail, mpi.version, package="openmpi"
+        )
     return findings
 
 
@@ -224,12 +298,28 @@ def gpu_findings() -> list[Finding]:
     answer = probe(GPU_PROBE)
     gpus = {"cards": [], "driver": None, "error": answer} if isinstance(answer, str) else answer
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
-    remedy = "install a driver and a torch that fit each other and these cards" if gpus["error"] else ""
-    stop_mps = "arms that wait would delay others in its context: unset it, and echo quit | nvidia-cuda-mps-control"
+    remedy = (
+        "install a driver and a torch that fit each other and these cards" if gpus["error"] else ""
+    )
+    stop_mps = (
+        "arms that wait would delay others in its context: unset it, and echo quit |"
+        " nvidia-cuda-mps-control"
+    )
     return [
         finding("gpu", "GPUs", "; ".join(map(str.strip, gpus["cards"])) or "shown by nvidia-smi"),
-        finding("gpu", "torch on them", f"driver {gpus['driver']}: {gpus['error'] or 'computes'}", remedy, status="missing"),
-        finding("gpu", "MPS", f"CUDA_MPS_PIPE_DIRECTORY={pipe}" if pipe else "off", stop_mps if pipe else ""),
+        finding(
+            "gpu",
+            "torch on them",
+            f"driver {gpus['driver']}: {gpus['error'] or 'computes'}",
+            remedy,
+            status="missing",
+        ),
+        finding(
+            "gpu",
+            "MPS",
+            f"CUDA_MPS_PIPE_DIRECTORY={pipe}" if pipe else "off",
+            stop_mps if pipe else "",
+        ),
     ]
 
 
@@ -239,13 +329,24 @@ def host_findings() -> list[Finding]:
     busy = busy_warning(usable_cores())
     shared = Path("/dev/shm")
     shared_bytes = shutil.disk_usage(shared).total if shared.is_dir() else 0
-    remedy = "" if shared_bytes >= MIN_SHM_BYTES else "give the container more: docker run --shm-size=8g, or --ipc=host"
+    remedy = (
+        ""
+        if shared_bytes >= MIN_SHM_BYTES
+        else "give the container more: docker run --shm-size=8g, or --ipc=host"
+    )
     return [
         user_finding(),
         finding("host", "cores", f"{usable} usable of {os.cpu_count() or 1}"),
-        finding("host", "load", busy or "others use little of the cores", BUSY_REMEDY if busy else ""),
+        finding(
+            "host", "load", busy or "others use little of the cores", BUSY_REMEDY if busy else ""
+        ),
         finding("host", "/dev/shm", f"{shared_bytes / 2**20:.0f} MiB", remedy),
-        program_finding("host", "ssh", "needed for several hosts: apt-get install openssh-client", status="warning"),
+        program_finding(
+            "host",
+            "ssh",
+            "needed for several hosts: apt-get install openssh-client",
+            status="warning",
+        ),
     ]
 
 
@@ -255,51 +356,94 @@ def user_finding() -> Finding:
     try:
         return finding("host", "user", pwd.getpwuid(number).pw_name)
     except KeyError:
-        remedy = f"Open MPI and torch.compile need to know; for commands of your own: export HOME=A_FOLDER_OF_YOURS USER={number}"
+        remedy = (
+            "Open MPI and torch.compile need to know; for commands of your own: export"
+            f" HOME=A_FOLDER_OF_YOURS USER={number}"
+        )
         return finding("host", "user", f"user id {number} has no name here", remedy)
 
 
 def slurm_findings(
-    environment: Mapping[str, str] = os.environ, ask: Callable[[list[str]], str | None] = toolchain.output_of
+    environment: Mapping[str, str] = os.environ,
+    ask: Callable[[list[str]], str | None] = toolchain.output_of,
 ) -> list[Finding]:
-    """What a Slurm job lacks; nothing outside of one. ``ask`` runs a program and returns its output, None if it fails."""
+    """What a Slurm job lacks; nothing outside of one.
+
+    ``ask`` runs a program and returns its output, None if it fails.
+    """
     try:
         job = slurm_job(environment)
     except LaunchError as error:
         return [finding("slurm", "job", str(error), "start a new job: salloc, sbatch")]
     if job is None:
         return []
-    shared = re.search(r"OverSubscribe=(\w+)", ask(["scontrol", "show", "job", "-o", job.job_id]) or "")
+    shared = re.search(
+        r"OverSubscribe=(\w+)", ask(["scontrol", "show", "job", "-o", job.job_id]) or ""
+    )
     is_own = shared is not None and shared[1] in ("NO", "EXCLUSIVE")
     cores, has_cores = environment.get("SLURM_CPUS_PER_TASK"), environment.get("SRUN_CPUS_PER_TASK")
     loses_cores = bool(cores and not has_cores)
-    per_task = next((f"{name}={environment[name]}" for name in GPUS_BY_TASK if environment.get(name)), None)
-    has_pmix = "pmix" in (ask(["sh", "-c", "srun --mpi=list 2>&1"]) or "")  # on either output, by version
+    per_task = next(
+        (f"{name}={environment[name]}" for name in GPUS_BY_TASK if environment.get(name)), None
+    )
+    has_pmix = "pmix" in (
+        ask(["sh", "-c", "srun --mpi=list 2>&1"]) or ""
+    )  # on either output, by version
     return [
         finding("slurm", "job", f"{job.job_id}: {job.host_list}"),
         finding(
             "slurm",
             "nodes",
             "its own" if is_own else "other jobs may run on them",
-            "" if is_own else "ask for whole nodes (--exclusive); what others take of the ranks' cores is measured and reported",
+            (
+                ""
+                if is_own
+                else (
+                    "ask for whole nodes (--exclusive); what others take of the ranks' cores is"
+                    " measured and reported"
+                )
+            ),
         ),
         finding(
             "slurm",
             "cores per task",
-            f"{cores} of the job, but srun alone gives its tasks one" if loses_cores else cores or "not asked for",
-            'before srun of your own: export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"' if loses_cores else "",
+            (
+                f"{cores} of the job, but srun alone gives its tasks one"
+                if loses_cores
+                else cores or "not asked for"
+            ),
+            (
+                'before srun of your own: export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"'
+                if loses_cores
+                else ""
+            ),
         ),
         finding(
             "slurm",
             "GPUs per task",
-            f"{per_task}: a task may see one GPU only, as device 0, and NCCL reach no other" if per_task else "all of its node",
-            "ask for GPUs by node (--gpus-per-node): ranks choose theirs by their local rank" if per_task else "",
+            (
+                f"{per_task}: a task may see one GPU only, as device 0, and NCCL reach no other"
+                if per_task
+                else "all of its node"
+            ),
+            (
+                "ask for GPUs by node (--gpus-per-node): ranks choose theirs by their local rank"
+                if per_task
+                else ""
+            ),
         ),
         finding(
             "slurm",
             "srun and MPI",
             "--mpi=pmix" if has_pmix else "no PMIx",
-            "" if has_pmix else "start MPI by mpirun inside the job, or have the site install Slurm's PMIx plug-in",
+            (
+                ""
+                if has_pmix
+                else (
+                    "start MPI by mpirun inside the job, or have the site install Slurm's PMIx"
+                    " plug-in"
+                )
+            ),
         ),
     ]
 
@@ -320,7 +464,11 @@ STYLES: Mapping[Status, str] = {"ok": "green", "warning": "yellow", "missing": "
 def diagnose() -> list[Finding]:
     """Check this machine. Returns the findings by topic, in reading order."""
     with ThreadPoolExecutor() as pool:  # most time is spent in processes that import torch
-        return [finding for findings in pool.map(lambda topic: list(topic()), TOPICS) for finding in findings]
+        return [
+            finding
+            for findings in pool.map(lambda topic: list(topic()), TOPICS)
+            for finding in findings
+        ]
 
 
 def print_findings(findings: Sequence[Finding], console: Console | None = None) -> None:
@@ -339,4 +487,6 @@ def print_findings(findings: Sequence[Finding], console: Console | None = None) 
     gaps = [finding for finding in findings if finding.status != "ok"]
     console.print("\n[bold]Remedies[/]" if gaps else "\nNothing is missing.")
     for number, gap in enumerate(gaps, start=1):
-        console.print(f"{number:2d}. {gap.topic} / {gap.name}: {escape(gap.remedy)}", soft_wrap=True)
+        console.print(
+            f"{number:2d}. {gap.topic} / {gap.name}: {escape(gap.remedy)}", soft_wrap=True
+        )

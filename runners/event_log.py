@@ -1,8 +1,9 @@
 """TensorBoard's event files, written during a run. One folder is one run.
 
-TensorBoard's step is an optimizer step for ``loss/step`` and ``learning_rate``, else the number of finished epochs (or, in plans
-without ``training``, rounds). Every call writes to the file at once, so a run can be watched, and a killed run leaves its figures.
-The figures are those of the reports, for one round or epoch.
+TensorBoard's step is an optimizer step for ``loss/step`` and ``learning_rate``, else the number of
+finished epochs (or, in plans without ``training``, rounds). Every call writes to the file at once,
+so a run can be watched, and a killed run leaves its figures. The figures are those of the reports,
+for one round or epoch.
 """
 
 from __future__ import annotations
@@ -47,13 +48,18 @@ class TensorboardLog:
         first = record.epoch * record.steps
         for step, loss in enumerate(record.step_losses, start=first):
             self._scalar("loss/step", loss, step)
-        for step, rate in zip((first, first + record.steps - 1), record.learning_rates, strict=True):
+        for step, rate in zip(
+            (first, first + record.steps - 1), record.learning_rates, strict=True
+        ):
             self._scalar("learning_rate", rate, step)
         figures = {TAGS[name]: value for name, value in record.figures().items() if name in TAGS}
         self._add(figures | self._timing(Steps.of(_steps([block]))), record.epoch + 1)
 
     def rounds(self, blocks: Sequence[BlockRecord]) -> None:
-        """Write every round of a finished launch without training. ``blocks``: all of one arm, at least one."""
+        """Write every round of a finished launch without training.
+
+        ``blocks``: all of one arm, at least one.
+        """
         steps = _steps(blocks)
         for number, raw in steps.groupby("round"):
             round_steps = Steps.of(raw)

@@ -1,4 +1,6 @@
-"""Command lines from fields of pydantic models: a flag takes type, default, bounds and help from its field."""
+"""Command lines from fields of pydantic models: a flag takes type, default, bounds and help from
+its field.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Flag:
         field = self.model.model_fields[self.field]
         kind = _type(field)
         default = field.get_default() if self.default is ... else self.default
-        text = self.help or " ".join((field.description or "").replace("``", "").replace("None:", "Default:").split())
+        text = self.help or " ".join(
+            (field.description or "").replace("``", "").replace("None:", "Default:").split()
+        )
         if kind is bool:
             default = False
         elif self.is_argument and field.is_required():
@@ -61,16 +65,28 @@ class Flag:
         elif kind == list[str] or default is None:
             kind, default = kind | None, None
         how: dict[str, Any] = {"help": text, "rich_help_panel": self.panel, **_bounds(field, kind)}
-        how["metavar"] = self.metavar or (f"{{{','.join(self._words())}}}" if self._words() else None)
+        how["metavar"] = self.metavar or (
+            f"{{{','.join(self._words())}}}" if self._words() else None
+        )
         names = self.names or (self.name,)
-        option = typer.Argument(default, **how) if self.is_argument else typer.Option(default, *names, **how)
-        return inspect.Parameter(_identifier(self.name), inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
+        option = (
+            typer.Argument(default, **how)
+            if self.is_argument
+            else typer.Option(default, *names, **how)
+        )
+        return inspect.Parameter(
+            _identifier(self.name), inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind
+        )
 
     def require_known(self, value: Any) -> None:
-        """Refuse a word that is not among the field's choices, if it has any, with a ``PlanError``."""
+        """Refuse a word that is not among the field's choices, if it has any, with a
+        ``PlanError``.
+        """
         words = self._words()
         if words and value not in words:
-            raise PlanError(f"{self.name} {value!r} is not known; use {', '.join(words[:-1])} or {words[-1]}")
+            raise PlanError(
+                f"{self.name} {value!r} is not known; use {', '.join(words[:-1])} or {words[-1]}"
+            )
 
     def _words(self) -> tuple[str, ...]:
         annotation = self.model.model_fields[self.field].annotation
@@ -83,7 +99,9 @@ def _identifier(name: str) -> str:
 
 
 def _type(field: FieldInfo) -> Any:
-    """The type for typer: a list of texts for a mapping, list or tuple; text for types that typer does not have."""
+    """The type for typer: a list of texts for a mapping, list or tuple; text for types that typer
+    does not have.
+    """
     if get_origin(field.annotation) in (dict, list, tuple):
         return list[str]
     arguments = [argument for argument in get_args(field.annotation) if argument is not type(None)]
@@ -92,21 +110,37 @@ def _type(field: FieldInfo) -> Any:
 
 
 def _bounds(field: FieldInfo, kind: Any) -> dict[str, Any]:
-    """The bounds for typer, which has no exclusive ones: for fractions the model itself refuses them."""
-    bounds = {name: getattr(bound, name) for bound in field.metadata for name in ("ge", "gt", "le", "lt") if hasattr(bound, name)}
+    """The bounds for typer, which has no exclusive ones: for fractions the model itself refuses
+    them.
+    """
+    bounds = {
+        name: getattr(bound, name)
+        for bound in field.metadata
+        for name in ("ge", "gt", "le", "lt")
+        if hasattr(bound, name)
+    }
     if kind in (int, int | None):
         bounds = {"ge": bounds["gt"] + 1} if "gt" in bounds else bounds
         bounds |= {"le": bounds["lt"] - 1} if "lt" in bounds else {}
     return {"min": bounds.get("ge"), "max": bounds.get("le")}
 
 
-def command(run: Callable[[FlagValues], None], flags: Sequence[Flag], *, text: str) -> Callable[..., None]:
-    """Return a function for typer that calls ``run`` with the flags given. ``text``: the help above the flags."""
+def command(
+    run: Callable[[FlagValues], None], flags: Sequence[Flag], *, text: str
+) -> Callable[..., None]:
+    """Return a function for typer that calls ``run`` with the flags given.
+
+    ``text``: the help above the flags.
+    """
     by_name = {_identifier(flag.name): flag for flag in flags}
 
     def called(**values: Any) -> None:
         all_values = {flag: values[name] for name, flag in by_name.items()}
-        given_flags = {flag: value for flag, value in all_values.items() if value is not None and value is not False}
+        given_flags = {
+            flag: value
+            for flag, value in all_values.items()
+            if value is not None and value is not False
+        }
         for flag, value in given_flags.items():
             flag.require_known(value)
         run(given_flags)
@@ -135,28 +169,49 @@ class SessionOptions(Section):
 def session_flags(model: type[SessionOptions], panel: str) -> tuple[Flag, ...]:
     """Return the flags of ``SessionOptions``, for a command whose options derive from it."""
     option = partial(Flag, panel, model)
-    return option("output", ("-o", "--output")), option("settings", ("--set",), metavar="KEY=VALUE"), option("resume_elsewhere")
+    return (
+        option("output", ("-o", "--output")),
+        option("settings", ("--set",), metavar="KEY=VALUE"),
+        option("resume_elsewhere"),
+    )
 
 
 def command_to_repeat(name: str, flags: FlagValues, folder: Path) -> list[str]:
-    """Return the command line that repeats ``ringside NAME`` into this results folder, without defaults."""
+    """Return the command line that repeats ``ringside NAME`` into this results folder, without
+    defaults.
+    """
     arguments = [str(value) for flag, value in flags.items() if flag.is_argument]
     words = ["ringside", name, *arguments, "-o", str(folder)]
     for flag, value in flags.items():
         if value is True:
             words.append(flag.name)
-        elif not flag.is_argument and flag.field != "output" and value != flag.parameter().default.default:
-            words += [word for item in (value if isinstance(value, list) else [value]) for word in (flag.name, str(item))]
+        elif (
+            not flag.is_argument
+            and flag.field != "output"
+            and value != flag.parameter().default.default
+        ):
+            words += [
+                word
+                for item in (value if isinstance(value, list) else [value])
+                for word in (flag.name, str(item))
+            ]
     return words
 
 
 class GroupedCommand(TyperCommand):
-    """Its ``--help`` has a heading for each group of flags, and shows each flag in full in a narrow terminal, too."""
+    """Its ``--help`` has a heading for each group of flags, and shows each flag in full in a narrow
+    terminal, too.
+    """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the groups in the order of the flags."""
-        records = [(getattr(flag, "rich_help_panel", None) or "Other", flag.get_help_record(ctx)) for flag in self.get_params(ctx)]
-        for panel, group in groupby((pair for pair in records if pair[1]), key=lambda pair: pair[0]):
+        records = [
+            (getattr(flag, "rich_help_panel", None) or "Other", flag.get_help_record(ctx))
+            for flag in self.get_params(ctx)
+        ]
+        for panel, group in groupby(
+            (pair for pair in records if pair[1]), key=lambda pair: pair[0]
+        ):
             with formatter.section(panel):
                 formatter.write_dl([record for _, record in group])
 

@@ -1,4 +1,6 @@
-"""``ringside job``: prints a plan's job for a batch system or an orchestrator, from one template each. Nothing is called."""
+"""``ringside job``: prints a plan's job for a batch system or an orchestrator, from one template
+each. Nothing is called.
+"""
 
 from __future__ import annotations
 
@@ -33,27 +35,50 @@ MAX_NAME = 40
 
 
 def job(
-    plan: Annotated[Path, typer.Argument(help="A comparison plan (YAML). Its hosts are the nodes of the job.")],
+    plan: Annotated[
+        Path, typer.Argument(help="A comparison plan (YAML). Its hosts are the nodes of the job.")
+    ],
     *,
     engine: Annotated[Engine, typer.Option("--for", help="What the job is for.")],
-    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the job. [as many as the plan has hosts, or 1]")] = None,
-    time: Annotated[str | None, typer.Option(metavar="H:MM:SS", help="Time limit. [what the plan may need]")] = None,
-    image: Annotated[str | None, typer.Option(help="Image with Ringside on PATH, for pods, dstack and SkyPilot.")] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Nodes of the job. [as many as the plan has hosts, or 1]"),
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="H:MM:SS", help="Time limit. [what the plan may need]")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(help="Image with Ringside on PATH, for pods, dstack and SkyPilot.")
+    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Results folder, which outlives the job. [results/NAME-TIME or /results/NAME]"),
+        typer.Option(
+            "-o",
+            "--output",
+            help="Results folder, which outlives the job. [results/NAME-TIME or /results/NAME]",
+        ),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the plan; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Replace a value of the plan; may be repeated."
+        ),
     ] = None,
 ) -> None:
-    """Print a job that runs a comparison. Edit what else your site needs. Submitted again, the comparison resumes."""
+    """Print a job that runs a comparison.
+
+    Edit what else your site needs. Submitted again, the comparison resumes.
+    """
     from measurement.files import read_text
     from measurement.records.results import default_folder
     from runners.planning.plan_reading import find_plan
 
     if (image is None) == (engine in IN_IMAGES):
-        rule = "needs an --image with Ringside on PATH" if image is None else "takes no --image; a plan names one by 'container'"
+        rule = (
+            "needs an --image with Ringside on PATH"
+            if image is None
+            else "takes no --image; a plan names one by 'container'"
+        )
         raise PlanError(f"--for {engine} {rule}")
     plan_path = find_plan(plan)
     path = plan_path.absolute()
@@ -61,7 +86,14 @@ def job(
     name = re.sub("[^a-z0-9]+", "-", f"ringside-{placed.plan.name.lower()}")[:MAX_NAME].rstrip("-")
     if engine in SHARED_FILES:
         folder = (output or default_folder(placed.plan.name)).absolute()
-        compare = [sys.executable, "-P", "-m", "runners.cli", "compare", str(path if plan_path is plan else plan)]
+        compare = [
+            sys.executable,
+            "-P",
+            "-m",
+            "runners.cli",
+            "compare",
+            str(path if plan_path is plan else plan),
+        ]
     else:
         folder = output or Path("/results", name)
         compare = ["ringside", "compare", path.name if engine == "ray" else PLAN_IN_IMAGE]
@@ -69,7 +101,12 @@ def job(
         "name": name,
         "plan": str(path),
         "plan_text": read_text(path).rstrip("\n"),
-        "compare": [*compare, "-o", str(folder), *(word for setting in placed.settings for word in ("--set", setting))],
+        "compare": [
+            *compare,
+            "-o",
+            str(folder),
+            *(word for setting in placed.settings for word in ("--set", setting)),
+        ],
         "image": image or "",
         "working_folder": str(Path.cwd()),
         "nodes": placed.nodes,
@@ -92,29 +129,51 @@ class _Placed:
     settings: Sequence[str]
     """The settings given, and those that the job adds."""
     takes_hosts: bool
-    """Whether the plan's hosts are the job's nodes; else all ranks are on one, or scripts' commands list hosts."""
+    """Whether the plan's hosts are the job's nodes; else all ranks are on one, or scripts' commands
+    list hosts."""
 
     @property
     def wants_gpus(self) -> bool:
         """One for each rank."""
-        return self.plan.device == "cuda" or any(arm.transport == "nccl" for arm in self.plan.arms.values())
+        return self.plan.device == "cuda" or any(
+            arm.transport == "nccl" for arm in self.plan.arms.values()
+        )
 
 
-def _place(plan_path: Path, engine: Engine, *, nodes: int | None, settings: Sequence[str]) -> _Placed:
+def _place(
+    plan_path: Path, engine: Engine, *, nodes: int | None, settings: Sequence[str]
+) -> _Placed:
     from measurement.plans.plan_file import read_content, world_size_at
     from runners.hosts.batch_jobs import JOB_IDS, KUBERNETES
-    from runners.hosts.placement import has_commands, hosts_of_commands, planned_hosts, ranks_by_flags
+    from runners.hosts.placement import (
+        has_commands,
+        hosts_of_commands,
+        planned_hosts,
+        ranks_by_flags,
+    )
     from runners.planning.plan_reading import find_plan, read_plan
 
     content = read_content(find_plan(plan_path), overrides=settings)
     are_scripts = has_commands(content)
-    is_sized = "world_size" in content or bool(content.get("points")) or ranks_by_flags(content) is not None
+    is_sized = (
+        "world_size" in content
+        or bool(content.get("points"))
+        or ranks_by_flags(content) is not None
+    )
     if are_scripts and not is_sized:
-        raise PlanError("no command says by its flags how many ranks it starts, and a job must; give --set world_size=8, or such")
+        raise PlanError(
+            "no command says by its flags how many ranks it starts, and a job must; give --set"
+            " world_size=8, or such"
+        )
     if nodes is None and content.get("hosts") in [*JOB_IDS]:
-        raise PlanError(f"hosts: {content['hosts']} does not say how many nodes; give --nodes 2, or such")
+        raise PlanError(
+            f"hosts: {content['hosts']} does not say how many nodes; give --nodes 2, or such"
+        )
     if nodes and not is_sized:
-        raise PlanError("the plan has no world_size, and --nodes does not say how many ranks; give --set world_size=8, or such")
+        raise PlanError(
+            "the plan has no world_size, and --nodes does not say how many ranks; give --set"
+            " world_size=8, or such"
+        )
     hosts = ",".join(f"node{number}" for number in range(1, (nodes or 0) + 1))
     lists_hosts = are_scripts and bool(hosts_of_commands(content))
     placeholders = [f"hosts={hosts}"] if nodes and not lists_hosts else []
@@ -128,36 +187,58 @@ def _place(plan_path: Path, engine: Engine, *, nodes: int | None, settings: Sequ
     changes = [f"hosts={word}"] if takes_hosts and engine in (*SHARED_FILES, *PODS) else []
     changes += ["hosts=null"] if nodes == 1 and content.get("hosts") and not lists_hosts else []
     changes += [] if is_sized else [f"world_size={plan.world_size}"]
-    return _Placed(plan=plan, nodes=nodes, ranks=ranks, settings=[*settings, *changes], takes_hosts=takes_hosts)
+    return _Placed(
+        plan=plan, nodes=nodes, ranks=ranks, settings=[*settings, *changes], takes_hosts=takes_hosts
+    )
 
 
-def _require_fit(plan: Plan, engine: Engine, *, nodes: int, ranks: int, max_world_size: int) -> None:
+def _require_fit(
+    plan: Plan, engine: Engine, *, nodes: int, ranks: int, max_world_size: int
+) -> None:
     used_nodes = -(-max_world_size // ranks)
     if used_nodes < nodes:
         raise PlanError(
-            f"world_size {max_world_size} leaves some of {nodes} nodes idle; give --nodes {used_nodes}, or another world_size"
+            f"world_size {max_world_size} leaves some of {nodes} nodes idle; give --nodes"
+            f" {used_nodes}, or another world_size"
         )
     if engine in PODS and nodes == 1:
-        raise PlanError(f"--for {engine} has 2 nodes or more; give --nodes 2, or run 'ringside compare' in a plain Job")
+        raise PlanError(
+            f"--for {engine} has 2 nodes or more; give --nodes 2, or run 'ringside compare' in a"
+            " plain Job"
+        )
     point_name = next((name for name, point in plan.points.items() if point.hosts), None)
     if point_name is not None:
         raise PlanError(
-            f"point '{point_name}' names hosts, and those of a job are its nodes; leave them out, and give its world_size"
+            f"point '{point_name}' names hosts, and those of a job are its nodes; leave them out,"
+            " and give its world_size"
         )
 
 
 def _seconds(time: str) -> int:
     match = TIME.fullmatch(time)
-    seconds = sum(int(part) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True)) if match else 0
+    seconds = (
+        sum(int(part) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True))
+        if match
+        else 0
+    )
     if seconds <= STOPS_BEFORE_S:
-        raise PlanError(f"--time {quoted(time)}: give hours, minutes and seconds, more than a minute, such as 2:00:00")
+        raise PlanError(
+            f"--time {quoted(time)}: give hours, minutes and seconds, more than a minute, such as"
+            " 2:00:00"
+        )
     return seconds
 
 
 def _planned_seconds(plan: Plan) -> int:
-    """Twice the plan's measuring time, and ten minutes; an hour if its length is not given by time."""
+    """Twice the plan's measuring time, and ten minutes; an hour if its length is not given by
+    time.
+    """
     measurement = plan.measurement
-    if measurement.rounds is not None or measurement.steps_per_launch is not None or plan.training is not None:
+    if (
+        measurement.rounds is not None
+        or measurement.steps_per_launch is not None
+        or plan.training is not None
+    ):
         return 3600
     launches_s = measurement.expected_launches * measurement.expected_launch_s
     planned_s = launches_s if measurement.minutes is None else 60 * measurement.minutes
@@ -173,10 +254,18 @@ def _filled(engine: Engine, values: Mapping[str, Any]) -> str:
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    texts = [values["plan"], values["working_folder"], values["image"], *values["compare"], *values["plan_text"].split("\n")]
+    texts = [
+        values["plan"],
+        values["working_folder"],
+        values["image"],
+        *values["compare"],
+        *values["plan_text"].split("\n"),
+    ]
     unprintable = next((text for text in texts if not text.replace("\t", " ").isprintable()), None)
     if unprintable is not None:
-        raise PlanError(f"{quoted(unprintable)} cannot be part of a job; leave out characters that do not print")
+        raise PlanError(
+            f"{quoted(unprintable)} cannot be part of a job; leave out characters that do not print"
+        )
     environment = Environment(
         loader=PackageLoader("runners", "job_templates"),
         undefined=StrictUndefined,
@@ -184,7 +273,9 @@ def _filled(engine: Engine, values: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["sh"] = lambda value: shlex.join([value] if isinstance(value, str) else value)
+    environment.filters["sh"] = lambda value: shlex.join(
+        [value] if isinstance(value, str) else value
+    )
     environment.filters["yaml"] = lambda value: json.dumps(value, ensure_ascii=False)
     environment.globals["stops_before_s"] = STOPS_BEFORE_S
     (file,) = environment.list_templates(filter_func=lambda name: name.startswith(f"{engine}."))

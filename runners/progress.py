@@ -1,4 +1,6 @@
-"""Shows progress on stderr: on a terminal a bar with the time left, elsewhere a plain line now and then. Results go to stdout."""
+"""Shows progress on stderr: on a terminal a bar with the time left, elsewhere a plain line now and
+then. Results go to stdout.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,20 @@ LINE_EVERY_S = 15.0
 
 
 class LaunchProgress:
-    """Counts launches and shows the time left: that of the budget, or an estimate by the length of earlier launches.
+    """Counts launches and shows the time left: that of the budget, or an estimate by the length of
+    earlier launches.
 
-    Within a launch the time left only falls. A study has one for each point; the time left includes the ``later_launches`` of
-    later points, but no later budget.
+    Within a launch the time left only falls. A study has one for each point; the time left includes
+    the ``later_launches`` of later points, but no later budget.
     """
 
     def __init__(
-        self, *, seconds_per_launch: float, point: str = "", later_launches: int = 0, console: Console | None = None
+        self,
+        *,
+        seconds_per_launch: float,
+        point: str = "",
+        later_launches: int = 0,
+        console: Console | None = None,
     ) -> None:
         self._point = f"{point}, " if point else ""
         self._later = later_launches
@@ -35,8 +43,15 @@ class LaunchProgress:
         self._budget_s: float | None = None
         """Seconds from when the budget was known to its end; None: launches are counted."""
         self._training_at: float | None = None
-        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}"))
-        self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
+        self._bar = Progress(
+            *columns, console=self._console, transient=True, disable=not self._console.is_terminal
+        )
         self._task = self._bar.add_task("", total=1.0, left="")
         self._title = ""
 
@@ -44,7 +59,12 @@ class LaunchProgress:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._bar.stop()
 
     def expect(self, launches: int, *, before: int = 0) -> None:
@@ -66,7 +86,9 @@ class LaunchProgress:
         self._launch_s = self._launch_s or seconds + self._seconds
 
     def start(self, *, uncounted: str | None = None) -> None:
-        """Begin a launch; ``uncounted``: the name of one that does not count, such as the rehearsal."""
+        """Begin a launch; ``uncounted``: the name of one that does not count, such as the
+        rehearsal.
+        """
         self._started_at, self._training_at = time.monotonic(), None
         counted = f"launch {self._before + self._done + 1} of {self._before + self._launches}"
         self._title = f"{self._point}{uncounted or counted}"
@@ -94,13 +116,17 @@ class LaunchProgress:
         self._console.print(what)
 
     def tick(self, measured_s: float, *, share: float | None = None) -> None:
-        """Set how many seconds of blocks this launch has measured; ``share``: the share of its rounds, if these are counted."""
+        """Set how many seconds of blocks this launch has measured; ``share``: the share of its
+        rounds, if these are counted.
+        """
         part = min(1.0, measured_s / self._seconds if share is None else share)
         whole_s = self._seconds if share is None else measured_s / part
         self._show(part, f"{part:.0%} measured", launch_s=self._spent_s() - measured_s + whole_s)
 
     def epochs(self, done: int, of: int) -> None:
-        """Set how many epochs all arms of this launch have trained; later ones are expected to take as long."""
+        """Set how many epochs all arms of this launch have trained; later ones are expected to take
+        as long.
+        """
         spent_s = self._spent_s()
         if self._training_at is None or not done:
             self._training_at = spent_s
@@ -109,7 +135,9 @@ class LaunchProgress:
         self._show(done / of, f"{done} of {of} epochs", launch_s=spent_s + to_come_s)
 
     def _expect(self, launch_s: float) -> None:
-        """Estimate the end, if this launch takes ``launch_s`` in all; never later than estimated before."""
+        """Estimate the end, if this launch takes ``launch_s`` in all; never later than estimated
+        before.
+        """
         to_come = self._launches + self._later - self._done - 1
         ends_at = self._started_at + launch_s + to_come * (self._launch_s or launch_s)
         self._ends_at = ends_at if self._ends_at is None else min(ends_at, self._ends_at)
@@ -122,7 +150,9 @@ class LaunchProgress:
         else:
             completed = 1 - self._left_s / self._budget_s
             what = f"{completed:.0%} of the time spent"
-        self._bar.update(self._task, completed=completed, description=f"{self._title}: {what}", left=self._left())
+        self._bar.update(
+            self._task, completed=completed, description=f"{self._title}: {what}", left=self._left()
+        )
         if not self._console.is_terminal and time.monotonic() - self._last_line > LINE_EVERY_S:
             self._line(f"{self._title}: {what}, {self._left()}")
 
@@ -133,7 +163,13 @@ class LaunchProgress:
     def _left(self) -> str:
         """How much time is left, in words."""
         minutes, seconds = divmod(round(self._left_s), 60)
-        return f"about {minutes} min {seconds:02d} s left" if minutes else f"about {seconds} s left" if seconds else "nearly done"
+        return (
+            f"about {minutes} min {seconds:02d} s left"
+            if minutes
+            else f"about {seconds} s left"
+            if seconds
+            else "nearly done"
+        )
 
     def _spent_s(self) -> float:
         return time.monotonic() - self._started_at

@@ -26,44 +26,78 @@ _RATE = re.compile(rf"(?P<number>[0-9]{{1,9}}(\.[0-9]{{1,9}})?)(?P<unit>{'|'.joi
 def project(
     source: Annotated[
         Path,
-        typer.Argument(help="Results folder of a study with several sizes, or with --what-if of a comparison."),
+        typer.Argument(
+            help="Results folder of a study with several sizes, or with --what-if of a comparison."
+        ),
     ],
-    to: Annotated[str | None, typer.Option("--to", metavar="N,N", help="Numbers of ranks to project to, such as 32,64.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="N,N", help="Numbers of ranks to project to, such as 32,64."),
+    ] = None,
     fit_up_to: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Leave larger sizes out, to see how well they are met.")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Leave larger sizes out, to see how well they are met."
+        ),
     ] = None,
     is_what_if: Annotated[
-        bool, typer.Option("--what-if", help="Each arm at the size measured, without one cause of lost time.")
+        bool,
+        typer.Option(
+            "--what-if", help="Each arm at the size measured, without one cause of lost time."
+        ),
     ] = False,
     links: Annotated[
-        str | None, typer.Option("--link", metavar="RATE,RATE", help="As --what-if, also with links of these rates, such as 1gbit.")
+        str | None,
+        typer.Option(
+            "--link",
+            metavar="RATE,RATE",
+            help="As --what-if, also with links of these rates, such as 1gbit.",
+        ),
     ] = None,
     measured_link: Annotated[
         str | None,
-        typer.Option(metavar="RATE", help="With --link: rate of the links it was measured over, which narrows the answer."),
+        typer.Option(
+            metavar="RATE",
+            help="With --link: rate of the links it was measured over, which narrows the answer.",
+        ),
     ] = None,
-    form: Annotated[Literal["table", "json"], typer.Option("--format", help="How the predictions are printed.")] = "table",
+    form: Annotated[
+        Literal["table", "json"], typer.Option("--format", help="How the predictions are printed.")
+    ] = "table",
 ) -> None:
-    """Project throughput, efficiency and ratios of arms to sizes that were not measured, with 90% prediction intervals.
+    """Project throughput, efficiency and ratios of arms to sizes that were not measured, with 90%
+    prediction intervals.
 
-    With --what-if, say how fast the arms of a comparison would be without one cause of lost time, and which would be fastest.
+    With --what-if, say how fast the arms of a comparison would be without one cause of lost time,
+    and which would be fastest.
     """
     if measured_link is not None and links is None:
-        raise PlanError("--measured-link goes with --link; give the rates to answer for, such as --link 10gbit")
+        raise PlanError(
+            "--measured-link goes with --link; give the rates to answer for, such as --link 10gbit"
+        )
     if is_what_if or links is not None:
         if to or fit_up_to:
             raise PlanError(
-                "--to and --fit-up-to are for other sizes, --what-if and --link for the size measured; give one of both"
+                "--to and --fit-up-to are for other sizes, --what-if and --link for the size"
+                " measured; give one of both"
             )
         from reports.projection.what_if import Links
 
         measured = _rates("--measured-link", measured_link)
         if len(measured) > 1:
-            raise PlanError(f"--measured-link is {quoted(measured_link)}; give one rate, such as 1gbit")
-        _answer_what_if(source, Links(rates=_rates("--link", links), measured=next(iter(measured), None)), form=form)
+            raise PlanError(
+                f"--measured-link is {quoted(measured_link)}; give one rate, such as 1gbit"
+            )
+        _answer_what_if(
+            source,
+            Links(rates=_rates("--link", links), measured=next(iter(measured), None)),
+            form=form,
+        )
         return
     if to is None:
-        raise PlanError("nothing says what to project to; give sizes, such as --to 32,64, or --what-if")
+        raise PlanError(
+            "nothing says what to project to; give sizes, such as --to 32,64, or --what-if"
+        )
     from measurement.records.results import write_result
     from reports.projection.project import project as project_series
     from reports.projection.project import refusals
@@ -88,12 +122,17 @@ def project(
 def _sizes(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")]
     if not all(re.fullmatch("[1-9][0-9]{0,6}", word) for word in words):
-        raise PlanError(f"--to is {quoted(text)}; give numbers of ranks divided by commas, such as 32,64, of at most 7 digits")
+        raise PlanError(
+            f"--to is {quoted(text)}; give numbers of ranks divided by commas, such as 32,64, of at"
+            " most 7 digits"
+        )
     return sorted({int(word) for word in words})
 
 
 def _concluded(folder: Path) -> Comparison:
-    """Conclude from records, or read the report of runs of several sizes that people started themselves."""
+    """Conclude from records, or read the report of runs of several sizes that people started
+    themselves.
+    """
     from measurement.files import read_text
     from measurement.records.results import ResultsFolder
     from reports import conclude
@@ -106,7 +145,8 @@ def _concluded(folder: Path) -> Comparison:
         return Comparison.model_validate_json(read_text(report), extra="ignore")
     except (OSError, ValueError) as error:
         raise RecordError(
-            f"'{report}' is not a report of runs of several sizes; make one with 'ringside report RUN RUN ...'"
+            f"'{report}' is not a report of runs of several sizes; make one with 'ringside report"
+            " RUN RUN ...'"
         ) from error
 
 
@@ -125,13 +165,22 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
     by_place = {place: point.what_if for place, point in comparison.places.items()}
     answers = [answer for of_place in by_place.values() for answer in of_place]
     unknown = [answer for answer in answers if answer.is_unknown]
-    for line in dict.fromkeys(f"{answer.scenario}: not known: {answer.arms[0].unknown}" for answer in unknown):
+    for line in dict.fromkeys(
+        f"{answer.scenario}: not known: {answer.arms[0].unknown}" for answer in unknown
+    ):
         print(f"ringside: {line}", file=sys.stderr)
     if len(unknown) == len(answers):
-        raise PlanError(f"'{source}' has no terms to answer from; they need steps without exchange (measurement: local_every)")
+        raise PlanError(
+            f"'{source}' has no terms to answer from; they need steps without exchange"
+            " (measurement: local_every)"
+        )
     if form == "json":
         shape = dict[str, list[WhatIf]] if comparison.points else list[WhatIf]
-        print(TypeAdapter(shape).dump_json(by_place if comparison.points else answers, indent=1).decode())
+        print(
+            TypeAdapter(shape)
+            .dump_json(by_place if comparison.points else answers, indent=1)
+            .decode()
+        )
         return
     console = new_console()
     console.print(rich_table(what_if_table(comparison)))

@@ -11,7 +11,14 @@ import typer
 
 from measurement.errors import PlanError
 from measurement.plans.settings import Section
-from runners.compare_command import EARLIER, EXIT_FAILED, CompareOptions, exit_by_result, read_earlier, show
+from runners.compare_command import (
+    EARLIER,
+    EXIT_FAILED,
+    CompareOptions,
+    exit_by_result,
+    read_earlier,
+    show,
+)
 from runners.flags import Flag, FlagValues, command, values_of
 
 if TYPE_CHECKING:
@@ -23,8 +30,8 @@ class ReportOptions(Section):
     """Options of ``ringside report``."""
 
     folders: tuple[str, ...]
-    """A folder of 'ringside compare'; or those of runs that you started, or one above them, with names of your choice as in old=RUN
-    new=RUN."""
+    """A folder of 'ringside compare'; or those of runs that you started, or one above them, with
+    names of your choice as in old=RUN new=RUN."""
     baseline: str | None = None
     """For your runs: the reference arm. [that of the first run]"""
     output: Path | None = None
@@ -32,10 +39,11 @@ class ReportOptions(Section):
     allow: tuple[str, ...] = ()
     """For your runs, and --against: compare although this differs; may be repeated."""
     by: str | None = None
-    """For a comparison: figures for each value of a key of its records, such as host, rank, seed, launch or round, in the place of
-    the first screen."""
+    """For a comparison: figures for each value of a key of its records, such as host, rank, seed,
+    launch or round, in the place of the first screen."""
     figure: str | None = None
-    """Print one value of comparison.json in the place of the first screen, such as results.horovod.throughput_ratio."""
+    """Print one value of comparison.json in the place of the first screen, such as
+    results.horovod.throughput_ratio."""
 
 
 _option, _earlier = partial(Flag, "Results", ReportOptions), partial(Flag, EARLIER, CompareOptions)
@@ -46,7 +54,11 @@ FLAGS: Sequence[Flag] = (
     _option("allow", metavar="FIELD"),
     _option("by", metavar="KEY"),
     _option("figure", ("--json",), metavar="PATH"),
-    _earlier("against", metavar="OLD", help="For a comparison: its results at an earlier date; say what changed since."),
+    _earlier(
+        "against",
+        metavar="OLD",
+        help="For a comparison: its results at an earlier date; say what changed since.",
+    ),
     _earlier("allow_slower", metavar="PERCENT"),
 )
 
@@ -57,19 +69,26 @@ def run_report(flags: FlagValues) -> None:
     from reports import write_reports
     from reports.runs import is_separate
 
-    options, against = ReportOptions(**values_of(flags, ReportOptions)), CompareOptions(**values_of(flags, CompareOptions))
+    options, against = (
+        ReportOptions(**values_of(flags, ReportOptions)),
+        CompareOptions(**values_of(flags, CompareOptions)),
+    )
     results = ResultsFolder(Path(options.folders[0]))
     if options.by is not None:
         besides = [flag.name for flag in flags if flag.field not in ("folders", "by")]
         if besides or len(options.folders) > 1:
-            raise PlanError(f"--by looks into one results folder; leave {', '.join(besides) or 'the other folders'} out")
+            raise PlanError(
+                "--by looks into one results folder; leave"
+                f" {', '.join(besides) or 'the other folders'} out"
+            )
         show_by_key(results, options.by)
         return
     earlier = read_earlier(against.against, against.allow_slower, allowed=options.allow)
     if earlier is not None:
         if len(options.folders) > 1 or options.baseline or options.output:
             raise PlanError(
-                "--against compares the folder of one comparison with an earlier one; leave other folders and flags out"
+                "--against compares the folder of one comparison with an earlier one; leave other"
+                " folders and flags out"
             )
         comparison = write_reports(results, earlier=earlier)
         print_answer(comparison, results, options)
@@ -78,9 +97,16 @@ def run_report(flags: FlagValues) -> None:
     if len(options.folders) > 1 or not results.plan_path.is_file() or is_separate(results):
         is_ok = report_runs(options)
     else:
-        for flag, value in (("--baseline", options.baseline), ("-o", options.output), ("--allow", options.allow)):
+        for flag, value in (
+            ("--baseline", options.baseline),
+            ("-o", options.output),
+            ("--allow", options.allow),
+        ):
             if value:
-                raise PlanError(f"{flag} is for runs that you started yourself; '{results.root}' is a comparison: leave it out")
+                raise PlanError(
+                    f"{flag} is for runs that you started yourself; '{results.root}' is a"
+                    " comparison: leave it out"
+                )
         is_ok = print_answer(write_reports(results), results, options)
     if not is_ok:
         raise typer.Exit(EXIT_FAILED)
@@ -89,21 +115,31 @@ def run_report(flags: FlagValues) -> None:
 report = command(
     run_report,
     FLAGS,
-    text="Rebuild the reports of a comparison, or make one of runs that you started yourself, such as python -m runners.hvd.",
+    text=(
+        "Rebuild the reports of a comparison, or make one of runs that you started yourself, such"
+        " as python -m runners.hvd."
+    ),
 )
 
 
 def report_runs(options: ReportOptions) -> bool:
-    """Compare runs that people started themselves; write and show the reports. Returns whether every run is ok."""
+    """Compare runs that people started themselves; write and show the reports.
+
+    Returns whether every run is ok.
+    """
     from measurement.records.results import ResultsFolder, default_folder
     from reports.runs import read_runs
     from reports.separate_runs import conclude_runs, write_runs
 
     folder = ResultsFolder(options.output or default_folder("report"))
     if folder.plan_path.exists():
-        raise PlanError(f"'{folder.root}' holds measurements; give another folder for the report with -o")
+        raise PlanError(
+            f"'{folder.root}' holds measurements; give another folder for the report with -o"
+        )
     runs = read_runs(list(options.folders))
-    comparison = conclude_runs(runs, name=folder.root.name, baseline=options.baseline, allowed=options.allow)
+    comparison = conclude_runs(
+        runs, name=folder.root.name, baseline=options.baseline, allowed=options.allow
+    )
     write_runs(comparison, folder)
     return print_answer(comparison, folder, options)
 
@@ -117,12 +153,18 @@ def show_by_key(folder: ResultsFolder, key: str) -> None:
     console, table = new_console(), table_by_key(folder, key)
     console.print(rich_table(table))
     console.print(
-        shown(f"Ratios are to {folder.read_plan().baseline} with the same {key}; intervals are over launches.", style="dim")
+        shown(
+            f"Ratios are to {folder.read_plan().baseline} with the same {key}; intervals are over"
+            " launches.",
+            style="dim",
+        )
     )
 
 
 def print_answer(summary: Comparison, folder: ResultsFolder, options: ReportOptions) -> bool:
-    """Print one value if a path is given, else the first screen. Returns whether every arm is ok."""
+    """Print one value if a path is given, else the first screen. Returns whether every arm is
+    ok.
+    """
     from reports.formats.for_programs import value_at
 
     if options.figure is None:

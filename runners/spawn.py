@@ -1,12 +1,16 @@
-"""``python -m runners.spawn --nproc-per-node 4 -m MODULE ARGUMENTS``: run a module on ranks of this host by torch.multiprocessing.
+"""``python -m runners.spawn --nproc-per-node 4 -m MODULE ARGUMENTS``: run a module on ranks of this
+host by torch.multiprocessing.
 
-The ranks are forked from one process that has imported PyTorch, and so start within a fraction of a second.
+The ranks are forked from one process that has imported PyTorch, and so start within a fraction of a
+second.
 
-For several hosts it is started once on each, by hand or by anything, with the same ``--nnodes``, ``--master-addr`` and
-``--master-port`` everywhere and ``--node-rank`` 0, 1, ...: the ranks meet at tcp://ADDR:PORT, which the first host serves::
+For several hosts it is started once on each, by hand or by anything, with the same ``--nnodes``,
+``--master-addr`` and ``--master-port`` everywhere and ``--node-rank`` 0, 1, ...: the ranks meet at
+tcp://ADDR:PORT, which the first host serves::
 
-    host1$ python -m runners.spawn --nnodes 2 --node-rank 0 --master-addr host1 --nproc-per-node 4 -m runners.ddp
-    host2$ python -m runners.spawn --nnodes 2 --node-rank 1 --master-addr host1 --nproc-per-node 4 -m runners.ddp
+    host1$ python -m runners.spawn --nnodes 2 --node-rank 0 --master-addr host1 --nproc-per-node 4
+    -m runners.ddp host2$ python -m runners.spawn --nnodes 2 --node-rank 1 --master-addr host1
+    --nproc-per-node 4 -m runners.ddp
 """
 
 from __future__ import annotations
@@ -27,8 +31,9 @@ from runners.launchers.torchrun import VARIABLES
 
 DEFAULT_PORT = 29500
 IMPORTED_ONCE = ("torch", "torch._dynamo", "runners.rank.engine")
-"""Imported before ranks are forked, so that they share it: an import takes each of them two seconds of a core. The first optimizer
-imports the second. None of them starts a thread or uses a GPU, which a fork would not survive."""
+"""Imported before ranks are forked, so that they share it: an import takes each of them two seconds
+of a core. The first optimizer imports the second. None of them starts a thread or uses a GPU, which
+a fork would not survive."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -52,23 +57,41 @@ def main(argv: Sequence[str] | None = None) -> None:
     gc.enable()
     ranks = int(environment[VARIABLES.local_world_size])
     try:
-        torch.multiprocessing.start_processes(run_rank, args=(environment, module, arguments), nprocs=ranks, start_method="fork")
-    except (torch.multiprocessing.ProcessExitedException, torch.multiprocessing.ProcessRaisedException) as error:
+        torch.multiprocessing.start_processes(
+            run_rank, args=(environment, module, arguments), nprocs=ranks, start_method="fork"
+        )
+    except (
+        torch.multiprocessing.ProcessExitedException,
+        torch.multiprocessing.ProcessRaisedException,
+    ) as error:
         sys.exit(f"ringside: {error}")
 
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m runners.spawn", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m runners.spawn",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--nproc-per-node", required=True, help="ranks on each host; where hosts differ, those of every host: 2,1")
-    parser.add_argument("--nnodes", type=int, help="hosts [1, or as many as --nproc-per-node lists]")
+    parser.add_argument(
+        "--nproc-per-node",
+        required=True,
+        help="ranks on each host; where hosts differ, those of every host: 2,1",
+    )
+    parser.add_argument(
+        "--nnodes", type=int, help="hosts [1, or as many as --nproc-per-node lists]"
+    )
     parser.add_argument("--node-rank", type=int, default=0, help="number of this host, from 0 [0]")
     address = "name or address of host 0, which all reach; needed for several hosts [MASTER_ADDR]"
     parser.add_argument("--master-addr", default=os.environ.get("MASTER_ADDR"), help=address)
     port = f"a port that is free there [MASTER_PORT, else {DEFAULT_PORT}; on one host, a free one]"
     parser.add_argument("--master-port", type=int, default=os.environ.get("MASTER_PORT"), help=port)
-    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="the module each rank runs, and its arguments")
+    parser.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,
+        help="the module each rank runs, and its arguments",
+    )
     return parser
 
 
@@ -83,11 +106,13 @@ def first_rank(options: argparse.Namespace) -> dict[str, str]:
     ranks = listed if len(listed) > 1 else listed * nodes
     if len(ranks) != nodes or min(ranks, default=0) < 1:
         raise ValueError(
-            f"--nproc-per-node {options.nproc_per_node} with --nnodes {nodes} does not fit; give one number of ranks for all "
-            "hosts, or one for each such as 2,1: at least 1 of each"
+            f"--nproc-per-node {options.nproc_per_node} with --nnodes {nodes} does not fit; give"
+            " one number of ranks for all hosts, or one for each such as 2,1: at least 1 of each"
         )
     if not 0 <= options.node_rank < nodes:
-        raise ValueError(f"--node-rank {options.node_rank} does not fit --nnodes {nodes}; give 0 to {nodes - 1}")
+        raise ValueError(
+            f"--node-rank {options.node_rank} does not fit --nnodes {nodes}; give 0 to {nodes - 1}"
+        )
     host, port = _rendezvous(options, nodes=nodes)
     return {
         "MASTER_ADDR": host,
@@ -104,22 +129,32 @@ def _rendezvous(options: argparse.Namespace, *, nodes: int) -> tuple[str, int]:
     """Address and port where the ranks meet; a port of this host is checked to be free."""
     host, port = options.master_addr, options.master_port
     if nodes > 1 and host is None:
-        raise ValueError("several hosts need --master-addr: the name or address of host 0, the same on every host")
+        raise ValueError(
+            "several hosts need --master-addr: the name or address of host 0, the same on every"
+            " host"
+        )
     port = port or (free_port() if host is None else DEFAULT_PORT)
     if options.node_rank == 0 and not is_free(port):
         holder = holder_of(port) or "another process"
         where = f"port {port} of {socket.gethostname()}"
-        raise ValueError(f"{where} is in use by {holder}; give another with --master-port, on every host")
+        raise ValueError(
+            f"{where} is in use by {holder}; give another with --master-port, on every host"
+        )
     return host or LOOPBACK, port
 
 
-def run_rank(local_rank: int, first_rank_variables: dict[str, str], module: str, arguments: list[str]) -> None:
+def run_rank(
+    local_rank: int, first_rank_variables: dict[str, str], module: str, arguments: list[str]
+) -> None:
     """One rank: torchrun's variables, then the module as ``__main__``.
 
     It prints an exception itself: torch (2.15) would leave a file with it in the temporary folder.
     """
     rank = int(first_rank_variables[VARIABLES.rank]) + local_rank
-    os.environ |= first_rank_variables | {VARIABLES.rank: str(rank), VARIABLES.local_rank: str(local_rank)}
+    os.environ |= first_rank_variables | {
+        VARIABLES.rank: str(rank),
+        VARIABLES.local_rank: str(local_rank),
+    }
     sys.argv = [module, *arguments]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)

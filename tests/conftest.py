@@ -35,7 +35,9 @@ OVER_GLOO = ("ddp", "naive", "fsdp2", "horovod")
 HOROVOD = {"backend": "horovod", "transport": "gloo"}
 EXIT_STATUS = pytest.StashKey[int]()
 
-needs_horovod = pytest.mark.skipif(not HAS_HOROVOD, reason="Horovod is not built here; 'ringside doctor' says how to get it")
+needs_horovod = pytest.mark.skipif(
+    not HAS_HOROVOD, reason="Horovod is not built here; 'ringside doctor' says how to get it"
+)
 
 TINY = {
     "name": "tiny",
@@ -44,24 +46,38 @@ TINY = {
     "world_size": 2,
     "baseline": "ddp",
     "arms": {"ddp": {"backend": "ddp", "transport": "gloo"}},
-    "measurement": {"rehearsal": "never", "launches": 1, "rounds": 3, "block_steps": 3, "local_every": 3, "floor": False},
+    "measurement": {
+        "rehearsal": "never",
+        "launches": 1,
+        "rounds": 3,
+        "block_steps": 3,
+        "local_every": 3,
+        "floor": False,
+    },
 }
 """The smallest real comparison; tests change what they are about."""
 
 
 def pytest_configure(config):
-    """A shell's background job ignores SIGINT, what nohup starts SIGHUP, and comparisons would inherit that and not end by it."""
+    """A shell's background job ignores SIGINT, what nohup starts SIGHUP, and comparisons would
+    inherit that and not end by it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as our commands do, of which some run in this process
-    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # tests side by side have more ranks than cores
+    os.environ.setdefault(
+        "TORCH_CPP_LOG_LEVEL", "ERROR"
+    )  # as our commands do, of which some run in this process
+    os.environ.setdefault(
+        "OMPI_MCA_mpi_yield_when_idle", "1"
+    )  # tests side by side have more ranks than cores
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """What goes to one worker: a module, whose tests share launches; all that make the one lab; all that parse our code.
+    """What goes to one worker: a module, whose tests share launches; all that make the one lab; all
+    that parse our code.
 
-    As ``--dist loadgroup`` has it, which would put the group's name behind each test's, where nobody can copy that to run it.
+    As ``--dist loadgroup`` has it, which would put the group's name behind each test's, where
+    nobody can copy that to run it.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -70,7 +86,9 @@ def pytest_xdist_make_scheduler(config, log):
             module = nodeid.partition("::")[0]
             if module.startswith("tests/cluster/"):
                 return "lab"
-            if module.endswith("/test_corpus.py"):  # whose tests share files alone, and are a fifth of ``make quick``
+            if module.endswith(
+                "/test_corpus.py"
+            ):  # whose tests share files alone, and are a fifth of ``make quick``
                 return nodeid
             return "code" if Path(module).stem in READ_OUR_CODE else module
 
@@ -82,7 +100,8 @@ READ_OUR_CODE = ("test_documents", "test_encodings", "test_rooms")
 FOLDERS = ("distributed", "launch", "cluster", "gpu")
 """Whose names are markers of their tests."""
 START_PROCESSES = ("distributed", "cluster", "gpu")
-"""Folders whose tests all do. Elsewhere: those that look for processes left behind, and those that say so."""
+"""Folders whose tests all do. Elsewhere: those that look for processes left behind, and those that
+say so."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -107,7 +126,11 @@ def leave_out_costly(items):
             groups.setdefault(next(iter(marker.args), item.nodeid), []).append(item)
     kept = drawn(list(groups), number=len(groups) // 4)
     for item in (item for name, group in groups.items() if name not in kept for item in group):
-        item.add_marker(pytest.mark.skip(reason="costly, and not drawn for this commit: make test DRAW=all runs it"))
+        item.add_marker(
+            pytest.mark.skip(
+                reason="costly, and not drawn for this commit: make test DRAW=all runs it"
+            )
+        )
 
 
 def pytest_sessionfinish(session, exitstatus):
@@ -116,9 +139,11 @@ def pytest_sessionfinish(session, exitstatus):
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config):
-    """After the summary, which the leaks that a library of torch's reports at its end would otherwise bury.
+    """After the summary, which the leaks that a library of torch's reports at its end would
+    otherwise bury.
 
-    A worker has told all it has to tell by then, and the interpreter's own teardown of torch takes it three seconds.
+    A worker has told all it has to tell by then, and the interpreter's own teardown of torch takes
+    it three seconds.
     """
     if EXIT_STATUS in config.stash:
         leave_in_order(config.stash[EXIT_STATUS])
@@ -129,20 +154,30 @@ def no_leaked_environment():
     """A test that leaves rank variables behind would change what the next one measures."""
     before = dict(os.environ)
     yield
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
+    names = (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "MASTER_ADDR",
+        "HOROVOD_RANK",
+        "OMPI_COMM_WORLD_RANK",
+    )
     assert {n: os.environ.get(n) for n in names} == {n: before.get(n) for n in names}
 
 
 @pytest.fixture
 def no_processes_left():
-    """For each test of a module; a fixture that many tests share says ``with no_process_stays()`` itself."""
+    """For each test of a module; a fixture that many tests share says ``with no_process_stays()``
+    itself."""
     with no_process_stays():
         yield
 
 
 @contextlib.contextmanager
 def no_process_stays():
-    """Afterwards nothing lives that was started within: ranks, supervisors, launchers. Known by a variable they inherit."""
+    """Afterwards nothing lives that was started within: ranks, supervisors, launchers.
+
+    Known by a variable they inherit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(STARTED_BY, secrets.token_hex(8))
         yield
@@ -162,7 +197,8 @@ def started_processes() -> list[psutil.Process]:
 
 
 def cheap_launcher(arm):
-    """For an arm over Gloo that names none, one whose ranks share the import of torch: it is most of what a comparison takes."""
+    """For an arm over Gloo that names none, one whose ranks share the import of torch: it is most
+    of what a comparison takes."""
     if arm.get("transport") == "mpi" or "command" in arm:
         return {}
     is_plug_in = ":" in arm.get("backend", "")
@@ -170,7 +206,8 @@ def cheap_launcher(arm):
 
 
 def drawn(cases, *, number):
-    """So many of the cases, by the commit: other ones with each change, and the same ones again for who looks at a failure.
+    """So many of the cases, by the commit: other ones with each change, and the same ones again for
+    who looks at a failure.
 
     All of them where ``RINGSIDE_DRAW=all`` is set, as ``make test DRAW=all`` does.
     """
@@ -182,7 +219,9 @@ def drawn(cases, *, number):
 @functools.cache
 def commit():
     """The name of the commit that is tested; empty outside of git."""
-    return subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
+    return subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    ).stdout
 
 
 @functools.cache
@@ -192,24 +231,34 @@ def parsed(path: Path) -> ast.Module:
 
 
 def documented_files() -> dict[str, str]:
-    """The files that README and docs show whole, by name: fenced blocks whose first line is a comment with it."""
+    """The files that README and docs show whole, by name: fenced blocks whose first line is a
+    comment with it."""
     pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]
     block = re.compile(r"```(?:python|yaml)\n# ([a-z_]+\.(?:py|yaml))\n(.*?)```", re.DOTALL)
     return dict(found for page in pages for found in block.findall(page.read_text()))
 
 
 def write_plan(folder: Path, **changes) -> Path:
-    """A plan file made of ``TINY`` and changes; ``measurement`` is merged, and arms over Gloo are started as it costs least.
+    """A plan file made of ``TINY`` and changes; ``measurement`` is merged, and arms over Gloo are
+    started as it costs least.
 
-    Of an arm its backend is enough, of several with the names of their backends the names. Only an arm that is alone has a control.
-    A key that is None is left out.
+    Of an arm its backend is enough, of several with the names of their backends the names. Only an
+    arm that is alone has a control. A key that is None is left out.
     """
     arms = arms_of(changes.pop("arms", TINY["arms"]))
     usual = {"baseline": "ddp" if "ddp" in arms else next(iter(arms))}
-    measurement = {**TINY["measurement"], "control": len(arms) == 1, **changes.pop("measurement", {})}
+    measurement = {
+        **TINY["measurement"],
+        "control": len(arms) == 1,
+        **changes.pop("measurement", {}),
+    }
     content = {**TINY, **usual, **changes, "arms": arms, "measurement": measurement}
     path = folder / "plan.yaml"
-    path.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not None}, sort_keys=False))
+    path.write_text(
+        yaml.safe_dump(
+            {key: value for key, value in content.items() if value is not None}, sort_keys=False
+        )
+    )
     return path
 
 
@@ -220,27 +269,44 @@ def arms_of(given):
     return {name: cheap_launcher(arm) | arm for name, arm in arms.items()}
 
 
-def ringside(*arguments: object, timeout: float = 240, **options) -> subprocess.CompletedProcess[str]:
+def ringside(
+    *arguments: object, timeout: float = 240, **options
+) -> subprocess.CompletedProcess[str]:
     """The command line, as a user runs it."""
     command = [sys.executable, "-m", "runners.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, check=False, **options)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=REPOSITORY,
+        check=False,
+        **options,
+    )
 
 
 def ringside_here(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """The same in this process, which has imported what another would first take seconds to import."""
+    """The same in this process, which has imported what another would first take seconds to
+    import."""
     return run_here(lambda: app(list(map(str, arguments))))
 
 
 def run_here(command) -> subprocess.CompletedProcess[str]:
     """What a process would print, and its exit code."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.chdir(REPOSITORY), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        contextlib.chdir(REPOSITORY),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
         code = exit_code_of(command)
     return subprocess.CompletedProcess([], code, out.getvalue(), err.getvalue())
 
 
 def wait_until(condition, *, seconds=20, every_s=0.1):
-    """Fails where it does not become true in time. Looking oftener would take a core from what is waited for."""
+    """Fails where it does not become true in time.
+
+    Looking oftener would take a core from what is waited for."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -1,7 +1,7 @@
 """Workloads, which are trained, and micro-benchmarks, which are repeated.
 
-A workload knows its model, optimizer, batches and loss. A micro-benchmark knows its operations and their right results.
-Neither knows how ranks communicate.
+A workload knows its model, optimizer, batches and loss. A micro-benchmark knows its operations and
+their right results. Neither knows how ranks communicate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def workload_class(reference: str) -> tuple[type[Workload] | type[MicroBenchmark
     The name of a torchvision model, such as ``resnet50``, stands for ``synthetic`` with that model.
 
     Raises:
-        PlanError: the reference is unknown, cannot be loaded, or is neither a Workload nor a MicroBenchmark.
+        PlanError: the reference is unknown, cannot be loaded, or is neither a Workload nor a
+            MicroBenchmark.
     """
     if (
         isinstance(reference, str)
@@ -49,19 +50,28 @@ def workload_class(reference: str) -> tuple[type[Workload] | type[MicroBenchmark
     workload = REGISTRY.resolve(reference)
     if not issubclass(workload, Workload | MicroBenchmark):
         raise PlanError(
-            f"workload '{reference}' is {workload.__name__}, which does not derive from workloads.base.Workload "
-            "(or workloads.micro_benchmark.MicroBenchmark)"
+            f"workload '{reference}' is {workload.__name__}, which does not derive from"
+            " workloads.base.Workload (or workloads.micro_benchmark.MicroBenchmark)"
         )
-    missing = [_signature(workload, name) for name in sorted(getattr(workload, "__abstractmethods__", ()))]
+    missing = [
+        _signature(workload, name) for name in sorted(getattr(workload, "__abstractmethods__", ()))
+    ]
     if missing:
-        raise PlanError(f"workload '{reference}' has yet to define {', '.join(missing)}, which every workload needs")
+        raise PlanError(
+            f"workload '{reference}' has yet to define {', '.join(missing)}, which every workload"
+            " needs"
+        )
     return workload, {}
 
 
 def _signature(cls: type, name: str) -> str:
     """A method with the names of its arguments, such as ``count_samples(batch)``."""
     method = getattr(cls, name)
-    return f"{name}({', '.join(list(inspect.signature(method).parameters)[1:])})" if callable(method) else name
+    return (
+        f"{name}({', '.join(list(inspect.signature(method).parameters)[1:])})"
+        if callable(method)
+        else name
+    )
 
 
 def _torchvision_models() -> list[str]:

@@ -1,6 +1,7 @@
 """The Workload interface.
 
-A workload of your own is one file. Name it in a plan as ``module:Class`` or ``path/to/file.py:Class``.
+A workload of your own is one file. Name it in a plan as ``module:Class`` or
+``path/to/file.py:Class``.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ Batch = Any
 
 
 class Workload(ABC):
-    """A model, its optimizer, its batches and its loss. Every rank makes its own workload; no method is collective.
+    """A model, its optimizer, its batches and its loss.
 
-    The runner seeds torch, NumPy and ``random`` before the constructor and ``build_model``, so equal seeds give equal weights.
-    Equal draws must give equal losses: draw from these generators, or from one that the constructor makes from ``seed``.
+    Every rank makes its own workload; no method is collective.
+
+    The runner seeds torch, NumPy and ``random`` before the constructor and ``build_model``, so
+    equal seeds give equal weights. Equal draws must give equal losses: draw from these generators,
+    or from one that the constructor makes from ``seed``.
     """
 
     Options: ClassVar[type[BaseModel]] = PlanOptions
@@ -36,26 +40,33 @@ class Workload(ABC):
     after_step_is_timed: ClassVar[bool] = True
     """Whether ``after_step`` is timed. True for work that is part of every training step."""
     weighs_micro_batches: ClassVar[bool] = False
-    """Whether the losses of a step's micro-batches are weighted by ``count_samples``, for batches with unequal numbers of tokens.
+    """Whether the losses of a step's micro-batches are weighted by ``count_samples``, for batches
+    with unequal numbers of tokens.
 
-    All of a step's batches are then loaded before its first forward pass. Otherwise each has the same weight. Ranks always do.
+    All of a step's batches are then loaded before its first forward pass. Otherwise each has the
+    same weight. Ranks always do.
     """
 
-    def __init__(self, *, local_batch_size: int, seed: int, options: BaseModel | None = None) -> None:
+    def __init__(
+        self, *, local_batch_size: int, seed: int, options: BaseModel | None = None
+    ) -> None:
         self.local_batch_size = local_batch_size
         self.seed = seed
         self.options = options if options is not None else self.Options()
 
     @abstractmethod
     def build_model(self) -> nn.Module:
-        """Return a freshly initialised model on the CPU. The runner moves it to the rank's device."""
+        """Return a freshly initialised model on the CPU. The runner moves it to the rank's
+        device.
+        """
 
     @abstractmethod
     def build_optimizer(self, model: nn.Module) -> Optimizer | Sequence[Optimizer]:
-        """Return a fresh optimizer over ``model``'s parameters, or several, which step one after another.
+        """Return a fresh optimizer over ``model``'s parameters, or several, which step one after
+        another.
 
-        Do not scale the learning rate by the number of ranks. A scheduler of ``torch.optim.lr_scheduler`` is made here, kept, and
-        stepped in ``after_step``.
+        Do not scale the learning rate by the number of ranks. A scheduler of
+        ``torch.optim.lr_scheduler`` is made here, kept, and stepped in ``after_step``.
         """
 
     @abstractmethod
@@ -67,9 +78,11 @@ class Workload(ABC):
 
     @abstractmethod
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean loss over ``batch``: a scalar on the model's device, ready for ``backward()``.
+        """Return the mean loss over ``batch``: a scalar on the model's device, ready for
+        ``backward()``.
 
-        ``model`` may be wrapped, so call it and use none of its attributes. Do not call ``backward()`` here: add up losses.
+        ``model`` may be wrapped, so call it and use none of its attributes. Do not call
+        ``backward()`` here: add up losses.
         """
 
     @abstractmethod
@@ -77,9 +90,11 @@ class Workload(ABC):
         """Count the batch's samples, in ``sample_unit``."""
 
     def after_step(self, step: int, *, model: nn.Module, optimizer: Optimizer) -> None:
-        """Do what follows each optimizer step: a learning-rate schedule, a moving average of the weights. The same in every arm.
+        """Do what follows each optimizer step: a learning-rate schedule, a moving average of the
+        weights. The same in every arm.
 
-        Called on every rank; not collective. Make what belongs to one model in ``build_model`` or ``build_optimizer``.
+        Called on every rank; not collective. Make what belongs to one model in ``build_model`` or
+        ``build_optimizer``.
 
         Args:
             step: optimizer steps taken since the model was built, this one included.
@@ -106,13 +121,17 @@ class Workload(ABC):
         """
         return None
 
-    def epoch_batches(self, epoch: int, *, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
+    def epoch_batches(
+        self, epoch: int, *, rank: int, world_size: int, device: torch.device
+    ) -> Iterator[Batch]:
         """Yield one epoch of this rank's shard.
 
-        All ranks' batches i together have the samples of batch i of one process with the global batch size.
-        Order and augmentation depend on seed, epoch and sample index only.
+        All ranks' batches i together have the samples of batch i of one process with the global
+        batch size. Order and augmentation depend on seed, epoch and sample index only.
         """
-        raise NotImplementedError(f"{type(self).__name__} has batches_per_epoch but no epoch_batches")
+        raise NotImplementedError(
+            f"{type(self).__name__} has batches_per_epoch but no epoch_batches"
+        )
 
     def compute_loss_and_hits(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Compute the loss and, from the same forward pass, the training accuracy's hits.
@@ -120,31 +139,48 @@ class Workload(ABC):
         Must not wait for the device.
 
         Returns:
-            The loss as ``compute_loss`` gives it. The hits as int64 [2] on the same device: how many samples of the batch
-            have their label ranked first, and among the first five. None instead where a workload has no accuracy.
+            The loss as ``compute_loss`` gives it. The hits as int64 [2] on the same device: how
+            many samples of the batch have their label ranked first, and among the first five. None
+            instead where a workload has no accuracy.
         """
         return self.compute_loss(model, batch), None
 
     def require_data(self) -> None:
-        """Check, before any rank starts, that the data is there and intact. Download it if the options say so.
+        """Check, before any rank starts, that the data is there and intact.
+
+        Download it if the options say so.
 
         Raises:
-            PlanError: data is missing or damaged. The message says what is expected where, what was found, and how to get it.
+            PlanError: data is missing or damaged. The message says what is expected where, what was
+                found, and how to get it.
         """
         return
 
-    def evaluation_batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
-        """Yield this rank's share of the held-out data: over all ranks every sample once. Empty if nothing is held out."""
+    def evaluation_batches(
+        self, *, rank: int, world_size: int, device: torch.device
+    ) -> Iterator[Batch]:
+        """Yield this rank's share of the held-out data: over all ranks every sample once.
+
+        Empty if nothing is held out.
+        """
         return iter(())
 
     def evaluation_sums(self, model: nn.Module, batch: Batch) -> EvaluationSums:
-        """Evaluate one batch of ``evaluation_batches``. ``model`` is in evaluation mode and no gradients are recorded."""
-        raise NotImplementedError(f"{type(self).__name__} has evaluation_batches but no evaluation_sums")
+        """Evaluate one batch of ``evaluation_batches``.
+
+        ``model`` is in evaluation mode and no gradients are recorded.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has evaluation_batches but no evaluation_sums"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSums:
-    """Sums over a batch, a rank's share or all held-out samples. They are sums, not means, so that they can be added."""
+    """Sums over a batch, a rank's share or all held-out samples.
+
+    They are sums, not means, so that they can be added.
+    """
 
     loss_sum: float = 0.0
     top1: int = 0
@@ -154,7 +190,12 @@ class EvaluationSums:
     count: int = 0
 
     def __add__(self, other: EvaluationSums) -> EvaluationSums:
-        return EvaluationSums(**{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)})
+        return EvaluationSums(
+            **{
+                field.name: getattr(self, field.name) + getattr(other, field.name)
+                for field in fields(self)
+            }
+        )
 
     def metrics(self) -> dict[str, float]:
         """Return mean loss and accuracies by name. Empty if nothing was counted."""
@@ -173,22 +214,30 @@ def classification_sums(logits: Tensor, labels: Tensor) -> EvaluationSums:
 
 @torch.no_grad()
 def count_hits(logits: Tensor, labels: Tensor) -> Tensor:
-    """Count the labels ranked first, and among the first five: int64 [2] on the device of ``logits`` [n, classes]."""
+    """Count the labels ranked first, and among the first five: int64 [2] on the device of
+    ``logits`` [n, classes].
+    """
     ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
     return torch.stack([ranked[:, 0].sum(), ranked.sum()])
 
 
 @torch.no_grad()
-def shard_sums(workload: Workload, model: nn.Module, *, rank: int, world_size: int, device: torch.device) -> EvaluationSums:
-    """Evaluate the bare model, the same on every rank, on one rank's share of the held-out data. Not collective.
+def shard_sums(
+    workload: Workload, model: nn.Module, *, rank: int, world_size: int, device: torch.device
+) -> EvaluationSums:
+    """Evaluate the bare model, the same on every rank, on one rank's share of the held-out data.
 
-    It must not be wrapped: a wrapper's forward pass may be collective (DDP broadcasts buffers), and ranks may have different
-    numbers of batches.
+    Not collective.
+
+    It must not be wrapped: a wrapper's forward pass may be collective (DDP broadcasts buffers), and
+    ranks may have different numbers of batches.
     """
     was_training = model.training
     model.eval()
     try:
         batches = workload.evaluation_batches(rank=rank, world_size=world_size, device=device)
-        return sum((workload.evaluation_sums(model, batch) for batch in batches), start=EvaluationSums())
+        return sum(
+            (workload.evaluation_sums(model, batch) for batch in batches), start=EvaluationSums()
+        )
     finally:
         model.train(was_training)

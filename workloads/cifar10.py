@@ -1,6 +1,7 @@
 """CIFAR-10 with torchvision's ResNet-18, read by an unpickler that makes only numpy arrays.
 
-torchvision unpickles any file with the digest of a published one, and accepts no part of the data set.
+torchvision unpickles any file with the digest of a published one, and accepts no part of the data
+set.
 """
 
 from __future__ import annotations
@@ -41,7 +42,16 @@ ARRAY_CONSTRUCTORS = {
 }
 """All functions that a pickled array calls, in protocols 0 to 5, written by numpy 1 or 2."""
 DAMAGED_PICKLE = (
-    *(pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, ImportError, LookupError, MemoryError, OSError),
+    *(
+        pickle.UnpicklingError,
+        ArithmeticError,
+        AttributeError,
+        EOFError,
+        ImportError,
+        LookupError,
+        MemoryError,
+        OSError,
+    ),
     *(RuntimeError, struct.error, TypeError, ValueError),
 )
 """What ``pickle`` raises on damaged bytes."""
@@ -57,7 +67,8 @@ class Cifar10Options(SGDOptions, FetchOptions):
 
 
 class Cifar10(SGDTrained):
-    """ResNet-18 (11 million parameters) on 32×32 colour images in ten classes, cropped and flipped at random.
+    """ResNet-18 (11 million parameters) on 32×32 colour images in ten classes, cropped and flipped
+    at random.
 
     The images are kept in memory as bytes.
     """
@@ -72,7 +83,9 @@ class Cifar10(SGDTrained):
         from torchvision.transforms import v2
 
         rng = [v2.RandomCrop(SIDE, padding=PADDING), v2.RandomHorizontalFlip()]
-        return Augmented(self._read(TRAINING_BATCHES), v2.Compose([*rng, *self._fixed()]), seed=self.seed)
+        return Augmented(
+            self._read(TRAINING_BATCHES), v2.Compose([*rng, *self._fixed()]), seed=self.seed
+        )
 
     def read_held_out_set(self) -> Dataset[Sample]:
         from torchvision.transforms import v2
@@ -88,17 +101,26 @@ class Cifar10(SGDTrained):
 
     def _read(self, names: Sequence[str]) -> Dataset[Sample]:
         every, inside = (*TRAINING_BATCHES, *HELD_OUT_BATCHES), ("cifar-10-batches-py", ".")
-        files = require_files(every, workload="cifar10", options=self.options, inside=inside, dataset="CIFAR10")
-        images, labels = zip(*(read_batch(file) for name, file in zip(every, files, strict=True) if name in names), strict=True)
+        files = require_files(
+            every, workload="cifar10", options=self.options, inside=inside, dataset="CIFAR10"
+        )
+        images, labels = zip(
+            *(read_batch(file) for name, file in zip(every, files, strict=True) if name in names),
+            strict=True,
+        )
         return TensorDataset(torch.cat(images), torch.cat(labels))  # type: ignore[return-value]
 
 
 class ArraysOnly(pickle.Unpickler):
-    """Refuses all classes and functions except those that make numpy arrays, since a pickle may call any function."""
+    """Refuses all classes and functions except those that make numpy arrays, since a pickle may
+    call any function.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ARRAY_CONSTRUCTORS:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of images needs")
+            raise pickle.UnpicklingError(
+                f"it asks for {module}.{name}, which no batch of images needs"
+            )
         return super().find_class(module, name)
 
 
@@ -112,11 +134,18 @@ def read_batch(path: Path) -> tuple[Tensor, Tensor]:
     try:
         batch = ArraysOnly(io.BytesIO(written), encoding="latin1").load()
         images, labels = np.asarray(batch["data"]), np.asarray(batch["labels"])
-        if images.dtype != np.uint8 or labels.dtype.kind not in "iu" or not len(labels) or images.shape != (len(labels), PIXELS):
+        if (
+            images.dtype != np.uint8
+            or labels.dtype.kind not in "iu"
+            or not len(labels)
+            or images.shape != (len(labels), PIXELS)
+        ):
             raise ValueError(f"'data' and 'labels' are not uint8 [n, {PIXELS}] and n whole numbers")
     except DAMAGED_PICKLE as error:
         reason = textwrap.shorten(f"{type(error).__name__}: {error}", 200)
-        raise PlanError(f"'{path}' cannot be read as a CIFAR batch: {reason}; fetch it again") from error
+        raise PlanError(
+            f"'{path}' cannot be read as a CIFAR batch: {reason}; fetch it again"
+        ) from error
     numbers = torch.from_numpy(labels.astype(np.int64))
     check_labels(numbers, path, num_classes=NUM_CLASSES)
     return torch.from_numpy(images.copy()).reshape(-1, 3, SIDE, SIDE), numbers

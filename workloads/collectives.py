@@ -28,9 +28,15 @@ def parse_size(value: object) -> int:
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    match = re.fullmatch(r"\s*([0-9]+)\s*(B|KiB|MiB|GiB)?\s*", value) if isinstance(value, str) else None
+    match = (
+        re.fullmatch(r"\s*([0-9]+)\s*(B|KiB|MiB|GiB)?\s*", value)
+        if isinstance(value, str)
+        else None
+    )
     if match is None:
-        raise ValueError(f"not a size; give bytes, or a whole number with {', '.join(UNITS)}, such as '64 KiB'")
+        raise ValueError(
+            f"not a size; give bytes, or a whole number with {', '.join(UNITS)}, such as '64 KiB'"
+        )
     return int(match[1]) * UNITS[match[2] or "B"]
 
 
@@ -53,17 +59,26 @@ class CollectivesOptions(PlanOptions):
     """What a plan may set under ``workload_options``."""
 
     operations: tuple[str, ...] | Literal["all"] | None = Field(default=None, min_length=1)
-    """Operations to time, by name. None: the common ones. ``all``: all that the number of ranks allows."""
-    sizes: tuple[Size, ...] = Field(default=tuple(1 << bits for bits in range(10, 27, 2)), min_length=1)
-    """Message sizes, in bytes or as "64 KiB". Left out: from 1 KiB to 64 MiB, each four times the one before."""
-    dtype: Annotated[tuple[DType, ...], BeforeValidator(_listed)] = Field(default=("float32",), min_length=1)
+    """Operations to time, by name. None: the common ones. ``all``: all that the number of ranks
+    allows."""
+    sizes: tuple[Size, ...] = Field(
+        default=tuple(1 << bits for bits in range(10, 27, 2)), min_length=1
+    )
+    """Message sizes, in bytes or as "64 KiB". Left out: from 1 KiB to 64 MiB, each four times the
+    one before."""
+    dtype: Annotated[tuple[DType, ...], BeforeValidator(_listed)] = Field(
+        default=("float32",), min_length=1
+    )
     """One type of elements, or several; each has cases of its own."""
-    op: Annotated[tuple[ReduceOp, ...], BeforeValidator(_listed)] = Field(default=("sum",), min_length=1)
+    op: Annotated[tuple[ReduceOp, ...], BeforeValidator(_listed)] = Field(
+        default=("sum",), min_length=1
+    )
     """What reductions combine by: one, or several."""
     root: int = Field(default=0, ge=0)
     """Rank that sends to all, or receives from all, in operations that have such a rank."""
     in_place: bool | Literal["both"] | None = None
-    """Whether results overwrite their input, where both variants exist. None: only all_reduce and broadcast do."""
+    """Whether results overwrite their input, where both variants exist. None: only all_reduce and
+    broadcast do."""
 
     @field_validator("operations")
     @classmethod
@@ -86,7 +101,9 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """``all_reduce``, and what differs from the defaults: ``all_reduce max bfloat16 out-of-place``."""
+        """``all_reduce``, and what differs from the defaults: ``all_reduce max bfloat16
+        out-of-place``.
+        """
         has_both = self.operation.in_place and self.operation.out_of_place
         is_usual = self.in_place == self.operation.is_usually_in_place or not has_both
         parts = [
@@ -105,12 +122,17 @@ class Variant:
 
 
 class Collectives(MicroBenchmark):
-    """Every operation at every size. ``workloads.operations`` defines the operations and their bandwidths."""
+    """Every operation at every size.
+
+    ``workloads.operations`` defines the operations and their bandwidths.
+    """
 
     Options = CollectivesOptions
     options: CollectivesOptions
 
-    def __init__(self, *, local_batch_size: int = 1, seed: int, options: BaseModel | None = None) -> None:
+    def __init__(
+        self, *, local_batch_size: int = 1, seed: int, options: BaseModel | None = None
+    ) -> None:
         super().__init__(local_batch_size=local_batch_size, seed=seed, options=options)
         self._variants: dict[str, Variant] = {}
         """By the operation that a case names; filled by ``cases``."""
@@ -118,14 +140,24 @@ class Collectives(MicroBenchmark):
     def cases(self, world_size: int) -> Sequence[Case]:
         """List the cases, operation by operation and in order of size."""
         if world_size < 2:
-            raise PlanError(f"workload 'collectives' needs 2 ranks or more, and world_size is {world_size}")
-        variants = [variant for name in self._operations(world_size) for variant in self._variants_of(name)]
+            raise PlanError(
+                f"workload 'collectives' needs 2 ranks or more, and world_size is {world_size}"
+            )
+        variants = [
+            variant for name in self._operations(world_size) for variant in self._variants_of(name)
+        ]
         self._variants = {variant.label: variant for variant in variants}
         sizes = sorted(set(self.options.sizes))
-        return [self._case(variant, size, world_size) for variant in self._variants.values() for size in sizes]
+        return [
+            self._case(variant, size, world_size)
+            for variant in self._variants.values()
+            for size in sizes
+        ]
 
     def _operations(self, world_size: int) -> list[str]:
-        """Return the operations that the plan names, else those of its set that ``world_size`` allows."""
+        """Return the operations that the plan names, else those of its set that ``world_size``
+        allows.
+        """
         names = self.options.operations
         if names is None or names == "all":
             choice = OPERATIONS if names == "all" else BY_DEFAULT
@@ -133,17 +165,24 @@ class Collectives(MicroBenchmark):
         for name in names:
             if world_size < OPERATIONS[name].least_ranks:
                 raise PlanError(
-                    f"operation '{name}' needs {OPERATIONS[name].least_ranks} ranks or more, and world_size is {world_size}; "
-                    "start more ranks, or leave it out of operations"
+                    f"operation '{name}' needs {OPERATIONS[name].least_ranks} ranks or more, and"
+                    f" world_size is {world_size}; start more ranks, or leave it out of operations"
                 )
             if OPERATIONS[name].has_root and self.options.root >= world_size:
-                raise PlanError(f"root {self.options.root} is not a rank of world_size {world_size}; give 0 to {world_size - 1}")
+                raise PlanError(
+                    f"root {self.options.root} is not a rank of world_size {world_size}; give 0 to"
+                    f" {world_size - 1}"
+                )
         return list(dict.fromkeys(names))
 
     def _variants_of(self, name: str) -> list[Variant]:
         """The variants of an operation that the options ask for and that exist."""
         operation = OPERATIONS[name]
-        in_place = operation.is_usually_in_place if self.options.in_place is None else self.options.in_place
+        in_place = (
+            operation.is_usually_in_place
+            if self.options.in_place is None
+            else self.options.in_place
+        )
         ways = [True, False] if in_place == "both" else [in_place]
         offered = [way for way in ways if operation.methods(in_place=way)] or [
             way for way in (True, False) if operation.methods(in_place=way)
@@ -157,7 +196,9 @@ class Collectives(MicroBenchmark):
         ]
 
     def _case(self, variant: Variant, size: int, world_size: int) -> Case:
-        """Make a case, with its size rounded down to what the ranks can share evenly, as nccl-tests does."""
+        """Make a case, with its size rounded down to what the ranks can share evenly, as nccl-tests
+        does.
+        """
         operation = variant.operation
         ranks = len(operation.ranks(world_size))
         unit = variant.torch_dtype.itemsize * (ranks if operation.in_shares else 1)
@@ -172,7 +213,13 @@ class Collectives(MicroBenchmark):
     def groups(self, world_size: int) -> Sequence[Sequence[int]]:
         """Return the ranks of each operation that runs in a subgroup."""
         operations = [OPERATIONS[name] for name in self._operations(world_size)]
-        return list(dict.fromkeys(tuple(operation.ranks(world_size)) for operation in operations if "group" in operation.in_place))
+        return list(
+            dict.fromkeys(
+                tuple(operation.ranks(world_size))
+                for operation in operations
+                if "group" in operation.in_place
+            )
+        )
 
     def unsupported_reason(self, case: Case, communicator: Communicator) -> str | None:
         variant = self._variants[case.operation]
@@ -180,10 +227,14 @@ class Collectives(MicroBenchmark):
         if op == "avg" and not variant.torch_dtype.is_floating_point:
             return "the mean of whole numbers need not be one"
         methods = variant.operation.methods(in_place=variant.in_place)
-        reasons = (communicator.unsupported_reason(name, op=op, dtype=variant.dtype) for name in methods)
+        reasons = (
+            communicator.unsupported_reason(name, op=op, dtype=variant.dtype) for name in methods
+        )
         return next((reason for reason in reasons if reason), None)
 
-    def repetition(self, case: Case, communicator: Communicator, *, device: torch.device) -> Repetition:
+    def repetition(
+        self, case: Case, communicator: Communicator, *, device: torch.device
+    ) -> Repetition:
         """Return the operation on the ranks that take part, and ``Idle`` on the others."""
         variant = self._variants[case.operation]
         operation = variant.operation

@@ -1,4 +1,5 @@
-"""The ConvNet of the MNIST tutorials on 1797 real handwritten digits of 8×8 pixels, scaled to 28×28.
+"""The ConvNet of the MNIST tutorials on 1797 real handwritten digits of 8×8 pixels, scaled to
+28×28.
 
 The digits come with the package; ``workloads/data/digits.txt`` names their source and licence.
 """
@@ -25,7 +26,8 @@ TEST_EVERY = 5
 
 
 class ConvNet(nn.Module):
-    """Two 5×5 convolution blocks of 16 and 32 channels (batch norm, ReLU, 2×2 max pooling) and one linear layer.
+    """Two 5×5 convolution blocks of 16 and 32 channels (batch norm, ReLU, 2×2 max pooling) and one
+    linear layer.
 
     29 thousand parameters. Takes images float32 [batch, 1, 28, 28] and gives logits [batch, 10].
     """
@@ -43,7 +45,9 @@ class ConvNet(nn.Module):
 
 
 class Digits(SGDTrained):
-    """``ConvNet`` on 1437 digits, through a ``DistributedSampler`` and a ``DataLoader`` as a user would; 360 are held out."""
+    """``ConvNet`` on 1437 digits, through a ``DistributedSampler`` and a ``DataLoader`` as a user
+    would; 360 are held out.
+    """
 
     Options = SGDOptions
 
@@ -58,7 +62,12 @@ class Digits(SGDTrained):
 
 
 def _block(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(inputs, outputs, kernel_size=5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, kernel_size=5, padding=2),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    )
 
 
 def read_table() -> npt.NDArray[np.int64]:

@@ -16,7 +16,15 @@ from torch.optim import AdamW, Optimizer
 from torch.utils.data import Dataset
 
 from measurement.errors import PlanError
-from workloads.data.files import WORDS, DataOptions, ExpandedPath, entries, missing, part_of, readable
+from workloads.data.files import (
+    WORDS,
+    DataOptions,
+    ExpandedPath,
+    entries,
+    missing,
+    part_of,
+    readable,
+)
 from workloads.data.input import Sample
 from workloads.supervised import Supervised
 
@@ -33,7 +41,8 @@ class LanguageModelOptions(DataOptions):
     data_dir: ExpandedPath = Path("data/input.txt")
     """A text file, or a folder with train.txt and val.txt."""
     size: Literal["nano", "micro", "mini", "gpt2-small"] = "nano"
-    """Size of the decoder. Tokens are bytes, so gpt2-small has 86 million parameters instead of 124."""
+    """Size of the decoder. Tokens are bytes, so gpt2-small has 86 million parameters instead of
+    124."""
     sequence_length: int = Field(default=256, ge=2)
     """Bytes of a sequence."""
     learning_rate: float = Field(default=6e-4, gt=0)
@@ -50,14 +59,21 @@ class LanguageModel(Supervised):
     sample_unit = "tokens"
 
     def build_model(self) -> nn.Module:
-        """Return a model of 0.1 (nano), 0.8 (micro), 2.7 (mini) or 85 (gpt2-small) million parameters, besides the positions."""
-        return Decoder(SIZES[self.options.size], vocabulary=BYTES, sequence_length=self.options.sequence_length)
+        """Return a model of 0.1 (nano), 0.8 (micro), 2.7 (mini) or 85 (gpt2-small) million
+        parameters, besides the positions.
+        """
+        return Decoder(
+            SIZES[self.options.size], vocabulary=BYTES, sequence_length=self.options.sequence_length
+        )
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         """Return AdamW, without weight decay for biases and norms."""
         matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
         vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
-        groups = [{"params": matrices, "weight_decay": self.options.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        groups = [
+            {"params": matrices, "weight_decay": self.options.weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
         return AdamW(groups, lr=self.options.learning_rate, betas=(0.9, 0.95))
 
     def read_training_set(self) -> Dataset[Sample]:
@@ -70,7 +86,9 @@ class LanguageModel(Supervised):
 
     @cached_property
     def _parts(self) -> list[tuple[Path, range]]:
-        """Name the file and the range of its bytes: of the training set, then of the held-out set."""
+        """Name the file and the range of its bytes: of the training set, then of the held-out
+        set.
+        """
         place = self.options.data_dir
         with readable(place):
             is_file = place.is_file()
@@ -79,11 +97,16 @@ class LanguageModel(Supervised):
             cut = size - size // HELD_OUT_SHARE
             return [(place, range(cut)), (place, range(cut, size))]
         files = [path for path in entries(place) if path.is_file()]
-        paths = [path for part, name in zip(WORDS, NAMES, strict=True) if (path := part_of(files, part, name=name))]
+        paths = [
+            path
+            for part, name in zip(WORDS, NAMES, strict=True)
+            if (path := part_of(files, part, name=name))
+        ]
         if len(paths) < len(NAMES):
             raise missing(
                 "language_model",
-                f"a text file '{place.absolute()}', or {' and '.join(NAMES)} in a folder of that name",
+                f"a text file '{place.absolute()}', or {' and '.join(NAMES)} in a folder of that"
+                " name",
                 folders=[place],
                 remedy="set data_dir to any plain text, of 100 kB or more to learn something",
             )
@@ -91,7 +114,9 @@ class LanguageModel(Supervised):
 
 
 class Sequences(Dataset[Sample]):
-    """Consecutive sequences of a file, read on demand. Bytes at the end that fill no sequence are left out.
+    """Consecutive sequences of a file, read on demand.
+
+    Bytes at the end that fill no sequence are left out.
 
     Each sample is ``length`` tokens, int64, and for each of them the next one.
 
@@ -102,13 +127,18 @@ class Sequences(Dataset[Sample]):
     def __init__(self, path: Path, part: range, *, length: int) -> None:
         if len(part) <= length:
             raise PlanError(
-                f"'{path}' is too short: {len(part)} bytes {'(of its last tenth) ' if part.start else ''}to make sequences "
-                f"of {length} bytes and the next one; give a longer text, or a smaller sequence_length"
+                f"'{path}' is too short: {len(part)} bytes"
+                f" {'(of its last tenth) ' if part.start else ''}to make sequences of {length}"
+                " bytes and the next one; give a longer text, or a smaller sequence_length"
             )
         if path.suffix in PACKED:
-            raise PlanError(f"'{path}' is compressed, and tokens are the bytes of a text; unpack it")
+            raise PlanError(
+                f"'{path}' is compressed, and tokens are the bytes of a text; unpack it"
+            )
         self.length = length
-        self._bytes = np.memmap(path, dtype=np.uint8, mode="r", offset=part.start, shape=(len(part),))
+        self._bytes = np.memmap(
+            path, dtype=np.uint8, mode="r", offset=part.start, shape=(len(part),)
+        )
 
     def __len__(self) -> int:
         return (len(self._bytes) - 1) // self.length
@@ -140,7 +170,9 @@ SIZES = {
 
 
 class Block(nn.Module):
-    """Attention, then a hidden layer four times as wide, each with a residual connection. float [batch, length, width]."""
+    """Attention, then a hidden layer four times as wide, each with a residual connection. float
+    [batch, length, width].
+    """
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -168,7 +200,9 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Predicts the next token at every position: int64 [batch, length] to logits [batch, length, vocabulary]."""
+    """Predicts the next token at every position: int64 [batch, length] to logits [batch, length,
+    vocabulary].
+    """
 
     def __init__(self, size: Size, *, vocabulary: int, sequence_length: int) -> None:
         super().__init__()
@@ -186,8 +220,12 @@ class Decoder(nn.Module):
 
 
 def _initialise(name: str, parameter: Tensor, *, layers: int) -> None:
-    """Initialise as GPT-2 does: the more layers add to the residual path, the smaller their output weights start."""
+    """Initialise as GPT-2 does: the more layers add to the residual path, the smaller their output
+    weights start.
+    """
     if parameter.dim() >= 2:
-        nn.init.normal_(parameter, std=INITIAL_DEVIATION / ((2 * layers) ** 0.5 if "_out." in name else 1.0))
+        nn.init.normal_(
+            parameter, std=INITIAL_DEVIATION / ((2 * layers) ** 0.5 if "_out." in name else 1.0)
+        )
     elif name.endswith("bias"):
         nn.init.zeros_(parameter)

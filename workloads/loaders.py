@@ -1,4 +1,6 @@
-"""The micro-benchmark of a workload's loader alone: how many samples a second it delivers, by number of loader workers."""
+"""The micro-benchmark of a workload's loader alone: how many samples a second it delivers, by
+number of loader workers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from workloads.optimizers import seed_generators
 
 
 class LoadersOptions(PlanOptions):
-    """What a plan may set under ``workload_options``; other options belong to the workload that is read, such as ``data_dir``."""
+    """What a plan may set under ``workload_options``; other options belong to the workload that is
+    read, such as ``data_dir``.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -30,55 +34,84 @@ class LoadersOptions(PlanOptions):
 
 
 class Loaders(MicroBenchmark):
-    """Loads batches as training does, and drops them. All ranks load at the same time, each its own shard."""
+    """Loads batches as training does, and drops them.
+
+    All ranks load at the same time, each its own shard.
+    """
 
     Options = LoadersOptions
     options: LoadersOptions
     sample_unit = "samples"
 
-    def __init__(self, *, local_batch_size: int, seed: int, options: BaseModel | None = None) -> None:
+    def __init__(
+        self, *, local_batch_size: int, seed: int, options: BaseModel | None = None
+    ) -> None:
         super().__init__(local_batch_size=local_batch_size, seed=seed, options=options)
         name = self.options.workload
         workload_cls, implied = workload_class(name)
-        if not issubclass(workload_cls, Workload) or "loader_workers" not in workload_cls.Options.model_fields:
+        if (
+            not issubclass(workload_cls, Workload)
+            or "loader_workers" not in workload_cls.Options.model_fields
+        ):
             raise PlanError(
-                f"workload '{name}' has no option loader_workers, so there is no loader to measure; "
-                "name one that reads data, such as 'mnist' or 'imagenet', as workload_options.workload"
+                f"workload '{name}' has no option loader_workers, so there is no loader to measure;"
+                " name one that reads data, such as 'mnist' or 'imagenet', as"
+                " workload_options.workload"
             )
         read_options = implied | (self.options.model_extra or {})
         if "loader_workers" in read_options:
-            raise PlanError("workload 'loaders' tries several numbers of loader workers: write workers in place of loader_workers")
+            raise PlanError(
+                "workload 'loaders' tries several numbers of loader workers: write workers in place"
+                " of loader_workers"
+            )
         self._operation = f"{name}, batches of {local_batch_size}"
         self._workers = {
-            f"{self._operation}/{count} worker{'s' * (count != 1)}": count for count in sorted(set(self.options.workers))
+            f"{self._operation}/{count} worker{'s' * (count != 1)}": count
+            for count in sorted(set(self.options.workers))
         }
         self._class = workload_cls
-        self._read_options = checked(workload_cls.Options, read_options, source=f"workload_options of '{name}'")
+        self._read_options = checked(
+            workload_cls.Options, read_options, source=f"workload_options of '{name}'"
+        )
         self._first: tuple[Workload, int] | None = None
 
     def cases(self, world_size: int) -> Sequence[Case]:
         """List the numbers of workers, the fewest first."""
         return [
-            Case(name=name, operation=self._operation, samples=self.local_batch_size * world_size, messages=max(workers, 1))
+            Case(
+                name=name,
+                operation=self._operation,
+                samples=self.local_batch_size * world_size,
+                messages=max(workers, 1),
+            )
             for name, workers in self._workers.items()
         ]
 
     def unsupported_reason(self, case: Case, communicator: Communicator) -> str | None:
         return None
 
-    def repetition(self, case: Case, communicator: Communicator, *, device: torch.device) -> Repetition:
+    def repetition(
+        self, case: Case, communicator: Communicator, *, device: torch.device
+    ) -> Repetition:
         workload, samples = self._read(communicator, device)
         worker_workload = copy.copy(workload)
-        worker_workload.options = self._read_options.model_copy(update={"loader_workers": self._workers[case.name]})
+        worker_workload.options = self._read_options.model_copy(
+            update={"loader_workers": self._workers[case.name]}
+        )
         return LoaderRound(
-            _endless(worker_workload, communicator, device), workload=worker_workload, batches_each=case.messages, samples=samples
+            _endless(worker_workload, communicator, device),
+            workload=worker_workload,
+            batches_each=case.messages,
+            samples=samples,
         )
 
     def _read(self, communicator: Communicator, device: torch.device) -> tuple[Workload, int]:
         """The workload, whose data are read once for all cases, and the samples in a batch."""
         if self._first is None:
             seed_generators(self.seed)
-            workload = self._class(local_batch_size=self.local_batch_size, seed=self.seed, options=self._read_options)
+            workload = self._class(
+                local_batch_size=self.local_batch_size, seed=self.seed, options=self._read_options
+            )
             batch = next(_endless(workload, communicator, device))
             self._first = workload, workload.count_samples(batch)
         return self._first
@@ -87,10 +120,13 @@ class Loaders(MicroBenchmark):
 class LoaderRound(Repetition):
     """A batch from each loader worker; where there are none, a batch.
 
-    Workers finish their batches at about the same time. A whole round has the wait, and the batches that are then ready.
+    Workers finish their batches at about the same time. A whole round has the wait, and the batches
+    that are then ready.
     """
 
-    def __init__(self, batches: Iterator[Any], *, workload: Workload, batches_each: int, samples: int) -> None:
+    def __init__(
+        self, batches: Iterator[Any], *, workload: Workload, batches_each: int, samples: int
+    ) -> None:
         self._batches, self._workload = batches, workload
         self._batches_each, self._samples = batches_each, samples
         self._last: Any = None
@@ -104,7 +140,11 @@ class LoaderRound(Repetition):
 
     def check(self) -> str | None:
         num_samples = self._workload.count_samples(self._last)
-        return None if num_samples == self._samples else f"{num_samples} {self._workload.sample_unit} in a batch of {self._samples}"
+        return (
+            None
+            if num_samples == self._samples
+            else f"{num_samples} {self._workload.sample_unit} in a batch of {self._samples}"
+        )
 
     def settle(self) -> None:
         """Consume the batches that were loaded ahead."""
@@ -114,4 +154,6 @@ class LoaderRound(Repetition):
 
 def _endless(workload: Workload, communicator: Communicator, device: torch.device) -> Iterator[Any]:
     while True:
-        yield from workload.batches(rank=communicator.rank, world_size=len(communicator.ranks), device=device)
+        yield from workload.batches(
+            rank=communicator.rank, world_size=len(communicator.ranks), device=device
+        )

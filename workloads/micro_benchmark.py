@@ -1,4 +1,7 @@
-"""The MicroBenchmark interface: what is repeated, with no model to train. A plan names one as its workload."""
+"""The MicroBenchmark interface: what is repeated, with no model to train.
+
+A plan names one as its workload.
+"""
 
 from __future__ import annotations
 
@@ -17,59 +20,85 @@ from measurement.records.record import Case
 class Repetition(ABC):
     """One case on one rank, with its tensors.
 
-    The runner calls ``fill``, ``run`` and ``check`` once, then ``clear``, then ``run`` a few times to warm up, then ``settle``.
-    Then it calls ``run`` many times, which is timed.
+    The runner calls ``fill``, ``run`` and ``check`` once, then ``clear``, then ``run`` a few times
+    to warm up, then ``settle``. Then it calls ``run`` many times, which is timed.
     """
 
     @abstractmethod
     def fill(self) -> None:
-        """Fill the inputs with values whose result is known, different ones on each rank. Not collective."""
+        """Fill the inputs with values whose result is known, different ones on each rank.
+
+        Not collective.
+        """
 
     @abstractmethod
     def run(self) -> None:
-        """Run the operation once. Only this is timed. Collective; a rank that takes no part returns at once."""
+        """Run the operation once.
+
+        Only this is timed. Collective; a rank that takes no part returns at once.
+        """
 
     @abstractmethod
     def check(self) -> str | None:
-        """Say what is wrong with this rank's result after ``fill`` and ``run``; None if it is right. Not collective."""
+        """Say what is wrong with this rank's result after ``fill`` and ``run``; None if it is
+        right. Not collective.
+        """
 
     def clear(self) -> None:
-        """Set inputs that no number of runs changes, since a sum in place would overflow. Not collective."""
+        """Set inputs that no number of runs changes, since a sum in place would overflow.
+
+        Not collective.
+        """
         return
 
     def settle(self) -> None:
-        """Consume work that was done ahead while the ranks waited for each other. Not collective."""
+        """Consume work that was done ahead while the ranks waited for each other. Not
+        collective.
+        """
         return
 
 
 class MicroBenchmark(ABC):
-    """Cases to repeat. Every rank makes its own, and communicates through a ``Communicator`` only."""
+    """Cases to repeat. Every rank makes its own, and communicates through a ``Communicator``
+    only.
+    """
 
     Options: ClassVar[type[BaseModel]] = PlanOptions
     """What a plan may set under ``workload_options``."""
     sample_unit: ClassVar[str] = "bytes"
 
-    def __init__(self, *, local_batch_size: int = 1, seed: int, options: BaseModel | None = None) -> None:
+    def __init__(
+        self, *, local_batch_size: int = 1, seed: int, options: BaseModel | None = None
+    ) -> None:
         self.local_batch_size = local_batch_size
         self.seed = seed
         self.options = options if options is not None else self.Options()
 
     @abstractmethod
     def cases(self, world_size: int) -> Sequence[Case]:
-        """List the cases to measure with ``world_size`` ranks, each with a unique name. Equal on all ranks and in the driver.
+        """List the cases to measure with ``world_size`` ranks, each with a unique name.
+
+        Equal on all ranks and in the driver.
 
         Raises:
             PlanError: there are too few ranks.
         """
 
     def groups(self, world_size: int) -> Sequence[Sequence[int]]:
-        """List the subsets of ranks for which ``repetition`` will ask the communicator for a group."""
+        """List the subsets of ranks for which ``repetition`` will ask the communicator for a
+        group.
+        """
         return ()
 
     @abstractmethod
     def unsupported_reason(self, case: Case, communicator: Communicator) -> str | None:
-        """Say why a communicator cannot run a case; None if it can. The answer is the same on every rank."""
+        """Say why a communicator cannot run a case; None if it can.
+
+        The answer is the same on every rank.
+        """
 
     @abstractmethod
-    def repetition(self, case: Case, communicator: Communicator, *, device: torch.device) -> Repetition:
+    def repetition(
+        self, case: Case, communicator: Communicator, *, device: torch.device
+    ) -> Repetition:
         """Return the case with new tensors on ``device``. Not collective."""

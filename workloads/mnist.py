@@ -1,4 +1,7 @@
-"""MNIST with the ConvNet of the tutorials. Reads the published files, also as torchvision stores them; Fashion-MNIST too."""
+"""MNIST with the ConvNet of the tutorials.
+
+Reads the published files, also as torchvision stores them; Fashion-MNIST too.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,9 @@ class Mnist(SGDTrained):
     def _read(self, part: str) -> Dataset[Sample]:
         names = [f"{part}-{kind}" for part in ("train", "t10k") for kind in KINDS]
         inside = ("MNIST/raw", "raw", ".")
-        files = require_files(names, workload="mnist", options=self.options, inside=inside, dataset="MNIST")
+        files = require_files(
+            names, workload="mnist", options=self.options, inside=inside, dataset="MNIST"
+        )
         images, labels = (files[names.index(f"{part}-{kind}")] for kind in KINDS)
         return read_images(images, labels)
 
@@ -61,17 +66,21 @@ def read_images(images_file: Path, labels_file: Path) -> Dataset[Sample]:
     labels = read_idx(labels_file, kind="labels", read=mnist.read_label_file)
     if images.shape[1:] != (SIDE, SIDE):
         size = " x ".join(map(str, images.shape[1:]))
-        raise PlanError(f"'{images_file}' holds images of {size}; workload 'mnist' takes {SIDE} x {SIDE}")
+        raise PlanError(
+            f"'{images_file}' holds images of {size}; workload 'mnist' takes {SIDE} x {SIDE}"
+        )
     if len(images) != len(labels):
         raise PlanError(
-            f"'{images_file}' holds {len(images)} images and '{labels_file}' {len(labels)} labels: they do not belong together"
+            f"'{images_file}' holds {len(images)} images and '{labels_file}' {len(labels)} labels:"
+            " they do not belong together"
         )
     check_labels(labels, labels_file, num_classes=NUM_CLASSES)
     return Transformed(TensorDataset(images[:, None], labels), _standardised)  # type: ignore[arg-type]
 
 
 def read_idx(path: Path, *, kind: str, read: Callable[[str], Tensor]) -> Tensor:
-    """Read a file, packed or not, by one of torchvision's functions, which take the path of a plain one.
+    """Read a file, packed or not, by one of torchvision's functions, which take the path of a plain
+    one.
 
     Raises:
         PlanError: it is damaged, or something else.
@@ -83,7 +92,8 @@ def read_idx(path: Path, *, kind: str, read: Callable[[str], Tensor]) -> Tensor:
             return read(plain.name)
         except (AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise PlanError(
-                f"'{path}' is not an IDX file of {kind}, or is cut off; fetch it again, or see whether it was renamed"
+                f"'{path}' is not an IDX file of {kind}, or is cut off; fetch it again, or see"
+                " whether it was renamed"
             ) from error
 
 

@@ -1,9 +1,11 @@
-"""The operations that ``workloads.collectives`` repeats, each with its tensors, its expected result and its bandwidth factor.
+"""The operations that ``workloads.collectives`` repeats, each with its tensors, its expected result
+and its bandwidth factor.
 
-Sizes and bandwidths follow nccl-tests (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md). The size of an all_gather, a gather, a
-scatter and an all_to_all is that of the whole; the size of a reduce_scatter is that of its input. algbw = size / time. busbw =
-algbw × the share of the size that each link must carry. It can be compared with the hardware's bandwidth for any operation and
-number of ranks.
+Sizes and bandwidths follow nccl-tests (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md). The size
+of an all_gather, a gather, a scatter and an all_to_all is that of the whole; the size of a
+reduce_scatter is that of its input. algbw = size / time. busbw = algbw × the share of the size that
+each link must carry. It can be compared with the hardware's bandwidth for any operation and number
+of ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from measurement.communicator import Communicator, ReduceOp
 from workloads.micro_benchmark import Repetition
 
 PERIOD = 31
-"""Period of the inputs' values: a prime, so that equal shares start with different values; small, so that sums are exact."""
+"""Period of the inputs' values: a prime, so that equal shares start with different values; small,
+so that sums are exact."""
 MANY_TWOS, MIN_TWOS, MIN_RANKS = 8, 1, 15
 STRIDE = 7
 """Shift of a rank's values relative to the previous rank's."""
@@ -40,7 +43,8 @@ class Operation:
     expected: Callable[[OperationRun], Tensor | None]
     """The expected ``result``; None where this rank has none."""
     in_place: tuple[str, ...] = ()
-    """Methods of the communicator that it calls where the result overwrites the input; empty: there is no such variant."""
+    """Methods of the communicator that it calls where the result overwrites the input; empty: there
+    is no such variant."""
     out_of_place: tuple[str, ...] = ()
     """Methods that it calls where the result is another tensor; empty: there is no such variant."""
     ranks: Callable[[int], Sequence[int]] = range
@@ -65,7 +69,9 @@ class Operation:
         return not self.in_shares
 
     def methods(self, *, in_place: bool) -> tuple[str, ...]:
-        """Return the methods of the communicator that a variant calls; empty where there is no such variant."""
+        """Return the methods of the communicator that a variant calls; empty where there is no such
+        variant.
+        """
         return self.in_place if in_place else self.out_of_place
 
 
@@ -84,7 +90,10 @@ class OperationRun(Repetition):
         root: int = 0,
         in_place: bool = True,
     ) -> None:
-        """``ranks``: those that take part. ``elements``: of the message. ``like``: a tensor of their dtype, on the device."""
+        """``ranks``: those that take part.
+
+        ``elements``: of the message. ``like``: a tensor of their dtype, on the device.
+        """
         self._operation, self.communicator, self.ranks = operation, communicator, ranks
         self.op, self.root, self.in_place = op, root, in_place
         share = elements // len(ranks)
@@ -114,7 +123,9 @@ class OperationRun(Repetition):
             return f"{len(self.result)} elements where {len(expected)} are right"
         is_right = self.result == expected
         if self.op == "avg":  # the library may divide before it adds
-            is_right = torch.isclose(self.result, expected, rtol=4 * torch.finfo(expected.dtype).eps, atol=0)
+            is_right = torch.isclose(
+                self.result, expected, rtol=4 * torch.finfo(expected.dtype).eps, atol=0
+            )
         if bool(is_right.all()):
             return None
         wrong = (~is_right).nonzero()
@@ -130,7 +141,9 @@ class OperationRun(Repetition):
         return self.communicator.rank == self.root
 
     def period(self, rank: int) -> Tensor:
-        """Return the repeated part of a rank's input, float64. Sums over all ranks are exact in the input's dtype.
+        """Return the repeated part of a rank's input, float64.
+
+        Sums over all ranks are exact in the input's dtype.
 
         For a product every value is 1 or 2. With many ranks, few are 2 at the same place.
         """
@@ -138,7 +151,11 @@ class OperationRun(Repetition):
             twos = MIN_TWOS if len(self.ranks) > MIN_RANKS else MANY_TWOS
             return 1.0 + (torch.arange(PERIOD) + rank * STRIDE).remainder(PERIOD).lt(twos)
         kind = self.input.dtype
-        exact = torch.iinfo(kind).max if not kind.is_floating_point else round(2 / torch.finfo(kind).eps)
+        exact = (
+            torch.iinfo(kind).max
+            if not kind.is_floating_point
+            else round(2 / torch.finfo(kind).eps)
+        )
         values = max(2, min(PERIOD, exact // len(self.ranks) + 1))
         return (torch.arange(PERIOD, dtype=torch.float64) + rank * STRIDE).remainder(values)
 
@@ -148,7 +165,9 @@ class OperationRun(Repetition):
 
     def reduced(self) -> Tensor:
         """Return the reduction of all ranks' inputs."""
-        return self._repeated(COMBINE[self.op](torch.stack([self.period(rank) for rank in self.ranks])))
+        return self._repeated(
+            COMBINE[self.op](torch.stack([self.period(rank) for rank in self.ranks]))
+        )
 
     def own_share(self, whole: Tensor) -> Tensor:
         """Return this rank's share of a message."""
@@ -156,7 +175,11 @@ class OperationRun(Repetition):
 
     def _repeated(self, period: Tensor) -> Tensor:
         elements = len(self.input)
-        return period.to(self.input.dtype).to(self.input.device).repeat(elements // PERIOD + 1)[:elements]
+        return (
+            period.to(self.input.dtype)
+            .to(self.input.device)
+            .repeat(elements // PERIOD + 1)[:elements]
+        )
 
 
 class Idle(Repetition):
@@ -221,7 +244,9 @@ def _isend_irecv(it: OperationRun) -> None:
 
 def _root_isend(it: OperationRun) -> None:
     if it.is_root:
-        under_way = [it.communicator.isend(it.input, to=rank) for rank in it.ranks if rank != it.root]
+        under_way = [
+            it.communicator.isend(it.input, to=rank) for rank in it.ranks if rank != it.root
+        ]
         for message in under_way:
             message.wait()
     else:
@@ -255,9 +280,17 @@ ALL_REDUCE = Operation(
     in_place=("all_reduce",),
     out_of_place=("all_reduce_to",),
     reduces=True,
-    busbw=lambda ranks: 2 * (ranks - 1) / ranks,  # every element is sent once to be added and once as a part of the sum
+    busbw=lambda ranks: (
+        2 * (ranks - 1) / ranks
+    ),  # every element is sent once to be added and once as a part of the sum
 )
-BROADCAST = Operation(run=_broadcast, expected=_roots, in_place=("broadcast",), out_of_place=("broadcast_to",), has_root=True)
+BROADCAST = Operation(
+    run=_broadcast,
+    expected=_roots,
+    in_place=("broadcast",),
+    out_of_place=("broadcast_to",),
+    has_root=True,
+)
 SEND_RECV = Operation(
     run=_send_recv,
     expected=lambda it: it.values(it.ranks[0]),
@@ -319,9 +352,20 @@ OPERATIONS: dict[str, Operation] = {
         in_shares=True,
         busbw=_but_own,
     ),
-    "group_all_reduce": replace(ALL_REDUCE, in_place=("all_reduce", "group"), out_of_place=(), ranks=_all_but_last, least_ranks=3),
+    "group_all_reduce": replace(
+        ALL_REDUCE,
+        in_place=("all_reduce", "group"),
+        out_of_place=(),
+        ranks=_all_but_last,
+        least_ranks=3,
+    ),
     "group_broadcast": replace(
-        BROADCAST, in_place=("broadcast", "group"), out_of_place=(), has_root=False, ranks=_all_but_last, least_ranks=3
+        BROADCAST,
+        in_place=("broadcast", "group"),
+        out_of_place=(),
+        has_root=False,
+        ranks=_all_but_last,
+        least_ranks=3,
     ),
     "send_recv": SEND_RECV,
     "send_recv_last": replace(SEND_RECV, ranks=_first_and_last, least_ranks=3),
@@ -332,11 +376,22 @@ OPERATIONS: dict[str, Operation] = {
         expected=_roots,
         in_place=("isend", "recv"),
         has_root=True,
-        busbw=lambda ranks: float(ranks - 1),  # the root's link carries the message once for each other rank
+        busbw=lambda ranks: float(
+            ranks - 1
+        ),  # the root's link carries the message once for each other rank
     ),
 }
-"""The groups are all ranks but the last. Ping-pongs are between rank 0 and rank 1, or the last, which may be on another host.
+"""The groups are all ranks but the last. Ping-pongs are between rank 0 and rank 1, or the last,
+which may be on another host.
 
 ``root_isend``: the root sends to every other rank, all at once by nonblocking calls."""
-BY_DEFAULT = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "group_all_reduce", "send_recv", "isend_irecv")
+BY_DEFAULT = (
+    "all_reduce",
+    "broadcast",
+    "all_gather",
+    "reduce_scatter",
+    "group_all_reduce",
+    "send_recv",
+    "isend_irecv",
+)
 """The operations that are measured where a plan names none."""

@@ -1,4 +1,6 @@
-"""Several optimizers as one (Muon for matrices, AdamW for the rest), and the generators that models and losses draw from."""
+"""Several optimizers as one (Muon for matrices, AdamW for the rest), and the generators that models
+and losses draw from.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from torch.optim import Optimizer
 class SeveralOptimizers(Optimizer):
     """Optimizers of disjoint parameters, which step one after another.
 
-    To libraries it is one optimizer: its parameter groups and its state are those of all, the same objects. Horovod makes a
-    subclass and calls its constructor with the parameter groups; ``optimizers`` is then given as an attribute.
+    To libraries it is one optimizer: its parameter groups and its state are those of all, the same
+    objects. Horovod makes a subclass and calls its constructor with the parameter groups;
+    ``optimizers`` is then given as an attribute.
 
     Args:
         members: the optimizers, or parameter groups.
@@ -28,7 +31,9 @@ class SeveralOptimizers(Optimizer):
 
     def __init__(self, members: Sequence[Optimizer] | Sequence[dict[str, Any]]) -> None:
         optimizers = [member for member in members if isinstance(member, Optimizer)]
-        groups: list[Any] = [group for optimizer in optimizers for group in optimizer.param_groups] or list(members)
+        groups: list[Any] = [
+            group for optimizer in optimizers for group in optimizer.param_groups
+        ] or list(members)
         super().__init__(groups, {})
         if optimizers:
             self.optimizers = optimizers
@@ -69,14 +74,19 @@ Drawn = TypeVar("Drawn")
 
 
 def seed_generators(seed: int) -> None:
-    """Seed PyTorch's generators on every device, NumPy's and Python's; a workload's own ones do not change. Not collective."""
+    """Seed PyTorch's generators on every device, NumPy's and Python's; a workload's own ones do not
+    change. Not collective.
+    """
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
 
 class IsolatedRng:
-    """A context with its own random state, which starts from a seed and continues at each entry. Draws outside are independent."""
+    """A context with its own random state, which starts from a seed and continues at each entry.
+
+    Draws outside are independent.
+    """
 
     def __init__(self, seed: int) -> None:
         before = _states()
@@ -106,8 +116,13 @@ class IsolatedRng:
 
 
 def torch_states() -> list[torch.Tensor]:
-    """Return the states of PyTorch's generators: the CPU's and, once it is in use, the current GPU's."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]
+    """Return the states of PyTorch's generators: the CPU's and, once it is in use, the current
+    GPU's.
+    """
+    return [
+        torch.get_rng_state(),
+        *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []),
+    ]
 
 
 def _states() -> tuple[list[torch.Tensor], Any, Any]:

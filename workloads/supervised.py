@@ -1,4 +1,5 @@
-"""The common part of workloads on labelled data: the input pipeline, cross entropy and exact evaluation.
+"""The common part of workloads on labelled data: the input pipeline, cross entropy and exact
+evaluation.
 
 A subclass gives the model and the samples.
 """
@@ -32,7 +33,8 @@ class SGDOptions(InputOptions):
 
 
 class Supervised(Workload):
-    """Learns the labels of images [batch, channels, height, width], or of every position in sequences [batch, length].
+    """Learns the labels of images [batch, channels, height, width], or of every position in
+    sequences [batch, length].
 
     Batches are pairs of inputs and labels.
     """
@@ -70,7 +72,9 @@ class Supervised(Workload):
         self.read_training_set()
         self.read_held_out_set()
 
-    def batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(
+        self, *, rank: int, world_size: int, device: torch.device
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield epoch after epoch of this rank's shard, reshuffled each time."""
         return self._input(rank, world_size, device).epochs(self.training_set).endless()
 
@@ -81,13 +85,17 @@ class Supervised(Workload):
     def batches_per_epoch(self, *, world_size: int) -> int:
         return self._input(0, world_size, torch.device("cpu")).batches_per_epoch(self.training_set)
 
-    def epoch_batches(self, epoch: int, *, rank: int, world_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch_batches(
+        self, epoch: int, *, rank: int, world_size: int, device: torch.device
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         source = self._input(rank, world_size, device)
         if self._epochs is None or self._epochs.source != source:
             self._epochs = source.epochs(self.training_set)
         return self._epochs.batches(epoch)
 
-    def evaluation_batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    def evaluation_batches(
+        self, *, rank: int, world_size: int, device: torch.device
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         return self._input(rank, world_size, device).evaluation(self.held_out_set)
 
     def _input(self, rank: int, world_size: int, device: torch.device) -> Input:
@@ -103,7 +111,9 @@ class Supervised(Workload):
     def compute_loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         return functional.cross_entropy(*_answers(model, batch))
 
-    def compute_loss_and_hits(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def compute_loss_and_hits(
+        self, model: nn.Module, batch: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
         logits, labels = _answers(model, batch)
         return functional.cross_entropy(logits, labels), count_hits(logits, labels)
 
@@ -123,11 +133,18 @@ class SGDTrained(Supervised):
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         options = self.options
-        return SGD(model.parameters(), lr=options.learning_rate, momentum=options.momentum, weight_decay=options.weight_decay)
+        return SGD(
+            model.parameters(),
+            lr=options.learning_rate,
+            momentum=options.momentum,
+            weight_decay=options.weight_decay,
+        )
 
 
 def _answers(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return logits [n, classes] and labels [n], also where a sample has a label at every position."""
+    """Return logits [n, classes] and labels [n], also where a sample has a label at every
+    position.
+    """
     inputs, labels = batch
     logits: Tensor = model(inputs)
     return logits.flatten(0, -2), labels.flatten()

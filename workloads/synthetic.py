@@ -1,4 +1,5 @@
-"""Any torchvision classifier on fixed random images: real compute and real gradients, without loading any data.
+"""Any torchvision classifier on fixed random images: real compute and real gradients, without
+loading any data.
 
 Importing torchvision takes a second, so it is done on first use.
 """
@@ -36,8 +37,12 @@ def build_classifier(name: str, *, num_classes: int) -> nn.Module:
     """Return a classifier with random weights."""
     import torchvision
 
-    extra = {"init_weights": True, "aux_logits": False} if name in ("googlenet", "inception_v3") else {}
-    model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=num_classes, **extra)
+    extra = (
+        {"init_weights": True, "aux_logits": False} if name in ("googlenet", "inception_v3") else {}
+    )
+    model: nn.Module = torchvision.models.get_model(
+        name, weights=None, num_classes=num_classes, **extra
+    )
     return model
 
 
@@ -69,14 +74,22 @@ class Synthetic(Workload):
         return build_classifier(self.options.model, num_classes=self.options.num_classes)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
-        return SGD(model.parameters(), lr=self.options.learning_rate, momentum=self.options.momentum)
+        return SGD(
+            model.parameters(), lr=self.options.learning_rate, momentum=self.options.momentum
+        )
 
-    def batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the same images float32 [batch, 3, size, size] and labels int64 [batch] at every step; ranks have their own."""
+    def batches(
+        self, *, rank: int, world_size: int, device: torch.device
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the same images float32 [batch, 3, size, size] and labels int64 [batch] at every
+        step; ranks have their own.
+        """
         size = self.options.image_size
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + rank)
         images = torch.randn(self.local_batch_size, 3, size, size, generator=generator).to(device)
-        labels = torch.randint(self.options.num_classes, (self.local_batch_size,), generator=generator).to(device)
+        labels = torch.randint(
+            self.options.num_classes, (self.local_batch_size,), generator=generator
+        ).to(device)
         while True:
             yield images, labels
 

@@ -30,7 +30,8 @@ def stored_values(tensor: Tensor) -> Tensor:
 
 
 def dense_parts(tensor: Tensor) -> list[Tensor]:
-    """The dense tensors that store a tensor: indices and then values of a sparse one, the rows of a nested one.
+    """The dense tensors that store a tensor: indices and then values of a sparse one, the rows of a
+    nested one.
 
     Two tensors of one layout are equal where all of these are.
     """
@@ -74,17 +75,26 @@ def _leaves(value: Any, name: str, *, inside: tuple[int, ...]) -> Iterator[tuple
 
 
 def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The parts of a container. Hugging Face's batches are mappings; PyTorch Geometric's have attributes."""
+    """The parts of a container.
+
+    Hugging Face's batches are mappings; PyTorch Geometric's have attributes.
+    """
     if isinstance(value, Mapping):
         yield from ((f"{name}[{key!r}]", inner) for key, inner in value.items())
     elif isinstance(value, list | tuple):
         yield from ((f"{name}[{number}]", inner) for number, inner in enumerate(value))
     elif isinstance(value, Set):
-        yield from ((f"{name}[{number}]", inner) for number, inner in enumerate(sorted(value, key=repr)))
+        yield from (
+            (f"{name}[{number}]", inner) for number, inner in enumerate(sorted(value, key=repr))
+        )
     elif is_dataclass(value) and not isinstance(value, type):
-        yield from ((f"{name}.{field.name}", getattr(value, field.name, None)) for field in fields(value))
+        yield from (
+            (f"{name}.{field.name}", getattr(value, field.name, None)) for field in fields(value)
+        )
     elif not isinstance(value, SEALED) and not callable(value):
-        yield from ((f"{name}.{key}", inner) for key, inner in getattr(value, "__dict__", {}).items())
+        yield from (
+            (f"{name}.{key}", inner) for key, inner in getattr(value, "__dict__", {}).items()
+        )
 
 
 def digest_of(digest: Any, batch: Any) -> None:
@@ -100,11 +110,18 @@ def digest_of(digest: Any, batch: Any) -> None:
 
 
 def to_channels_last(batch: Any) -> Any:
-    """Convert images [batch, channels, height, width] to channels_last; ``batch``: a tensor, or a tuple, list or dict of such."""
+    """Convert images [batch, channels, height, width] to channels_last; ``batch``: a tensor, or a
+    tuple, list or dict of such.
+    """
     if isinstance(batch, dict):
         return {name: to_channels_last(part) for name, part in batch.items()}
     if isinstance(batch, tuple | list):
         parts = [to_channels_last(part) for part in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    is_image = isinstance(batch, Tensor) and batch.layout == torch.strided and not batch.is_nested and batch.ndim == 4
+    is_image = (
+        isinstance(batch, Tensor)
+        and batch.layout == torch.strided
+        and not batch.is_nested
+        and batch.ndim == 4
+    )
     return batch.contiguous(memory_format=torch.channels_last) if is_image else batch

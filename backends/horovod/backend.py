@@ -25,7 +25,13 @@ from backends.horovod.optimizer import (
     of_another_layout,
     require_wrappable,
 )
-from backends.horovod.options import HorovodOptions, knobs_asked_for, knobs_in_force, space_of, users_code
+from backends.horovod.options import (
+    HorovodOptions,
+    knobs_asked_for,
+    knobs_in_force,
+    space_of,
+    users_code,
+)
 from backends.horovod.rendezvous import is_without_rendezvous, rendezvous_over_gloo
 from backends.horovod.timeline import traced
 from backends.mpi.library import find_wheel
@@ -51,24 +57,43 @@ class Horovod(Backend):
     customary_launchers = ("horovodrun", "mpirun", "srun")
 
     def check(self, *, world_size: int) -> None:
-        """Refuse options that Horovod accepts and that then fail, or that would make arms take different steps."""
+        """Refuse options that Horovod accepts and that then fail, or that would make arms take
+        different steps.
+        """
         options, micro_steps = self.options, self.micro_steps
         passes = options.backward_passes_per_step
         if passes is not None and passes != micro_steps:
             raise PlanError(
-                f"backward_passes_per_step = {passes} but micro_steps = {micro_steps}: arms would take different steps; "
-                f"set micro_steps: {passes} in the plan, which holds for all arms"
+                f"backward_passes_per_step = {passes} but micro_steps = {micro_steps}: arms would"
+                f" take different steps; set micro_steps: {passes} in the plan, which holds for all"
+                " arms"
             )
         if options.op == "Adasum" and self.transport == "gloo":
-            raise PlanError("op 'Adasum' over gloo: Horovod answers 'No Adasum operation enabled'; use transport 'mpi'")
+            raise PlanError(
+                "op 'Adasum' over gloo: Horovod answers 'No Adasum operation enabled'; use"
+                " transport 'mpi'"
+            )
         if options.gradient_predivide_factor != 1.0 and options.op != "Average":
-            raise PlanError(f"gradient_predivide_factor needs op 'Average', not '{options.op}'; drop one of them")
+            raise PlanError(
+                f"gradient_predivide_factor needs op 'Average', not '{options.op}'; drop one of"
+                " them"
+            )
 
-    def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
+    def check_model(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        missing: Sequence[str],
+        sparse: Sequence[str],
+    ) -> list[str]:
         """Horovod sends zeros for missing gradients, and gathers the rows of sparse ones."""
         options = self.options
         require_sent(state_tensors(model).items(), library="Horovod", dtypes=None)
-        remedy = "keep the weights in float32, which precision: amp-bf16 or amp-fp16 computes with less, or leave this arm out"
+        remedy = (
+            "keep the weights in float32, which precision: amp-bf16 or amp-fp16 computes with less,"
+            " or leave this arm out"
+        )
         dtypes = REDUCED | ({torch.bfloat16} if options.compression == "fp16" else set())
         require_reduced(model, library="Horovod 0.28.1", dtypes=dtypes, remedy=remedy)
         require_wrappable(optimizer)
@@ -76,25 +101,30 @@ class Horovod(Backend):
         needs = constructor_needs(optimizer)
         if needs:
             notes.append(
-                f"hvd.DistributedOptimizer calls the optimizer's class '{type(optimizer).__name__}' with parameter groups alone "
-                f"({needs}); Ringside does without its constructor, and a script of your own needs defaults there"
+                f"hvd.DistributedOptimizer calls the optimizer's class '{type(optimizer).__name__}'"
+                f" with parameter groups alone ({needs}); Ringside does without its constructor,"
+                " and a script of your own needs defaults there"
             )
         turned = of_another_layout(model)
         if turned:
             notes.append(
-                f"Horovod takes contiguous tensors only, so gradients in another layout ({shortened(turned)}) are copied before "
-                "and after their exchange"
+                "Horovod takes contiguous tensors only, so gradients in another layout"
+                f" ({shortened(turned)}) are copied before and after their exchange"
             )
         if missing:
             notes.append(
-                f"Horovod exchanges zeros for {shortened(missing)}, which get no gradient, and its optimizer steps them: weight "
-                "decay changes them, as it does not under DDP"
+                f"Horovod exchanges zeros for {shortened(missing)}, which get no gradient, and its"
+                " optimizer steps them: weight decay changes them, as it does not under DDP"
             )
         if sparse and options.op == "Adasum":
-            raise PlanError(f"op 'Adasum' does not support sparse gradients, which {shortened(sparse)} have; use op 'Average'")
+            raise PlanError(
+                f"op 'Adasum' does not support sparse gradients, which {shortened(sparse)} have;"
+                " use op 'Average'"
+            )
         if sparse and not options.sparse_as_dense:
             notes.append(
-                "Horovod gathers the rows of sparse gradients from all ranks (allgather); sparse_as_dense: true adds them up"
+                "Horovod gathers the rows of sparse gradients from all ranks (allgather);"
+                " sparse_as_dense: true adds them up"
             )
         return notes
 
@@ -115,31 +145,49 @@ class Horovod(Backend):
         return knobs_asked_for(self.options, transport=self.transport)
 
     def search_space(self, *, has_buffers: bool, several_hosts: bool) -> list[Setting]:
-        """Fusion, cycle, cache, groups; hierarchical all_reduce where there are several hosts; compression, which is lossy."""
+        """Fusion, cycle, cache, groups; hierarchical all_reduce where there are several hosts;
+        compression, which is lossy.
+        """
         return space_of(transport=self.transport, several_hosts=several_hosts)
 
     def users_code(self) -> list[str]:
         return users_code(self.options)
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
-        """``hvd.init()``. Collective. Horovod's rendezvous is by its launcher's variables; without these, by ``store``."""
+        """``hvd.init()``.
+
+        Collective. Horovod's rendezvous is by its launcher's variables; without these, by
+        ``store``.
+        """
         find_wheel()
         import horovod.torch as hvd
 
         self._hvd = hvd
         self._device = device
         _require_transport(hvd, self.transport)
-        os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(self.timeout.total_seconds())))
+        os.environ.setdefault(
+            "HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(self.timeout.total_seconds()))
+        )
         if HOROVOD not in world.gives:  # one rank without a launcher, which MPI would look for
             os.environ.setdefault("HOROVOD_CONTROLLER", "gloo")
             os.environ.setdefault("HOROVOD_CPU_OPERATIONS", "gloo")
         if self.transport == "mpi":
-            os.environ.setdefault("HOROVOD_CONTROLLER", "mpi")  # under srun it would not look for MPI by itself
-        elif self.transport == "gloo" and RENDEZVOUS in world.gives and is_without_rendezvous(os.environ) and world.world_size > 1:
+            os.environ.setdefault(
+                "HOROVOD_CONTROLLER", "mpi"
+            )  # under srun it would not look for MPI by itself
+        elif (
+            self.transport == "gloo"
+            and RENDEZVOUS in world.gives
+            and is_without_rendezvous(os.environ)
+            and world.world_size > 1
+        ):
             self._rendezvous = rendezvous_over_gloo(world, store)
         process_sets = [hvd.ProcessSet(list(ranks)) for ranks in self.groups]
         hvd.init(process_sets=process_sets)
-        self._process_sets = {tuple(ranks): process_set for ranks, process_set in zip(self.groups, process_sets, strict=True)}
+        self._process_sets = {
+            tuple(ranks): process_set
+            for ranks, process_set in zip(self.groups, process_sets, strict=True)
+        }
         return replace(
             world,
             rank=hvd.rank(),
@@ -152,8 +200,9 @@ class Horovod(Backend):
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Broadcast rank 0's state and wrap the optimizer. Collective.
 
-        An optimizer's empty state is not broadcast: ``broadcast_optimizer_state`` would take a real step with zero gradients,
-        which changes weights by weight decay, and Adam's moments (Horovod 0.28.1).
+        An optimizer's empty state is not broadcast: ``broadcast_optimizer_state`` would take a real
+        step with zero gradients, which changes weights by weight decay, and Adam's moments (Horovod
+        0.28.1).
         """
         hvd, optimizer = self._hvd, build_optimizer(model)
         require_wrappable(optimizer)
@@ -182,16 +231,29 @@ class Horovod(Backend):
         """``hvd.SyncBatchNorm``, module by module: Horovod has no conversion of its own."""
         for name, module in model.named_children():
             setattr(model, name, self.synchronize_batch_norm(module))
-        return self._synchronized(model) if isinstance(model, nn.modules.batchnorm._BatchNorm) else model
+        return (
+            self._synchronized(model)
+            if isinstance(model, nn.modules.batchnorm._BatchNorm)
+            else model
+        )
 
     def _synchronized(self, norm: Any) -> nn.Module:
         features, affine = norm.num_features, norm.affine
-        synchronised: Any = self._hvd.SyncBatchNorm(features, norm.eps, norm.momentum, affine, norm.track_running_stats)
-        synchronised._parameters, synchronised._buffers, synchronised.training = norm._parameters, norm._buffers, norm.training
+        synchronised: Any = self._hvd.SyncBatchNorm(
+            features, norm.eps, norm.momentum, affine, norm.track_running_stats
+        )
+        synchronised._parameters, synchronised._buffers, synchronised.training = (
+            norm._parameters,
+            norm._buffers,
+            norm.training,
+        )
         return synchronised  # type: ignore[no-any-return]
 
     def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
-        """Horovod gathers tensors of unequal lengths; a second gather says their lengths. Collective."""
+        """Horovod gathers tensors of unequal lengths; a second gather says their lengths.
+
+        Collective.
+        """
         lengths = self._hvd.allgather(torch.tensor([len(data)]), name="ringside.lengths")
         everyone = self._hvd.allgather(tensor_of(data), name="ringside.bytes")
         return [bytes_of(part) for part in everyone.split(lengths.tolist())]
@@ -199,7 +261,11 @@ class Horovod(Backend):
     def broadcast_bytes(self, data: bytes) -> bytes:
         """Sends their number first. Collective."""
         length = self._hvd.broadcast(torch.tensor([len(data)]), root_rank=0, name="ringside.length")
-        buffer = tensor_of(data) if self._hvd.rank() == 0 else torch.empty(int(length), dtype=torch.uint8)
+        buffer = (
+            tensor_of(data)
+            if self._hvd.rank() == 0
+            else torch.empty(int(length), dtype=torch.uint8)
+        )
         return bytes_of(self._hvd.broadcast(buffer, root_rank=0, name="ringside.broadcast"))
 
     def barrier(self) -> None:
@@ -211,10 +277,12 @@ class Horovod(Backend):
         return HorovodCommunicator(self._hvd, process_sets=self._process_sets)
 
     def describe(self) -> dict[str, Any]:
-        """What the library was built with, which controller and operations it runs, and its settings.
+        """What the library was built with, which controller and operations it runs, and its
+        settings.
 
-        Horovod 0.28.1 has no call that returns the fusion threshold, cycle time or cache capacity in force. ``*_source`` says
-        whether they are from this process's environment or the library's documented default.
+        Horovod 0.28.1 has no call that returns the fusion threshold, cycle time or cache capacity
+        in force. ``*_source`` says whether they are from this process's environment or the
+        library's documented default.
         """
         import horovod
 
@@ -225,8 +293,12 @@ class Horovod(Backend):
             "version": horovod.__version__,
             "controller": controller,
             "transport": self._transport_in_force(controller),
-            "built_with": [name for name in ("mpi", "gloo", "nccl") if getattr(hvd, f"{name}_built")()],
-            **self.options.model_dump(exclude={"fusion_threshold_mb", "cycle_time_ms", "cache_capacity"}),
+            "built_with": [
+                name for name in ("mpi", "gloo", "nccl") if getattr(hvd, f"{name}_built")()
+            ],
+            **self.options.model_dump(
+                exclude={"fusion_threshold_mb", "cycle_time_ms", "cache_capacity"}
+            ),
         }
         facts["backward_passes_per_step"] = self.micro_steps
         if facts["transport"] == "nccl":
@@ -257,11 +329,15 @@ class Horovod(Backend):
     @property
     def gradient_tolerance(self) -> float:
         """The tolerance of the dtype in which gradients are exchanged."""
-        return arithmetic_of("float16" if self.options.compression == "fp16" else "float32").gradient
+        return arithmetic_of(
+            "float16" if self.options.compression == "fp16" else "float32"
+        ).gradient
 
 
 def _require_transport(hvd: Any, transport: str | None) -> None:
-    """Refuse a transport that the installed Horovod was not built with; it would silently use another."""
+    """Refuse a transport that the installed Horovod was not built with; it would silently use
+    another.
+    """
     built = [name for name in ("mpi", "gloo", "nccl") if getattr(hvd, f"{name}_built")()]
     if transport is not None and transport not in built:
         raise LaunchError(

@@ -1,4 +1,6 @@
-"""``measurement.communicator`` over Horovod 0.28.1, which has collectives and process sets, but no send and receive."""
+"""``measurement.communicator`` over Horovod 0.28.1, which has collectives and process sets, but no
+send and receive.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,27 @@ ProcessSets = Mapping[tuple[int, ...], Any]
 """``hvd.ProcessSet`` by their ranks."""
 UNSUPPORTED, NOT_REDUCED = ("bfloat16",), ("int8", "uint8")
 """Types of tensors that Horovod 0.28.1 takes nowhere, and not where it reduces."""
-HOROVOD_OPS: dict[ReduceOp, str] = {"sum": "Sum", "prod": "Product", "min": "Min", "max": "Max", "avg": "Average"}
+HOROVOD_OPS: dict[ReduceOp, str] = {
+    "sum": "Sum",
+    "prod": "Product",
+    "min": "Min",
+    "max": "Max",
+    "avg": "Average",
+}
 
 
 class HorovodCommunicator(Communicator):
     """Horovod's functions, each called with a name that is the same in every repetition.
 
-    Without a name Horovod makes a new one for every call, and its response cache never hits. Its own
-    ``DistributedOptimizer`` names every tensor too.
+    Without a name Horovod makes a new one for every call, and its response cache never hits. Its
+    own ``DistributedOptimizer`` names every tensor too.
     """
 
     library = "Horovod"
 
-    def __init__(self, hvd: Any, *, process_sets: ProcessSets, ranks: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, hvd: Any, *, process_sets: ProcessSets, ranks: Sequence[int] | None = None
+    ) -> None:
         super().__init__(rank=hvd.rank(), ranks=ranks if ranks is not None else range(hvd.size()))
         self._hvd = hvd
         self._process_sets = process_sets
@@ -38,7 +48,9 @@ class HorovodCommunicator(Communicator):
         return getattr(self._hvd, HOROVOD_OPS[op])
 
     def unsupported_type(self, operation: str, *, op: ReduceOp | None, dtype: str) -> str | None:
-        """What Horovod 0.28.1's torch binding refuses: it has no functions for these types, and no such reduce-scatter."""
+        """What Horovod 0.28.1's torch binding refuses: it has no functions for these types, and no
+        such reduce-scatter.
+        """
         if dtype in UNSUPPORTED or (op is not None and dtype in NOT_REDUCED):
             return f"not offered by {self.library} for {dtype}"
         if operation == "reduce_scatter" and op not in ("sum", "avg"):
@@ -56,7 +68,9 @@ class HorovodCommunicator(Communicator):
         return reduced
 
     def broadcast(self, tensor: Tensor, *, root: int) -> None:
-        self._hvd.broadcast_(tensor, root_rank=root, name=self._name("broadcast", tensor), **self._among)
+        self._hvd.broadcast_(
+            tensor, root_rank=root, name=self._name("broadcast", tensor), **self._among
+        )
 
     def broadcast_to(self, tensor: Tensor, *, root: int, out: Tensor) -> Tensor:
         """Broadcast into a new tensor: Horovod allocates the result, and ``out`` is not used."""
@@ -66,18 +80,24 @@ class HorovodCommunicator(Communicator):
 
     def all_gather(self, tensor: Tensor, *, out: Tensor) -> Tensor:
         """Gather into a new tensor: Horovod allocates the result, and ``out`` is not used."""
-        gathered: Tensor = self._hvd.allgather(tensor, name=self._name("all_gather", tensor), **self._among)
+        gathered: Tensor = self._hvd.allgather(
+            tensor, name=self._name("all_gather", tensor), **self._among
+        )
         return gathered
 
     def reduce_scatter(self, tensor: Tensor, *, out: Tensor, op: ReduceOp = "sum") -> Tensor:
-        """Reduce and scatter into a new tensor: Horovod allocates the result, and ``out`` is not used."""
+        """Reduce and scatter into a new tensor: Horovod allocates the result, and ``out`` is not
+        used.
+        """
         name = self._name(f"reduce_scatter.{op}", tensor)
         share: Tensor = self._hvd.reducescatter(tensor, op=self._op(op), name=name, **self._among)
         return share
 
     def all_to_all(self, tensor: Tensor, *, out: Tensor) -> Tensor:
         """Exchange into a new tensor: Horovod allocates the result, and ``out`` is not used."""
-        received: Tensor = self._hvd.alltoall(tensor, name=self._name("all_to_all", tensor), **self._among)
+        received: Tensor = self._hvd.alltoall(
+            tensor, name=self._name("all_to_all", tensor), **self._among
+        )
         return received
 
     def group(self, ranks: Sequence[int]) -> Communicator:

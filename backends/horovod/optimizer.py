@@ -1,4 +1,6 @@
-"""A model and its optimizer under Horovod: tensors in a form that it accepts, and what its optimizer would drop."""
+"""A model and its optimizer under Horovod: tensors in a form that it accepts, and what its
+optimizer would drop.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,11 @@ class HorovodPrepared(Prepared):
         self._micro_steps, self._op = micro_steps, op
 
     def zero_grad(self) -> None:
-        """Call ``zero_grad`` of the workload's class, without the check in ``DistributedOptimizer.zero_grad`` (0.28.1).
+        """Call ``zero_grad`` of the workload's class, without the check in
+        ``DistributedOptimizer.zero_grad`` (0.28.1).
 
-        The check refuses while gradients are exchanged, and mistakes the remains of steps without exchange for an exchange.
+        The check refuses while gradients are exchanged, and mistakes the remains of steps without
+        exchange for an exchange.
         """
         super(type(self._wrapped), self._wrapped).zero_grad()
 
@@ -53,16 +57,21 @@ class HorovodPrepared(Prepared):
             self._wrapped.set_backward_passes_per_step(self._micro_steps)
 
     def step(self) -> None:
-        """Wait for the exchange that began in the backward pass, then step; Horovod's optimizer does both."""
+        """Wait for the exchange that began in the backward pass, then step; Horovod's optimizer
+        does both.
+        """
         self.optimizer.step()
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """``synchronize()``, and ``skip_synchronize()`` around the step, as in Horovod's documentation of clipping."""
+        """``synchronize()``, and ``skip_synchronize()`` around the step, as in Horovod's
+        documentation of clipping.
+        """
         if self._op == "Adasum":
             raise PlanError(
-                "op 'Adasum' exchanges what each rank's step has changed, so no averaged gradients exist to clip or unscale; "
-                "use op 'Average', or leave out max_gradient_norm and precision 'amp-fp16'"
+                "op 'Adasum' exchanges what each rank's step has changed, so no averaged gradients"
+                " exist to clip or unscale; use op 'Average', or leave out max_gradient_norm and"
+                " precision 'amp-fp16'"
             )
         if self.is_local:
             yield
@@ -73,16 +82,20 @@ class HorovodPrepared(Prepared):
 
 
 def require_wrappable(optimizer: Optimizer) -> None:
-    """Refuse an optimizer that ``hvd.DistributedOptimizer`` cannot rebuild; see ``require_remade``."""
+    """Refuse an optimizer that ``hvd.DistributedOptimizer`` cannot rebuild; see
+    ``require_remade``.
+    """
     wrapped = "hvd.DistributedOptimizer"
     require_remade(optimizer, wrapped, lambda groups: type(without_constructor(optimizer))(groups))  # noqa: PLW0108 - fails in there
 
 
 def carry_over(optimizer: Optimizer, wrapped: Any) -> None:
-    """Give Horovod's optimizer what the workload's has besides parameter groups: hooks, state, attributes.
+    """Give Horovod's optimizer what the workload's has besides parameter groups: hooks, state,
+    attributes.
 
-    Horovod 0.28.1 makes a subclass whose ``step`` exchanges gradients and then calls the ``step`` of the workload's class.
-    PyTorch would run the hooks in both. Here only the inner one does, once for each step and with averaged gradients, as under DDP.
+    Horovod 0.28.1 makes a subclass whose ``step`` exchanges gradients and then calls the ``step``
+    of the workload's class. PyTorch would run the hooks in both. Here only the inner one does, once
+    for each step and with averaged gradients, as under DDP.
 
     Raises:
         PlanError: Adasum, and there are step hooks.
@@ -91,8 +104,10 @@ def carry_over(optimizer: Optimizer, wrapped: Any) -> None:
         require_no_hooks(
             optimizer,
             STEP_HOOKS,
-            reason="Horovod's op 'Adasum' steps each parameter by itself during backward, so that it would run once for each "
-            "parameter; use op 'Average', or leave out the hook",
+            reason=(
+                "Horovod's op 'Adasum' steps each parameter by itself during backward, so that it"
+                " would run once for each parameter; use op 'Average', or leave out the hook"
+            ),
         )
     else:
         _unhook_step(type(wrapped))
@@ -102,7 +117,9 @@ def carry_over(optimizer: Optimizer, wrapped: Any) -> None:
 
 
 def _unhook_step(cls: Any) -> None:
-    """Remove PyTorch's wrapper that runs hooks around ``cls.step``; no other optimizer has this class."""
+    """Remove PyTorch's wrapper that runs hooks around ``cls.step``; no other optimizer has this
+    class.
+    """
     exchange_and_step = cls.step.__wrapped__
 
     def step(self: Any, closure: Any = None) -> Any:
@@ -121,11 +138,14 @@ SENT = REDUCED | {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
 def broadcast_state(hvd: Any, state: Mapping[str, Tensor]) -> None:
     """``hvd.broadcast_parameters``, of any dtype and layout. Collective.
 
-    Horovod 0.28.1 sends no bool, bfloat16, complex or non-contiguous tensors: the bytes of a contiguous copy are sent, and copied
-    back.
+    Horovod 0.28.1 sends no bool, bfloat16, complex or non-contiguous tensors: the bytes of a
+    contiguous copy are sent, and copied back.
     """
     ordered = {name: tensor.detach().contiguous() for name, tensor in state.items()}
-    sent = {name: tensor if tensor.dtype in SENT else tensor.reshape(-1).view(torch.uint8) for name, tensor in ordered.items()}
+    sent = {
+        name: tensor if tensor.dtype in SENT else tensor.reshape(-1).view(torch.uint8)
+        for name, tensor in ordered.items()
+    }
     hvd.broadcast_parameters(sent, root_rank=0)
     for name, tensor in state.items():
         if not tensor.is_contiguous():
@@ -135,7 +155,8 @@ def broadcast_state(hvd: Any, state: Mapping[str, Tensor]) -> None:
 class LayoutKept:
     """A compression of Horovod's for gradients that are not contiguous, such as channels_last.
 
-    Horovod 0.28.1 refuses them ("Tensor is required to be contiguous"), so it gets copies. Layouts may differ between ranks.
+    Horovod 0.28.1 refuses them ("Tensor is required to be contiguous"), so it gets copies. Layouts
+    may differ between ranks.
     """
 
     def __init__(self, compression: Any) -> None:
@@ -154,7 +175,9 @@ class LayoutKept:
         gradient: Tensor = self._compression.decompress(tensor, inner)
         if gradient.stride() == stride:
             return gradient
-        return torch.empty_strided(gradient.shape, stride, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
+        return torch.empty_strided(
+            gradient.shape, stride, dtype=gradient.dtype, device=gradient.device
+        ).copy_(gradient)
 
 
 def of_another_layout(model: nn.Module) -> list[str]:

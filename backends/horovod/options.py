@@ -1,4 +1,6 @@
-"""Horovod's options in a plan, and those that it reads from the environment: the variables to set, and the values in force."""
+"""Horovod's options in a plan, and those that it reads from the environment: the variables to set,
+and the values in force.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,24 @@ CONSTRUCTORS = {"compression", "gradient_predivide_factor", "num_groups", "spars
 
 
 class HorovodOptions(PlanOptions):
-    """Named as in ``hvd.DistributedOptimizer`` and ``horovodrun``; None leaves Horovod's default."""
+    """Named as in ``hvd.DistributedOptimizer`` and ``horovodrun``; None leaves Horovod's
+    default.
+    """
 
     compression: Literal["none", "fp16"] = "none"
     """Whether gradients are exchanged as fp16."""
     op: Literal["Average", "Sum", "Adasum"] = "Average"
     """How gradients are combined. Adasum needs MPI."""
     backward_passes_per_step: int | None = Field(default=None, ge=1)
-    """Backward passes before an exchange. None: the plan's ``micro_steps``, which all arms share."""
+    """Backward passes before an exchange. None: the plan's ``micro_steps``, which all arms
+    share."""
     num_groups: int = Field(default=0, ge=0)
     """Groups of gradients that are exchanged together. 0: no groups."""
     sparse_as_dense: bool = False
     """Turn sparse gradients into dense ones before the exchange."""
     gradient_predivide_factor: float = Field(default=1.0, gt=0)
-    """Splits averaging in two: gradients are divided by this before the sum, and by the rest after it."""
+    """Splits averaging in two: gradients are divided by this before the sum, and by the rest after
+    it."""
     fusion_threshold_mb: float | None = Field(default=None, ge=0)
     """HOROVOD_FUSION_THRESHOLD in MiB. Horovod's default is 128."""
     cycle_time_ms: float | None = Field(default=None, gt=0)
@@ -45,7 +51,8 @@ class HorovodOptions(PlanOptions):
     cache_capacity: int | None = Field(default=None, ge=0)
     """HOROVOD_CACHE_CAPACITY. Horovod's default is 1024."""
     hierarchical_allreduce: bool | None = None
-    """HOROVOD_HIERARCHICAL_ALLREDUCE: within each host first, then between hosts. NCCL under MPI only; not Horovod's default."""
+    """HOROVOD_HIERARCHICAL_ALLREDUCE: within each host first, then between hosts. NCCL under MPI
+    only; not Horovod's default."""
 
 
 def knobs_asked_for(options: HorovodOptions, *, transport: str | None) -> dict[str, str]:
@@ -55,7 +62,9 @@ def knobs_asked_for(options: HorovodOptions, *, transport: str | None) -> dict[s
         "HOROVOD_FUSION_THRESHOLD": None if megabytes is None else int(megabytes * MIB),
         "HOROVOD_CYCLE_TIME": options.cycle_time_ms,
         "HOROVOD_CACHE_CAPACITY": options.cache_capacity,
-        "HOROVOD_HIERARCHICAL_ALLREDUCE": None if options.hierarchical_allreduce is None else int(options.hierarchical_allreduce),
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": None
+        if options.hierarchical_allreduce is None
+        else int(options.hierarchical_allreduce),
         "HOROVOD_CPU_OPERATIONS": transport if transport in ("gloo", "mpi") else None,
         HOROVOD_GLOO_TIMEOUT: None if transport == "mpi" else WHILE_STOPPED[HOROVOD_GLOO_TIMEOUT],
     }
@@ -70,27 +79,52 @@ def space_of(*, transport: str | None, several_hosts: bool) -> list[Setting]:
             values=(0.0, 1.0, 4.0, 16.0, 64.0, None, 256.0),
             variable="HOROVOD_FUSION_THRESHOLD",
         ),
-        Setting(option="cycle_time_ms", values=(0.1, 0.5, None, 2.5, 5.0, 10.0), variable="HOROVOD_CYCLE_TIME"),
+        Setting(
+            option="cycle_time_ms",
+            values=(0.1, 0.5, None, 2.5, 5.0, 10.0),
+            variable="HOROVOD_CYCLE_TIME",
+        ),
         Setting(option="cache_capacity", values=(0, None), variable="HOROVOD_CACHE_CAPACITY"),
         Setting(option="num_groups", values=(0, 1, 4)),
     ]
     if several_hosts and transport == "nccl":
         values = (None, True)
-        space.append(Setting(option="hierarchical_allreduce", values=values, variable="HOROVOD_HIERARCHICAL_ALLREDUCE"))
+        space.append(
+            Setting(
+                option="hierarchical_allreduce",
+                values=values,
+                variable="HOROVOD_HIERARCHICAL_ALLREDUCE",
+            )
+        )
     return [*space, Setting(option="compression", values=("none", "fp16"), is_lossy=True)]
 
 
 def users_code(options: HorovodOptions) -> list[str]:
     """The variables for the shell, and the optimizer's arguments."""
-    variables = [f"export {name}={value}" for name, value in knobs_asked_for(options, transport="mpi").items() if name in TUNED]
+    variables = [
+        f"export {name}={value}"
+        for name, value in knobs_asked_for(options, transport="mpi").items()
+        if name in TUNED
+    ]
     chosen = options.model_dump(include=CONSTRUCTORS, exclude_defaults=True)
-    shown = {name: f"hvd.{name.title()}.{value}" if name == "compression" else repr(value) for name, value in chosen.items()}
-    arguments = ", ".join(["optimizer", "named_parameters=model.named_parameters()", *(f"{n}={v}" for n, v in shown.items())])
+    shown = {
+        name: f"hvd.{name.title()}.{value}" if name == "compression" else repr(value)
+        for name, value in chosen.items()
+    }
+    arguments = ", ".join(
+        [
+            "optimizer",
+            "named_parameters=model.named_parameters()",
+            *(f"{n}={v}" for n, v in shown.items()),
+        ]
+    )
     return [*variables, f"optimizer = hvd.DistributedOptimizer({arguments})"]
 
 
 def knobs_in_force(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return each setting's value, and whether it comes from the environment or is the library's documented default."""
+    """Return each setting's value, and whether it comes from the environment or is the library's
+    documented default.
+    """
     knobs: dict[str, Any] = {}
     for name, (variable, default) in DEFAULTS.items():
         value = environment.get(variable)
@@ -100,6 +134,8 @@ def knobs_in_force(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _as_c_number(text: str) -> float:
-    """Read a variable as Horovod's ``strtol``/``strtof`` do: the leading number, or 0 if there is none."""
+    """Read a variable as Horovod's ``strtol``/``strtof`` do: the leading number, or 0 if there is
+    none.
+    """
     leading = re.match(r"\s*[+-]?(\d+\.?\d*|\.\d+)", text)
     return float(leading.group()) if leading else 0.0

@@ -1,8 +1,10 @@
-"""The rendezvous of Horovod's ranks over Gloo where ``mpirun`` or ``srun`` started them, without ``horovodrun``'s variables.
+"""The rendezvous of Horovod's ranks over Gloo where ``mpirun`` or ``srun`` started them, without
+``horovodrun``'s variables.
 
-Horovod 0.28.1 has its own mode for this, the MPI controller with ``HOROVOD_CPU_OPERATIONS=gloo``. It ends in a segmentation fault
-at the first allreduce: only the Gloo controller gives process sets a Gloo context. So rank 0 runs the rendezvous server that
-``horovodrun`` would run, and every rank gets the variables that ``horovodrun`` would set.
+Horovod 0.28.1 has its own mode for this, the MPI controller with ``HOROVOD_CPU_OPERATIONS=gloo``.
+It ends in a segmentation fault at the first allreduce: only the Gloo controller gives process sets
+a Gloo context. So rank 0 runs the rendezvous server that ``horovodrun`` would run, and every rank
+gets the variables that ``horovodrun`` would set.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ def is_without_rendezvous(environment: Mapping[str, str]) -> bool:
 
 
 def rendezvous_over_gloo(world: World, store: Store) -> Any:
-    """Set Horovod's variables for this rank, before ``hvd.init()``. The store has the address of rank 0's server. Collective.
+    """Set Horovod's variables for this rank, before ``hvd.init()``.
+
+    The store has the address of rank 0's server. Collective.
 
     Returns:
         The server, to be stopped after Horovod has shut down; None on other ranks.
@@ -33,7 +37,11 @@ def rendezvous_over_gloo(world: World, store: Store) -> Any:
     hostname = socket.gethostname()
     store.set(f"{KEY}/{world.rank}", f"{hostname} {world.local_rank}")
     places = [store.get(f"{KEY}/{rank}").decode().split() for rank in range(world.world_size)]
-    server = _serve(places, store, address="127.0.0.1" if one_host else hostname) if world.rank == 0 else None
+    server = (
+        _serve(places, store, address="127.0.0.1" if one_host else hostname)
+        if world.rank == 0
+        else None
+    )
     address, port = store.get(KEY).decode().split()
     peers = [host for host, local_rank in places if int(local_rank) == world.local_rank]
     os.environ |= {
@@ -66,7 +74,13 @@ def _serve(places: list[list[str]], store: Store, *, address: str) -> Any:
         peers = [other for other, place in places if place == local_rank]
         slots.append(
             SlotInfo(
-                host, rank, int(local_rank), peers.index(host), size=len(places), local_size=sizes[host], cross_size=len(peers)
+                host,
+                rank,
+                int(local_rank),
+                peers.index(host),
+                size=len(places),
+                local_size=sizes[host],
+                cross_size=len(peers),
             )
         )
     server = RendezvousServer()

@@ -1,4 +1,5 @@
-"""Horovod's exchange while steps are traced: its timeline, which rank 0 writes, and this rank's submitted tensors.
+"""Horovod's exchange while steps are traced: its timeline, which rank 0 writes, and this rank's
+submitted tensors.
 
 Written against Horovod 0.28.1, started with HOROVOD_TIMELINE=DYNAMIC.
 """
@@ -30,7 +31,8 @@ SUBMITS = ("_allreduce_grad_async", "_grouped_allreduce_grad_async")
 
 @contextmanager
 def traced(hvd: Any, optimizer: Any) -> Iterator[list[Span]]:
-    """A context whose list has, at its end, an exchange for each tensor that this rank submitted, and rank 0's operations.
+    """A context whose list has, at its end, an exchange for each tensor that this rank submitted,
+    and rank 0's operations.
 
     It also has the conversions that compress tensors, and the tensors that were filled with zeros.
 
@@ -54,20 +56,37 @@ def traced(hvd: Any, optimizer: Any) -> Iterator[list[Span]]:
 
 @contextmanager
 def noting_submits(optimizer: Any, spans: list[Span]) -> Iterator[None]:
-    """A context that records each tensor which the optimizer submits to Horovod, as an exchange of no length."""
+    """A context that records each tensor which the optimizer submits to Horovod, as an exchange of
+    no length.
+    """
 
     def noting(submit: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def note(argument: Any) -> Any:
             parameters = argument if isinstance(argument, Sequence) else [argument]
             missing = [parameter for parameter in parameters if parameter.grad is None]
             handle = submit(argument)
-            names = {parameter: str(optimizer._parameter_names.get(parameter)) for parameter in parameters}
+            names = {
+                parameter: str(optimizer._parameter_names.get(parameter))
+                for parameter in parameters
+            }
             when: dict[str, Any] = {"begin_ns": time.time_ns(), "length_ns": 0}
-            gathered = [part for parameter in parameters for part in _gathered(parameter, names[parameter], optimizer)]
+            gathered = [
+                part
+                for parameter in parameters
+                for part in _gathered(parameter, names[parameter], optimizer)
+            ]
             for sent, size in gathered or [(list(names.values()), sum(map(_size, parameters)))]:
-                spans.append(Span(row="exchange", name="submitted", num_bytes=size, tensors=sent, **when))
+                spans.append(
+                    Span(row="exchange", name="submitted", num_bytes=size, tensors=sent, **when)
+                )
             spans.extend(
-                Span(row="library", name=ZERO_FILLED, num_bytes=_size(parameter), tensors=[names[parameter]], **when)
+                Span(
+                    row="library",
+                    name=ZERO_FILLED,
+                    num_bytes=_size(parameter),
+                    tensors=[names[parameter]],
+                    **when,
+                )
                 for parameter in missing
             )
             return handle
@@ -85,11 +104,16 @@ def noting_submits(optimizer: Any, spans: list[Span]) -> Iterator[None]:
 
 
 def _gathered(parameter: Tensor, name: str, optimizer: Any) -> list[tuple[list[str], int]]:
-    """Names and bytes of the two tensors that Horovod gathers for a sparse gradient; empty where it is sent as a dense one."""
+    """Names and bytes of the two tensors that Horovod gathers for a sparse gradient; empty where it
+    is sent as a dense one.
+    """
     gradient = parameter.grad
     if gradient is None or not gradient.is_sparse or optimizer.sparse_as_dense:
         return []
-    return [([f"{name}.indices"], _size(gradient._indices())), ([f"{name}.values"], _size(gradient._values()))]
+    return [
+        ([f"{name}.indices"], _size(gradient._indices())),
+        ([f"{name}.values"], _size(gradient._values())),
+    ]
 
 
 def _size(tensor: Tensor) -> int:
@@ -97,7 +121,9 @@ def _size(tensor: Tensor) -> int:
 
 
 class _NotedCompression:
-    """Wraps the optimizer's compression, and records how long it takes where it changes a tensor."""
+    """Wraps the optimizer's compression, and records how long it takes where it changes a
+    tensor.
+    """
 
     def __init__(self, compression: Any, spans: list[Span]) -> None:
         self._compression, self._spans = compression, spans
@@ -145,7 +171,9 @@ def _when_written(path: Path) -> Sequence[Mapping[str, Any]]:
 def read_timeline(events: Sequence[Mapping[str, Any]]) -> list[Span]:
     """The operations of a timeline: tensors that overlap in time were fused into one."""
     start_us = next(event["args"][START] for event in events if START in event.get("args", {}))
-    named = [event for event in events if event.get("name") == "process_name" and "name" in event["args"]]
+    named = [
+        event for event in events if event.get("name") == "process_name" and "name" in event["args"]
+    ]
     names = {event["pid"]: event["args"]["name"] for event in named}
     single = sorted(_operations(events, names), key=lambda span: span.begin_ns)
     fused: list[Span] = []
@@ -175,4 +203,6 @@ def _operations(events: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -
                 tensor = names.get(event["pid"], "").partition(".")[2]
                 length_ns = int(1e3 * (event["ts"] - begin_us))
                 times: dict[str, Any] = {"begin_ns": int(1e3 * begin_us), "length_ns": length_ns}
-                yield Span(row="exchange", name=f"horovod:{name.lower()}", tensors=[tensor], **times)
+                yield Span(
+                    row="exchange", name=f"horovod:{name.lower()}", tensors=[tensor], **times
+                )

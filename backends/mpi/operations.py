@@ -1,12 +1,13 @@
 """Collectives on contiguous host tensors, each one blocking MPI call. Counts may exceed 32 bits.
 
-Operations that do not reduce move bytes, whatever the dtype. mpi4py releases the GIL during every call.
+Operations that do not reduce move bytes, whatever the dtype. mpi4py releases the GIL during every
+call.
 
 Tensors for MPI must be contiguous and, unless the library is CUDA-aware, in host memory.
 
-A contiguous tensor in host memory is used directly. Others are copied, and results are copied back. GPU tensors are copied
-through pinned memory on a separate stream, which first waits for the work that the caller's stream had when the operation was
-issued.
+A contiguous tensor in host memory is used directly. Others are copied, and results are copied back.
+GPU tensors are copied through pinned memory on a separate stream, which first waits for the work
+that the caller's stream had when the operation was issued.
 """
 
 from __future__ import annotations
@@ -36,13 +37,22 @@ def reduce(comm: Any, tensor: torch.Tensor, reduction: Reduction, root: int) -> 
     """Reduce in place on the root. The other ranks' tensors do not change."""
     is_root = comm.rank == root
     for part in _parts(tensor, reduction):
-        comm.Reduce(load_mpi().IN_PLACE if is_root else part, part if is_root else None, reduction.operation, root)
+        comm.Reduce(
+            load_mpi().IN_PLACE if is_root else part,
+            part if is_root else None,
+            reduction.operation,
+            root,
+        )
     if is_root:
         _finish_mean(comm, tensor, reduction)
 
 
-def reduce_scatter(comm: Any, output: torch.Tensor, blocks: torch.Tensor, reduction: Reduction) -> None:
-    """Reduce ``blocks``, which holds a block of the output's size for every rank, and give each rank its block."""
+def reduce_scatter(
+    comm: Any, output: torch.Tensor, blocks: torch.Tensor, reduction: Reduction
+) -> None:
+    """Reduce ``blocks``, which holds a block of the output's size for every rank, and give each
+    rank its block.
+    """
     begin = blocks.data_ptr()
     if begin <= output.data_ptr() < begin + blocks.nbytes:
         blocks = blocks.clone()  # the output may be one of the blocks; MPI forbids aliases
@@ -53,8 +63,14 @@ def reduce_scatter(comm: Any, output: torch.Tensor, blocks: torch.Tensor, reduct
                 output.view(-1).copy_(block)
             reduce(comm, target, reduction, root)
         return
-    source = [_memory(blocks), output.numel(), reduction.datatype]  # mpi4py takes the count of one block
-    comm.Reduce_scatter_block(source, [_memory(output), output.numel(), reduction.datatype], reduction.operation)
+    source = [
+        _memory(blocks),
+        output.numel(),
+        reduction.datatype,
+    ]  # mpi4py takes the count of one block
+    comm.Reduce_scatter_block(
+        source, [_memory(output), output.numel(), reduction.datatype], reduction.operation
+    )
     _finish_mean(comm, output, reduction)
 
 
@@ -65,8 +81,12 @@ def broadcast(comm: Any, tensor: torch.Tensor, root: int) -> None:
 
 def all_gather(comm: Any, blocks: torch.Tensor, block: torch.Tensor) -> None:
     """Gather every rank's block on all ranks, in order of rank."""
-    is_in_place = block.data_ptr() == blocks.data_ptr() + comm.rank * block.nbytes  # as FSDP gathers; MPI forbids aliases
-    comm.Allgather(load_mpi().IN_PLACE if is_in_place else bytes_of(block), _blocks_like(block, blocks))
+    is_in_place = (
+        block.data_ptr() == blocks.data_ptr() + comm.rank * block.nbytes
+    )  # as FSDP gathers; MPI forbids aliases
+    comm.Allgather(
+        load_mpi().IN_PLACE if is_in_place else bytes_of(block), _blocks_like(block, blocks)
+    )
 
 
 def gather(comm: Any, blocks: torch.Tensor | None, block: torch.Tensor, root: int) -> None:
@@ -79,24 +99,42 @@ def scatter(comm: Any, block: torch.Tensor, blocks: torch.Tensor | None, root: i
     comm.Scatter(None if blocks is None else _blocks_like(block, blocks), bytes_of(block), root)
 
 
-def all_to_all(comm: Any, output: torch.Tensor, received: Sequence[int], source: torch.Tensor, sent: Sequence[int]) -> None:
-    """Send blocks of any length from every rank to every rank; ``source`` and ``output`` have them one after another.
+def all_to_all(
+    comm: Any,
+    output: torch.Tensor,
+    received: Sequence[int],
+    source: torch.Tensor,
+    sent: Sequence[int],
+) -> None:
+    """Send blocks of any length from every rank to every rank; ``source`` and ``output`` have them
+    one after another.
 
     ``received`` and ``sent``: elements from and to each rank.
     """
-    sizes_in, sizes_out = ([count * source.element_size() for count in counts] for counts in (received, sent))
+    sizes_in, sizes_out = (
+        [count * source.element_size() for count in counts] for counts in (received, sent)
+    )
     step = LIMIT_BYTES // comm.size
     longest = _agree_on_longest(comm, max(*sizes_in, *sizes_out))
     if longest <= step:
-        comm.Alltoallv([_memory(source), sizes_out, load_mpi().BYTE], [_memory(output), sizes_in, load_mpi().BYTE])
+        comm.Alltoallv(
+            [_memory(source), sizes_out, load_mpi().BYTE],
+            [_memory(output), sizes_in, load_mpi().BYTE],
+        )
         return
     pieces_in, pieces_out = _bytes_of_blocks(output, sizes_in), _bytes_of_blocks(source, sizes_out)
     for begin in range(0, longest, step):
-        _exchange(comm, [piece[begin : begin + step] for piece in pieces_in], [piece[begin : begin + step] for piece in pieces_out])
+        _exchange(
+            comm,
+            [piece[begin : begin + step] for piece in pieces_in],
+            [piece[begin : begin + step] for piece in pieces_out],
+        )
 
 
 def bytes_of(tensor: torch.Tensor) -> list[Any]:
-    """Make a buffer for an MPI call that moves data: bytes, or one element of a datatype as large as the tensor."""
+    """Make a buffer for an MPI call that moves data: bytes, or one element of a datatype as large
+    as the tensor.
+    """
     mpi = load_mpi()
     if tensor.nbytes <= LIMIT_BYTES:
         return [_memory(tensor), tensor.nbytes, mpi.BYTE]
@@ -115,10 +153,18 @@ def _blocks_like(block: torch.Tensor, blocks: torch.Tensor) -> list[Any]:
 
 def _parts(tensor: torch.Tensor, reduction: Reduction) -> Iterator[list[Any]]:
     """Yield buffers that together cover the tensor, each short enough for a 32-bit count."""
-    address, size, limit = tensor.data_ptr(), tensor.element_size(), LIMIT_BYTES // tensor.element_size()
+    address, size, limit = (
+        tensor.data_ptr(),
+        tensor.element_size(),
+        LIMIT_BYTES // tensor.element_size(),
+    )
     for start in range(0, tensor.numel() or 1, limit):
         count = min(limit, tensor.numel() - start)
-        yield [load_mpi().buffer.fromaddress(address + start * size, count * size), count, reduction.datatype]
+        yield [
+            load_mpi().buffer.fromaddress(address + start * size, count * size),
+            count,
+            reduction.datatype,
+        ]
 
 
 def _finish_mean(comm: Any, tensor: torch.Tensor, reduction: Reduction) -> None:
@@ -146,11 +192,16 @@ def _bytes_of_blocks(tensor: torch.Tensor, sizes: Sequence[int]) -> list[torch.T
     return list(tensor.detach().view(-1).view(torch.uint8).split(list(sizes)))
 
 
-def _exchange(comm: Any, incoming: Sequence[torch.Tensor], outgoing: Sequence[torch.Tensor]) -> None:
+def _exchange(
+    comm: Any, incoming: Sequence[torch.Tensor], outgoing: Sequence[torch.Tensor]
+) -> None:
     """Exchange one piece of each block. They are packed, so that displacements stay small."""
     packed, arrived = torch.cat(list(outgoing)), incoming[0].new_empty(sum(map(len, incoming)))
     byte = load_mpi().BYTE
-    comm.Alltoallv([_memory(packed), list(map(len, outgoing)), byte], [_memory(arrived), list(map(len, incoming)), byte])
+    comm.Alltoallv(
+        [_memory(packed), list(map(len, outgoing)), byte],
+        [_memory(arrived), list(map(len, incoming)), byte],
+    )
     for place, piece in zip(incoming, arrived.split(list(map(len, incoming))), strict=True):
         place.copy_(piece)
 
@@ -160,7 +211,9 @@ class Stage:
 
     def __init__(self, tensor: torch.Tensor, *, on_host: bool = False) -> None:
         self._is_host_needed = on_host or (tensor.is_cuda and not is_cuda_aware())
-        self._ready = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
+        self._ready = (
+            torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
+        )
         self._device = tensor.device
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -183,7 +236,9 @@ class Stage:
 
     def read_all(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return a flat buffer with the data of tensors of one dtype, one after another."""
-        flat = self._place_for(tensors[0], size=torch.Size([sum(tensor.numel() for tensor in tensors)]))
+        flat = self._place_for(
+            tensors[0], size=torch.Size([sum(tensor.numel() for tensor in tensors)])
+        )
         with self._stream():
             for place, tensor in zip(split_like(flat, tensors), tensors, strict=True):
                 place.copy_(tensor, non_blocking=True)
@@ -191,7 +246,9 @@ class Stage:
 
     def write_all(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return a flat buffer for the new data of tensors of one dtype."""
-        flat = self._place_for(tensors[0], size=torch.Size([sum(tensor.numel() for tensor in tensors)]))
+        flat = self._place_for(
+            tensors[0], size=torch.Size([sum(tensor.numel() for tensor in tensors)])
+        )
         self._copies += zip(split_like(flat, tensors), tensors, strict=True)
         return flat
 
@@ -206,7 +263,9 @@ class Stage:
             torch.cuda.current_stream(self._device).synchronize()
 
     def _is_usable(self, tensor: torch.Tensor) -> bool:
-        """Return whether MPI can take the tensor itself; if so, wait for the caller's stream first."""
+        """Return whether MPI can take the tensor itself; if so, wait for the caller's stream
+        first.
+        """
         if not tensor.is_contiguous() or (self._ready is not None and self._is_host_needed):
             return False
         if self._ready is not None:

@@ -1,10 +1,12 @@
-"""``torch.distributed`` over MPI on stock PyTorch: a process group over mpi4py. Importing this module registers it.
+"""``torch.distributed`` over MPI on stock PyTorch: a process group over mpi4py.
 
-    import backends.mpi.process_group
-    dist.init_process_group("mpi4py", init_method="mpi4py://")        # under mpirun, horovodrun --mpi or srun
+Importing this module registers it.
 
-MASTER_ADDR and RANK are not needed. A store, rank and world size may be given; rank and world size must be MPI's own. MPI and
-mpi4py are loaded when a group is made, not on import.
+    import backends.mpi.process_group dist.init_process_group("mpi4py", init_method="mpi4py://")
+    # under mpirun, horovodrun --mpi or srun
+
+MASTER_ADDR and RANK are not needed. A store, rank and world size may be given; rank and world size
+must be MPI's own. MPI and mpi4py are loaded when a group is made, not on import.
 """
 
 from __future__ import annotations
@@ -25,13 +27,15 @@ from backends.mpi.reductions import HALVES, Reduction, find_reduction
 from backends.mpi.works import PointWork, Queue, Work
 
 NAME = "mpi4py"
-"""The backend's name for ``init_process_group``. "mpi" is PyTorch's own backend, which its wheels do not contain."""
+"""The backend's name for ``init_process_group``. "mpi" is PyTorch's own backend, which its wheels
+do not contain."""
 
 Tensors = Sequence[torch.Tensor]
 
 
 ProcessGroup: Any = dist.ProcessGroup
-"""Untyped, because its signatures list every C++ overload. A group written in Python is called with lists and options."""
+"""Untyped, because its signatures list every C++ overload. A group written in Python is called with
+lists and options."""
 
 LOWEST_TAG_LIMIT = 32767
 """Every MPI allows tags up to this value."""
@@ -46,7 +50,9 @@ class MpiProcessGroup(ProcessGroup):
     supports_coalescing = False
 
     def __init__(self, comm: Any, *, name: str, timeout: timedelta) -> None:
-        super().__init__(comm.rank, comm.size)  # torch 2.9 takes a store from groups written in C++ only
+        super().__init__(
+            comm.rank, comm.size
+        )  # torch 2.9 takes a store from groups written in C++ only
         self._comm = comm
         self._name = name
         self._queue = Queue(comm, timeout_s=timeout.total_seconds())
@@ -100,7 +106,9 @@ class MpiProcessGroup(ProcessGroup):
 
         return self._submit("reduce", run, opts, outputs=tensors)
 
-    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+    def reduce_scatter_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> Work:
         """Reduce each input, and give each rank its block of it."""
         opts = opts or dist.ReduceScatterOptions()
         reduction = _reduction(opts, inputs)
@@ -109,16 +117,22 @@ class MpiProcessGroup(ProcessGroup):
 
         def run(stage: Stage) -> None:
             for output, blocks in zip(outputs, inputs, strict=True):
-                operations.reduce_scatter(self._comm, stage.write(output), stage.read(blocks), reduction)
+                operations.reduce_scatter(
+                    self._comm, stage.write(output), stage.read(blocks), reduction
+                )
 
         return self._submit("reduce_scatter", run, opts, outputs=outputs)
 
-    def reduce_scatter_single(self, output: torch.Tensor, blocks: torch.Tensor, opts: Any = None) -> Work:
+    def reduce_scatter_single(
+        self, output: torch.Tensor, blocks: torch.Tensor, opts: Any = None
+    ) -> Work:
         """Reduce the input, and give each rank its block of it."""
         return self.reduce_scatter_single_coalesced([output], [blocks], opts)
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
-        """Reduce a list of tensors, and give each rank its tensor. The tensors may differ in size."""
+        """Reduce a list of tensors, and give each rank its tensor. The tensors may differ in
+        size.
+        """
         opts = opts or dist.ReduceScatterOptions()
         (output,), (blocks,) = outputs, inputs
         reduction = _reduction(opts, blocks)
@@ -126,7 +140,9 @@ class MpiProcessGroup(ProcessGroup):
 
         def run(stage: Stage) -> None:
             if len({block.numel() for block in blocks}) == 1:
-                operations.reduce_scatter(self._comm, stage.write(output), stage.read_all(blocks), reduction)
+                operations.reduce_scatter(
+                    self._comm, stage.write(output), stage.read_all(blocks), reduction
+                )
                 return
             for root, block in enumerate(blocks):
                 copy = stage.read(block).clone()
@@ -139,7 +155,9 @@ class MpiProcessGroup(ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def _submit(self, label: str, run: Callable[[Stage], None], opts: Any, *, outputs: Tensors) -> Work:
+    def _submit(
+        self, label: str, run: Callable[[Stage], None], opts: Any, *, outputs: Tensors
+    ) -> Work:
         """Queue an operation. Its tensors must be on the device of the first output."""
         stage = Stage(outputs[0], on_host=outputs[0].dtype in HALVES) if outputs else None
 
@@ -149,7 +167,13 @@ class MpiProcessGroup(ProcessGroup):
                 stage.flush()
 
         timeout_s = opts.timeout.total_seconds()
-        work = Work(label, perform, queue=self._queue, outputs=outputs, timeout_s=timeout_s if timeout_s > 0 else None)
+        work = Work(
+            label,
+            perform,
+            queue=self._queue,
+            outputs=outputs,
+            timeout_s=timeout_s if timeout_s > 0 else None,
+        )
         return self._queue.submit(work, is_async=opts.asyncOp)
 
     def broadcast(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Work:
@@ -160,11 +184,17 @@ class MpiProcessGroup(ProcessGroup):
         def run(stage: Stage) -> None:
             is_root = self.rank() == opts.rootRank
             for tensor in tensors:
-                operations.broadcast(self._comm, stage.read(tensor) if is_root else stage.write(tensor), opts.rootRank)
+                operations.broadcast(
+                    self._comm,
+                    stage.read(tensor) if is_root else stage.write(tensor),
+                    opts.rootRank,
+                )
 
         return self._submit("broadcast", run, opts, outputs=tensors)
 
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+    def all_gather_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> Work:
         """Gather every rank's tensor in each output, in order of rank."""
         opts = opts or dist.distributed_c10d.AllgatherOptions()
         for blocks, block in zip(outputs, inputs, strict=True):
@@ -176,12 +206,17 @@ class MpiProcessGroup(ProcessGroup):
 
         return self._submit("all_gather", run, opts, outputs=outputs)
 
-    def all_gather_single(self, output: torch.Tensor, block: torch.Tensor, opts: Any = None) -> Work:
+    def all_gather_single(
+        self, output: torch.Tensor, block: torch.Tensor, opts: Any = None
+    ) -> Work:
         """Gather every rank's tensor in one output, in order of rank."""
         return self.all_gather_single_coalesced([output], [block], opts)
 
     def allgather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
-        """Gather every rank's tensor in a list, one list for each input. The ranks' tensors may differ in size."""
+        """Gather every rank's tensor in a list, one list for each input.
+
+        The ranks' tensors may differ in size.
+        """
         opts = opts or dist.distributed_c10d.AllgatherOptions()
         for outputs, block in zip(output_lists, inputs, strict=True):
             require_list("all_gather", outputs, like=block, rank=self.rank(), count=self.size())
@@ -190,9 +225,16 @@ class MpiProcessGroup(ProcessGroup):
             for outputs, block in zip(output_lists, inputs, strict=True):
                 self._all_gather_list(stage, outputs, block)
 
-        return self._submit("all_gather", run, opts, outputs=[tensor for outputs in output_lists for tensor in outputs])
+        return self._submit(
+            "all_gather",
+            run,
+            opts,
+            outputs=[tensor for outputs in output_lists for tensor in outputs],
+        )
 
-    def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+    def allgather_coalesced(
+        self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None
+    ) -> Work:
         """Gather every rank's tensors, in one list for each rank."""
         return self.allgather(list(zip(*output_lists, strict=True)), inputs, opts)
 
@@ -222,7 +264,9 @@ class MpiProcessGroup(ProcessGroup):
     def gather_single(self, output: torch.Tensor, block: torch.Tensor, opts: Any) -> Work:
         """Gather every rank's tensor in one output on the root, in order of rank."""
         is_root = self.rank() == opts.rootRank
-        return self.gather([list(output.view(-1).chunk(self.size()))] if is_root else [], [block], opts)
+        return self.gather(
+            [list(output.view(-1).chunk(self.size()))] if is_root else [], [block], opts
+        )
 
     def scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any) -> Work:
         """Give every rank its tensor of the root's list."""
@@ -238,9 +282,17 @@ class MpiProcessGroup(ProcessGroup):
         return self._submit("scatter", run, opts, outputs=outputs)
 
     def all_to_all_single(
-        self, output: torch.Tensor, source: torch.Tensor, received: Sequence[int], sent: Sequence[int], opts: Any = None
+        self,
+        output: torch.Tensor,
+        source: torch.Tensor,
+        received: Sequence[int],
+        sent: Sequence[int],
+        opts: Any = None,
     ) -> Work:
-        """Send blocks of rows to every rank and receive one from each. Blocks are equal unless counts are given."""
+        """Send blocks of rows to every rank and receive one from each.
+
+        Blocks are equal unless counts are given.
+        """
         opts = opts or dist.AllToAllOptions()
         rows_in, rows_out = _rows(output, received, self.size()), _rows(source, sent, self.size())
 
@@ -255,12 +307,16 @@ class MpiProcessGroup(ProcessGroup):
         opts = opts or dist.AllToAllOptions()
         if len(outputs) != self.size() or len(inputs) != self.size():
             raise ValueError(
-                f"all_to_all over {self.size()} ranks: lists of {len(inputs)} and {len(outputs)}; one tensor for each rank"
+                f"all_to_all over {self.size()} ranks: lists of {len(inputs)} and {len(outputs)};"
+                " one tensor for each rank"
             )
 
         def run(stage: Stage) -> None:
             place, packed = stage.write_all(outputs), stage.read_all(inputs)
-            counts_in, counts_out = [tensor.numel() for tensor in outputs], [tensor.numel() for tensor in inputs]
+            counts_in, counts_out = (
+                [tensor.numel() for tensor in outputs],
+                [tensor.numel() for tensor in inputs],
+            )
             operations.all_to_all(self._comm, place, counts_in, packed, counts_out)
 
         return self._submit("all_to_all", run, opts, outputs=outputs)
@@ -271,23 +327,39 @@ class MpiProcessGroup(ProcessGroup):
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> PointWork:
         """Send to one rank."""
-        return self._start("send to", tensors, lambda buffer: self._comm.Isend(buffer, destination, tag), destination, reads=True)
+        return self._start(
+            "send to",
+            tensors,
+            lambda buffer: self._comm.Isend(buffer, destination, tag),
+            destination,
+            reads=True,
+        )
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> PointWork:
         """Receive from one rank."""
-        return self._start("receive from", tensors, lambda buffer: self._comm.Irecv(buffer, source, tag), source, reads=False)
+        return self._start(
+            "receive from",
+            tensors,
+            lambda buffer: self._comm.Irecv(buffer, source, tag),
+            source,
+            reads=False,
+        )
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> PointWork:
         """Receive from any rank. ``source_rank`` of the Work says which."""
         return self.recv(tensors, load_mpi().ANY_SOURCE, tag)
 
-    def _start(self, label: str, tensors: Tensors, start: Callable[[Any], Any], peer: int, *, reads: bool) -> PointWork:
+    def _start(
+        self, label: str, tensors: Tensors, start: Callable[[Any], Any], peer: int, *, reads: bool
+    ) -> PointWork:
         (tensor,) = tensors
         stage = Stage(tensor)
         place = stage.read(tensor) if reads else stage.write(tensor)
         request = start(operations.bytes_of(place))
         label = f"{label} rank {peer}" if peer >= 0 else f"{label} any rank"
-        return PointWork(label, request, queue=self._queue, outputs=tensors, finish=stage.flush, keep=place)
+        return PointWork(
+            label, request, queue=self._queue, outputs=tensors, finish=stage.flush, keep=place
+        )
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -303,31 +375,45 @@ def require_blocks(label: str, *, blocks: torch.Tensor, block: torch.Tensor, cou
     """
     if blocks.numel() != block.numel() * count or blocks.dtype != block.dtype:
         raise ValueError(
-            f"{label} over {count} ranks: a tensor of {block.numel()} {block.dtype} for one rank and one of {blocks.numel()} "
-            f"{blocks.dtype} for all; the latter must have {count} times as many elements, of the same dtype"
+            f"{label} over {count} ranks: a tensor of {block.numel()} {block.dtype} for one rank"
+            f" and one of {blocks.numel()} {blocks.dtype} for all; the latter must have {count}"
+            " times as many elements, of the same dtype"
         )
 
 
-def require_list(label: str, tensors: Tensors, *, like: torch.Tensor, rank: int, count: int) -> None:
-    """Refuse a list without one tensor for each rank, or whose tensor for this rank does not match ``like``.
+def require_list(
+    label: str, tensors: Tensors, *, like: torch.Tensor, rank: int, count: int
+) -> None:
+    """Refuse a list without one tensor for each rank, or whose tensor for this rank does not match
+    ``like``.
 
     Raises:
         ValueError: with both sizes.
     """
     if len(tensors) != count:
-        raise ValueError(f"{label} over {count} ranks: the list has {len(tensors)} tensors; one for each rank is needed")
-    if tensors[rank].numel() != like.numel() or any(tensor.dtype != like.dtype for tensor in tensors):
         raise ValueError(
-            f"{label}: the list has {tensors[rank].numel()} {tensors[rank].dtype} for rank {rank}, and its own tensor has "
-            f"{like.numel()} {like.dtype}; sizes and dtypes must agree"
+            f"{label} over {count} ranks: the list has {len(tensors)} tensors; one for each rank is"
+            " needed"
+        )
+    if tensors[rank].numel() != like.numel() or any(
+        tensor.dtype != like.dtype for tensor in tensors
+    ):
+        raise ValueError(
+            f"{label}: the list has {tensors[rank].numel()} {tensors[rank].dtype} for rank {rank},"
+            f" and its own tensor has {like.numel()} {like.dtype}; sizes and dtypes must agree"
         )
 
 
 def _reduction(opts: Any, tensors: Tensors) -> Reduction:
     if any(tensor.is_sparse for tensor in tensors):
-        raise NotImplementedError("MPI cannot reduce sparse tensors; use to_dense(), or transport 'gloo'")
+        raise NotImplementedError(
+            "MPI cannot reduce sparse tensors; use to_dense(), or transport 'gloo'"
+        )
     if len(tensors) > 1 and len({tensor.dtype for tensor in tensors}) > 1:
-        raise ValueError(f"one reduction of tensors of several dtypes ({', '.join(str(t.dtype) for t in tensors)}); issue one each")
+        raise ValueError(
+            "one reduction of tensors of several dtypes"
+            f" ({', '.join(str(t.dtype) for t in tensors)}); issue one each"
+        )
     return find_reduction(opts.reduceOp, tensors[0].dtype)
 
 
@@ -337,13 +423,17 @@ def _rows(tensor: torch.Tensor, counts: Sequence[int], size: int) -> list[int]:
     counts = list(counts) or [num_rows // size] * size
     if len(counts) != size or sum(counts) != num_rows:
         raise ValueError(
-            f"all_to_all over {size} ranks: split sizes {counts} for {num_rows} rows; one for each rank, that add up to them"
+            f"all_to_all over {size} ranks: split sizes {counts} for {num_rows} rows; one for each"
+            " rank, that add up to them"
         )
     return [count * (tensor.numel() // max(num_rows, 1)) for count in counts]
 
 
 def _create(options: Any, _: Any) -> MpiProcessGroup:
-    """Make a group. ``torch.distributed`` calls it on the group's members only. Collective over them."""
+    """Make a group.
+
+    ``torch.distributed`` calls it on the group's members only. Collective over them.
+    """
     world = load_mpi().COMM_WORLD
     is_default = not options.global_ranks_in_group
     if is_default:
@@ -355,7 +445,9 @@ def _create(options: Any, _: Any) -> MpiProcessGroup:
 
 
 def _await_members(options: Any) -> None:
-    """Wait over the store until all members are there: making a communicator cannot time out, and the store can."""
+    """Wait over the store until all members are there: making a communicator cannot time out, and
+    the store can.
+    """
     options.store.set(f"ready/{options.group_rank}", "")
     options.store.wait([f"ready/{rank}" for rank in range(options.group_size)], options.timeout)
 

@@ -1,4 +1,6 @@
-"""The MPI datatype and operation for a ReduceOp and a dtype: every ReduceOp with a counterpart in MPI, and AVG."""
+"""The MPI datatype and operation for a ReduceOp and a dtype: every ReduceOp with a counterpart in
+MPI, and AVG.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,22 @@ DATATYPES = {
     torch.float16: "INT16_T",
     torch.bfloat16: "INT16_T",
 }
-"""Names in mpi4py. float16 and bfloat16 are sent as 16-bit integers and reduced by ``_half_operation``."""
+"""Names in mpi4py. float16 and bfloat16 are sent as 16-bit integers and reduced by
+``_half_operation``."""
 
 HALVES = (torch.float16, torch.bfloat16)
 
 NUMERIC = {"SUM": "SUM", "AVG": "SUM", "PRODUCT": "PROD", "MIN": "MIN", "MAX": "MAX"}
 BITWISE = {"BAND": "BAND", "BOR": "BOR", "BXOR": "BXOR"}
-LOGICAL = {"SUM": "LOR", "PRODUCT": "LAND", "MIN": "LAND", "MAX": "LOR", "BAND": "LAND", "BOR": "LOR", "BXOR": "LXOR"}
+LOGICAL = {
+    "SUM": "LOR",
+    "PRODUCT": "LAND",
+    "MIN": "LAND",
+    "MAX": "LOR",
+    "BAND": "LAND",
+    "BOR": "LOR",
+    "BXOR": "LXOR",
+}
 """For bool tensors: one-bit numbers whose sum saturates, as in NCCL."""
 
 HALF_OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
@@ -62,8 +73,11 @@ def find_reduction(reduce_op: Any, dtype: torch.dtype) -> Reduction:
     Raises:
         NotImplementedError: there is none.
     """
-    # RedOpType hashes as a number and costs nothing; a ReduceOp object has to be asked for its kind.
-    kind = reduce_op if isinstance(reduce_op, dist.ReduceOp.RedOpType) else reduce_op.__getstate__()[0]
+    # RedOpType hashes as a number and costs nothing; a ReduceOp object has to be asked for its
+    # kind.
+    kind = (
+        reduce_op if isinstance(reduce_op, dist.ReduceOp.RedOpType) else reduce_op.__getstate__()[0]
+    )
     return _find(kind, dtype)
 
 
@@ -72,10 +86,15 @@ def _find(kind: Any, dtype: torch.dtype) -> Reduction:
     name = dist.ReduceOp.RedOpType(kind).name
     if dtype not in DATATYPES:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DATATYPES)
-        raise NotImplementedError(f"MPI has no datatype to reduce {dtype} tensors (it reduces {names}); convert the tensor first")
+        raise NotImplementedError(
+            f"MPI has no datatype to reduce {dtype} tensors (it reduces {names}); convert the"
+            " tensor first"
+        )
     operation = _operation_name(name, dtype)
     if operation is None:
-        raise NotImplementedError(f"ReduceOp.{name} of {dtype} tensors: {_unsupported_reason(name, dtype)}")
+        raise NotImplementedError(
+            f"ReduceOp.{name} of {dtype} tensors: {_unsupported_reason(name, dtype)}"
+        )
     mpi = load_mpi()
     return Reduction(
         datatype=getattr(mpi, DATATYPES[dtype]),
@@ -108,13 +127,19 @@ def _unsupported_reason(name: str, dtype: torch.dtype) -> str:
 
 @functools.cache
 def _half_operation(operation: str, dtype: torch.dtype) -> Any:
-    """Make a user-defined MPI operation that torch computes. Cached, because MPI allows only a few of them."""
+    """Make a user-defined MPI operation that torch computes.
+
+    Cached, because MPI allows only a few of them.
+    """
     combine = HALF_OPERATIONS[operation]
 
     def reduce_into(incoming: Any, accumulated: Any, _datatype: Any) -> None:
         if not len(incoming):
             return  # Open MPI's reduce_scatter has empty segments
-        left, right = torch.frombuffer(incoming, dtype=dtype), torch.frombuffer(accumulated, dtype=dtype)
+        left, right = (
+            torch.frombuffer(incoming, dtype=dtype),
+            torch.frombuffer(accumulated, dtype=dtype),
+        )
         combine(left, right, out=right)
 
     return load_mpi().Op.Create(reduce_into, commute=True)

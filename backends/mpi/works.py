@@ -2,9 +2,10 @@
 
 Runs a group's collectives in order: a queue with a thread, and a barrier before each collective.
 
-A blocking MPI call can neither be interrupted nor time out. So every collective starts with a nonblocking barrier that is polled
-until the deadline. If a rank failed, stopped or issued another operation, the barrier does not complete and the caller gets an
-exception. After it all ranks are present, and the blocking call, twice as fast as a nonblocking one, only moves data.
+A blocking MPI call can neither be interrupted nor time out. So every collective starts with a
+nonblocking barrier that is polled until the deadline. If a rank failed, stopped or issued another
+operation, the barrier does not complete and the caller gets an exception. After it all ranks are
+present, and the blocking call, twice as fast as a nonblocking one, only moves data.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ class Work(dist._Work):
     """Called with each finished collective, while steps are traced."""
 
     def __init__(
-        self, label: str, run: Callable[[], None], *, queue: Queue, outputs: Sequence[torch.Tensor], timeout_s: float | None
+        self,
+        label: str,
+        run: Callable[[], None],
+        *,
+        queue: Queue,
+        outputs: Sequence[torch.Tensor],
+        timeout_s: float | None,
     ) -> None:
         super().__init__()
         self.outputs = list(outputs)
@@ -54,7 +61,10 @@ class Work(dist._Work):
         self._future: torch.futures.Future[Any] | None = None
 
     def share(self) -> None:
-        """Prepare for being run by another thread while this one waits. Work that is run at once needs no condition."""
+        """Prepare for being run by another thread while this one waits.
+
+        Work that is run at once needs no condition.
+        """
         self._finished = threading.Condition()
 
     @property
@@ -87,14 +97,17 @@ class Work(dist._Work):
         """Wait until the operation is done.
 
         Raises:
-            DistBackendError: it failed, ``timeout`` passed, or the group is stuck in this or an earlier operation.
+            DistBackendError: it failed, ``timeout`` passed, or the group is stuck in this or an
+                earlier operation.
         """
         limit_s = timeout.total_seconds() if not self._is_finished else 0.0
         deadline = time.monotonic() + limit_s if limit_s > 0 else float("inf")
         while not self._wait_finished(min(TICK_S, max(deadline - time.monotonic(), 0))):
             self._queue.raise_if_stuck()
             if time.monotonic() >= deadline:
-                raise self._queue.error(self.name, f"not done after the {limit_s:g} s given to wait()")
+                raise self._queue.error(
+                    self.name, f"not done after the {limit_s:g} s given to wait()"
+                )
         if self.error is not None:
             raise self.error
         return True
@@ -129,8 +142,11 @@ class Work(dist._Work):
         with self._finished or contextlib.nullcontext():
             if self._future is not None:
                 return self._future
-            base: torch.futures.Future[Any] = torch.futures.Future(devices=cuda_devices(self.outputs))
-            # DDP's reducer, in C++, only sees an error that a callback raises; set_exception is not visible to it.
+            base: torch.futures.Future[Any] = torch.futures.Future(
+                devices=cuda_devices(self.outputs)
+            )
+            # DDP's reducer, in C++, only sees an error that a callback raises; set_exception is not
+            # visible to it.
             self._future = base.then(self._deliver)
             self._base = base
             is_late = self._is_finished
@@ -152,11 +168,23 @@ def traced() -> Iterator[list[Span]]:
 
     def note(work: Work) -> None:
         begin_ns, entered_ns, end_ns = (
-            int(1e9 * (at_s + offset_s)) for at_s in (work.made_at_s, work.entered_at_s, time.monotonic())
+            int(1e9 * (at_s + offset_s))
+            for at_s in (work.made_at_s, work.entered_at_s, time.monotonic())
         )
         size = sum(tensor.numel() * tensor.element_size() for tensor in work.outputs)
-        times: dict[str, Any] = {"begin_ns": begin_ns, "length_ns": end_ns - begin_ns, "entered_ns": entered_ns}
-        spans.append(Span(row="exchange", name="mpi:" + work.name.partition(" of ")[0], num_bytes=size, **times))
+        times: dict[str, Any] = {
+            "begin_ns": begin_ns,
+            "length_ns": end_ns - begin_ns,
+            "entered_ns": entered_ns,
+        }
+        spans.append(
+            Span(
+                row="exchange",
+                name="mpi:" + work.name.partition(" of ")[0],
+                num_bytes=size,
+                **times,
+            )
+        )
 
     Work.observers.append(note)
     try:
@@ -166,10 +194,20 @@ def traced() -> Iterator[list[Span]]:
 
 
 class PointWork(dist._Work):
-    """A pending send or receive in MPI. It makes progress only while a thread waits for it or tests it."""
+    """A pending send or receive in MPI.
+
+    It makes progress only while a thread waits for it or tests it.
+    """
 
     def __init__(
-        self, label: str, request: Any, *, queue: Queue, outputs: Sequence[torch.Tensor], finish: Callable[[], None], keep: Any
+        self,
+        label: str,
+        request: Any,
+        *,
+        queue: Queue,
+        outputs: Sequence[torch.Tensor],
+        finish: Callable[[], None],
+        keep: Any,
     ) -> None:
         super().__init__()
         self.outputs = list(outputs)
@@ -196,7 +234,10 @@ class PointWork(dist._Work):
         if not poll(self, timeout_s=limit_s, polls=POLLS_BEFORE_SLEEP):
             self._queue.keep(self)
             raise self._queue.fail(
-                self._queue.error(self.name, f"the other rank did not respond within the timeout of {limit_s:g} s; {REMEDY}")
+                self._queue.error(
+                    self.name,
+                    f"the other rank did not respond within the timeout of {limit_s:g} s; {REMEDY}",
+                )
             )
         return True
 
@@ -207,7 +248,9 @@ class PointWork(dist._Work):
                 try:
                     is_done = self._request.Test(self._status)
                 except load_mpi().Exception as error:
-                    raise self._queue.fail(self._queue.error(self.name, f"MPI says: {error}")) from error
+                    raise self._queue.fail(
+                        self._queue.error(self.name, f"MPI says: {error}")
+                    ) from error
                 if is_done:
                     self._finish()
                     self._is_finished = True
@@ -236,13 +279,18 @@ class PointWork(dist._Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future of the tensors.
 
-        A separate thread waits for the message, because the group's thread may be busy with an operation that depends on it.
+        A separate thread waits for the message, because the group's thread may be busy with an
+        operation that depends on it.
         """
         with self._lock:
             if self._future is None:
-                base: torch.futures.Future[Any] = torch.futures.Future(devices=cuda_devices(self.outputs))
+                base: torch.futures.Future[Any] = torch.futures.Future(
+                    devices=cuda_devices(self.outputs)
+                )
                 self._future = base.then(lambda _: self.wait() and self.outputs)
-                threading.Thread(target=self._fulfil, args=(base,), name=f"future of {self._label}", daemon=True).start()
+                threading.Thread(
+                    target=self._fulfil, args=(base,), name=f"future of {self._label}", daemon=True
+                ).start()
             return self._future
 
     def _fulfil(self, base: torch.futures.Future[Any]) -> None:
@@ -252,7 +300,10 @@ class PointWork(dist._Work):
 
 
 def poll(request: Any, *, timeout_s: float, polls: int) -> bool:
-    """Test a request until it is done: first without sleeping, then with short sleeps. Return False on timeout."""
+    """Test a request until it is done: first without sleeping, then with short sleeps.
+
+    Return False on timeout.
+    """
     for _ in range(polls):
         if request.Test():
             return True
@@ -274,7 +325,9 @@ def describe(label: str, tensors: Sequence[torch.Tensor]) -> str:
     if not tensors:
         return label
     more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
-    return f"{label} of {str(tensors[0].dtype).removeprefix('torch.')} {list(tensors[0].shape)}{more}"
+    return (
+        f"{label} of {str(tensors[0].dtype).removeprefix('torch.')} {list(tensors[0].shape)}{more}"
+    )
 
 
 def _nothing() -> None:
@@ -282,16 +335,18 @@ def _nothing() -> None:
 
 
 POLLS_IN_BACKGROUND = 50
-"""How often the group's own thread tests the barrier before it sleeps between tests. It shares a core with the backward pass."""
+"""How often the group's own thread tests the barrier before it sleeps between tests. It shares a
+core with the backward pass."""
 MAX_UNWATCHED = 64
-"""When there are more messages than this, all are tested, so that those nobody waits for make progress."""
+"""When there are more messages than this, all are tested, so that those nobody waits for make
+progress."""
 
 
 class Queue:
     """Runs one group's collectives in the order in which they were issued.
 
-    A synchronous operation runs on the caller's thread if nothing else is pending, because a switch of threads costs more than
-    a small operation. Everything else runs on the group's own thread.
+    A synchronous operation runs on the caller's thread if nothing else is pending, because a switch
+    of threads costs more than a small operation. Everything else runs on the group's own thread.
     """
 
     def __init__(self, comm: Any, *, timeout_s: float) -> None:
@@ -332,7 +387,9 @@ class Queue:
     def _start_thread(self) -> None:
         with self._count:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="mpi4py process group", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._serve, name="mpi4py process group", daemon=True
+                )
                 self._thread.start()
 
     def _serve(self) -> None:
@@ -360,24 +417,32 @@ class Queue:
 
     def _perform(self, work: Work, *, polls: int) -> None:
         if self.failure is not None:
-            raise self.error(work.name, f"this group failed before and cannot go on: {self.failure}")
+            raise self.error(
+                work.name, f"this group failed before and cannot go on: {self.failure}"
+            )
         try:
             gate = self.comm.Ibarrier()
             if not poll(gate, timeout_s=work.timeout_s, polls=polls):
                 self.keep(gate)
-                raise self.error(work.name, f"not all ranks reached it within its timeout of {work.timeout_s:g} s; {REMEDY}")
+                raise self.error(
+                    work.name,
+                    f"not all ranks reached it within its timeout of {work.timeout_s:g} s;"
+                    f" {REMEDY}",
+                )
             self._current = work
             work.run()
         except dist.DistBackendError as error:
             raise self.fail(error) from None
-        except Exception as error:  # the other ranks are in the operation: whatever it was, this group is out of step
+        except Exception as error:  # the other ranks are in the operation: the group is out of step
             raise self.fail(self.error(work.name, f"{type(error).__name__}: {error}")) from error
         finally:
             self._current = None
 
     def error(self, name: str, what: str) -> dist.DistBackendError:
         """Make an error that names the operation and this rank."""
-        return dist.DistBackendError(f"{name} on rank {self.comm.rank} of {self.comm.size} over MPI: {what}")
+        return dist.DistBackendError(
+            f"{name} on rank {self.comm.rank} of {self.comm.size} over MPI: {what}"
+        )
 
     def fail(self, error: Exception) -> Exception:
         """Mark the group as unusable, because its ranks no longer agree on the next operation."""
@@ -393,10 +458,17 @@ class Queue:
         """Raise, in a waiting thread, if the group's own thread is inside MPI past its deadline."""
         work = self._current
         if work is not None and time.monotonic() > work.entered_at_s + work.timeout_s:
-            raise self.fail(self.error(work.name, f"stuck in the MPI call, past its timeout of {work.timeout_s:g} s; {REMEDY}"))
+            raise self.fail(
+                self.error(
+                    work.name,
+                    f"stuck in the MPI call, past its timeout of {work.timeout_s:g} s; {REMEDY}",
+                )
+            )
 
     def _abort_if_stuck(self) -> None:
-        """End the job if a caller's thread is stuck inside an MPI call, where no exception reaches it."""
+        """End the job if a caller's thread is stuck inside an MPI call, where no exception reaches
+        it.
+        """
         with contextlib.suppress(dist.DistBackendError):
             self.raise_if_stuck()
             return

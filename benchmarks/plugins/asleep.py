@@ -1,6 +1,8 @@
-"""A workload that computes without a core: its layers sleep, as a process does that waits for an accelerator.
+"""A workload that computes without a core: its layers sleep, as a process does that waits for an
+accelerator.
 
-A lab has more hosts than its machine has cores. Only such a workload lets its exchange grow with hosts as it does on machines.
+A lab has more hosts than its machine has cores. Only such a workload lets its exchange grow with
+hosts as it does on machines.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ class Asleep(Workload):
         """Build plain SGD."""
         return torch.optim.SGD(model.parameters(), lr=0.01)
 
-    def batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[torch.Tensor]:
+    def batches(
+        self, *, rank: int, world_size: int, device: torch.device
+    ) -> Iterator[torch.Tensor]:
         """Yield random rows."""
         generator = torch.Generator().manual_seed(rank)
         while True:

@@ -1,4 +1,6 @@
-"""Back ends with a bad default, for ``benchmarks/tuning.py``: buckets of 1 KiB, and a cycle of 100 ms."""
+"""Back ends with a bad default, for ``benchmarks/tuning.py``: buckets of 1 KiB, and a cycle of 100
+ms.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""DDP with what holds a GPU up planted, for plans whose answer is known: ``path/to/held_up.py:DelayedDDP`` and ``WaitingDDP``."""
+"""DDP with what holds a GPU up planted, for plans whose answer is known:
+``path/to/held_up.py:DelayedDDP`` and ``WaitingDDP``.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class DelayedOptions(DDPOptions):
     delay_ms: float = Field(default=2.0, gt=0)
     """In each forward pass, by the GPU's own clock; without a GPU the core is kept busy."""
     by: Literal["kernel", "stream", "copy"] = "kernel"
-    """A kernel that computes nothing; the same on another stream, which is waited for; a copy from pageable memory."""
+    """A kernel that computes nothing; the same on another stream, which is waited for; a copy from
+    pageable memory."""
 
 
 class DelayedDDP(DDP):
@@ -36,15 +39,23 @@ class DelayedDDP(DDP):
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Prepare as DDP does, and hook the model's forward pass. Collective."""
-        prepared = with_options(self, DDPOptions, ["delay_ms", "by"], model, build_optimizer, super().prepare)
+        prepared = with_options(
+            self, DDPOptions, ["delay_ms", "by"], model, build_optimizer, super().prepare
+        )
         seconds, device = self.options.delay_ms / 1e3, next(model.parameters()).device
-        hold_up = _on_gpu(self.options.by, seconds, device) if device.type == "cuda" else partial(_spin, seconds)
+        hold_up = (
+            _on_gpu(self.options.by, seconds, device)
+            if device.type == "cuda"
+            else partial(_spin, seconds)
+        )
         model.register_forward_hook(lambda *_: hold_up())
         return prepared
 
 
 class WaitingDDP(DDP):
-    """DDP whose model has the host wait for its device after each forward pass, as ``loss.item()`` does."""
+    """DDP whose model has the host wait for its device after each forward pass, as ``loss.item()``
+    does.
+    """
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Prepare as DDP does, and hook the model's forward pass. Collective."""
@@ -64,9 +75,17 @@ def _on_gpu(by: str, seconds: float, device: torch.device) -> Callable[[], objec
     """What takes this GPU so many seconds."""
     if by == "copy":
         tried = partial(_copy, torch.empty(BYTES, dtype=torch.uint8), device)
-        return partial(_copy, torch.empty(round(BYTES * seconds / _shortest_s(tried)), dtype=torch.uint8), device)
+        return partial(
+            _copy,
+            torch.empty(round(BYTES * seconds / _shortest_s(tried)), dtype=torch.uint8),
+            device,
+        )
     cycles = round(CYCLES * seconds / _shortest_s(partial(torch.cuda._sleep, CYCLES)))
-    return partial(_sleep_beside, torch.cuda.Stream(device), cycles) if by == "stream" else partial(torch.cuda._sleep, cycles)
+    return (
+        partial(_sleep_beside, torch.cuda.Stream(device), cycles)
+        if by == "stream"
+        else partial(torch.cuda._sleep, cycles)
+    )
 
 
 def _copy(source: torch.Tensor, device: torch.device) -> None:

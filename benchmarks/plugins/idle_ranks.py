@@ -1,8 +1,9 @@
-"""Ranks that do nothing, for the control plane alone: a launcher, and the processes that hold many ranks each.
+"""Ranks that do nothing, for the control plane alone: a launcher, and the processes that hold many
+ranks each.
 
-They speak the real protocol. Replies are as large as those of a rank that trains. The first ranks have a process and a real
-supervisor each, which really stops them. The others are hosts of eight ranks, for which their process answers in the place of the
-host's first supervisor.
+They speak the real protocol. Replies are as large as those of a rank that trains. The first ranks
+have a process and a real supervisor each, which really stops them. The others are hosts of eight
+ranks, for which their process answers in the place of the host's first supervisor.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.agent.ringside_agent.place import RENDEZVOUS, World
 from measurement.agent.ringside_agent.settings import Settings, read
 from measurement.agent.ringside_agent.supervision import rank_supervisor
-from measurement.agent.ringside_agent.supervision.frames import AT_ONCE, SAY, Frames, messages_in, pack, pack_all
+from measurement.agent.ringside_agent.supervision.frames import (
+    AT_ONCE,
+    SAY,
+    Frames,
+    messages_in,
+    pack,
+    pack_all,
+)
 from measurement.records.record import CoreUse, RankReport, RankSteps, ThreadTimes
 from runners.launchers.base import HERE, HostCommand, Launcher, RankCommand
 from runners.protocol import messages
@@ -43,14 +51,23 @@ SHARES = (0.02, 0.3, 0.6, 0.08, 0.0)
 
 
 class IdleRanks(Launcher):
-    """Starts ranks that do nothing, all on this machine. They say that they are on hosts of eight ranks."""
+    """Starts ranks that do nothing, all on this machine.
+
+    They say that they are on hosts of eight ranks.
+    """
 
     executable = "python"
 
     def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
         """One command, which makes the processes."""
         argv = (job.python, "-P", str(Path(__file__).resolve()), str(job.world_size))
-        return (HostCommand(host=HERE, argv=argv, environment=dict(job.environment) | {"PYTHONPATH": os.pathsep.join(sys.path)}),)
+        return (
+            HostCommand(
+                host=HERE,
+                argv=argv,
+                environment=dict(job.environment) | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            ),
+        )
 
     def gives(self, transport: str | None) -> frozenset[str]:
         """All that DDP asks for: its ranks do not meet."""
@@ -98,20 +115,34 @@ class Rank:
             case messages.BlockCommand():
                 return messages.BlockReply(steps=self._steps(command.steps)).model_dump_json()
             case messages.GateCommand():
-                return self._given.gate[self._rank == 0].replace("SAMPLES", f"samples-of-{self._rank}")
+                return self._given.gate[self._rank == 0].replace(
+                    "SAMPLES", f"samples-of-{self._rank}"
+                )
             case FinishCommand():
-                return messages.FinishedReply(report=self._report(), peak_memory_bytes=1 << 30).model_dump_json()
-        return messages.StartedReply(report=self._report(), can=["block", "gate", "steps_apart"]).model_dump_json()
+                return messages.FinishedReply(
+                    report=self._report(), peak_memory_bytes=1 << 30
+                ).model_dump_json()
+        return messages.StartedReply(
+            report=self._report(), can=["block", "gate", "steps_apart"]
+        ).model_dump_json()
 
     def _steps(self, steps: int) -> RankSteps:
         slower = 1 + 0.001 * ((self._rank * 7 + time.monotonic_ns() // 1000) % 50)
-        use = {"wall_s": 0.3, "busy_s": 0.28, "steal_s": 0.0, "own_s": 0.27, "other_threads_s": 0.01}
+        use = {
+            "wall_s": 0.3,
+            "busy_s": 0.28,
+            "steal_s": 0.0,
+            "own_s": 0.27,
+            "other_threads_s": 0.01,
+        }
         return RankSteps(
             rank=self._rank,
             untimed_s=0.04,
             samples=[32] * steps,
             phases_s=[[share * STEP_S * slower for share in SHARES] for _ in range(steps)],
-            core_use=CoreUse(machine=host_of(self._rank), cores=[self._rank % RANKS_PER_HOST], **use),
+            core_use=CoreUse(
+                machine=host_of(self._rank), cores=[self._rank % RANKS_PER_HOST], **use
+            ),
             threads=ThreadTimes(running_s=0.25, runnable_s=0.01, library_s=0.01, others_s=0.0),
             page_faults=12,
         )
@@ -138,7 +169,10 @@ class Rank:
 
 
 def gate_reply(*, is_first: bool) -> str:
-    """What a rank found in the gate, but for its samples: sketches of a ResNet-18's tensors. ``is_first``: of rank 0."""
+    """What a rank found in the gate, but for its samples: sketches of a ResNet-18's tensors.
+
+    ``is_first``: of rank 0.
+    """
     sketches = {f"layer{number // 16}.{number % 16}.weight": SKETCH for number in range(TENSORS)}
     report = messages.ParityReport(
         **dict.fromkeys(("started", "local", "synced", "ended"), sketches),
@@ -161,10 +195,20 @@ class StandInHost:
         self._key = Path(told.key_file).read_text(encoding="utf-8")
         self._frames, self._number = Frames(), 0
         pid = str(os.getpid())
-        who = [told.arm, str(told.launch), "0", str(ranks[0]), str(given.ranks), host_of(ranks[0]), pid]
+        who = [
+            told.arm,
+            str(told.launch),
+            "0",
+            str(ranks[0]),
+            str(given.ranks),
+            host_of(ranks[0]),
+            pid,
+        ]
         self.connection = rank_supervisor.greet(split_port(told.driver), self._key, who)
         for rank in ranks[1:]:
-            self.connection.sendall(pack(f"{rank_supervisor.JOINED} {rank} {given.ranks} {pid} {time.time()}"))
+            self.connection.sendall(
+                pack(f"{rank_supervisor.JOINED} {rank} {given.ranks} {pid} {time.time()}")
+            )
 
     def hear(self) -> None:
         """Do as the driver says. When it closes the connection, the process ends."""
@@ -183,16 +227,24 @@ class StandInHost:
 
     def _reply(self, place: str, message: bytes) -> None:
         """Send the replies of all ranks, together."""
-        if place != command_key(self._given.settings.arm, self._given.settings.launch, self._number):
+        if place != command_key(
+            self._given.settings.arm, self._given.settings.launch, self._number
+        ):
             return
         command = COMMANDS.validate_json(unseal(self._key, place, message))
         places = {rank.place(self._number): rank.answer(command) for rank in self._ranks}
         sealed = {place: seal(self._key, place, text) for place, text in places.items()}
-        self.connection.sendall(pack_all([(f"{SAY} {place} {len(message)}", message) for place, message in sealed.items()]))
+        self.connection.sendall(
+            pack_all(
+                [(f"{SAY} {place} {len(message)}", message) for place, message in sealed.items()]
+            )
+        )
         self._number += 1
 
     def _counters(self) -> str:
-        """This machine's counters as they were, but for the clock and for as many busy cores as a large host has."""
+        """This machine's counters as they were, but for the clock and for as many busy cores as a
+        large host has.
+        """
         now = {"at_s": time.monotonic(), "core_busy_s": [0.9 * time.monotonic()] * CORES}
         return f"{rank_supervisor.COUNTERS} {json.dumps(self.found | now)}"
 
@@ -214,11 +266,15 @@ def main() -> None:
     assert told is not None
     gate = [gate_reply(is_first=False), gate_reply(is_first=True)]
     given = Given(settings=told, ranks=int(sys.argv[1]), fingerprint=fingerprint(), gate=gate)
-    if others := set(range(os.cpu_count() or 1)) - os.sched_getaffinity(0):  # the driver has its core for itself
+    if others := set(range(os.cpu_count() or 1)) - os.sched_getaffinity(
+        0
+    ):  # the driver has its core for itself
         os.sched_setaffinity(0, others)
     alone = [[rank] for rank in range(REAL)]
     first_ones = range(0, given.ranks, RANKS_PER_PROCESS)
-    others = [range(max(first, REAL), min(first + RANKS_PER_PROCESS, given.ranks)) for first in first_ones]
+    others = [
+        range(max(first, REAL), min(first + RANKS_PER_PROCESS, given.ranks)) for first in first_ones
+    ]
     children = []
     for ranks in [*alone, *others]:
         pid = os.fork()

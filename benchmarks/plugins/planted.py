@@ -1,8 +1,8 @@
 """Backends with a planted cause, for plans of which it is known why one arm is slower.
 
-``path/to/planted.py:BusyThreadDDP``: a thread of the library's takes a share of the rank's core. ``TwiceDDP``: each gradient is
-exchanged twice. ``LateRankDDP``: one rank computes longer in its backward pass. ``LateBucketDDP``: the first bucket has the
-gradients that come last.
+``path/to/planted.py:BusyThreadDDP``: a thread of the library's takes a share of the rank's core.
+``TwiceDDP``: each gradient is exchanged twice. ``LateRankDDP``: one rank computes longer in its
+backward pass. ``LateBucketDDP``: the first bucket has the gradients that come last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class BusyThreadOptions(DDPOptions):
 
 
 class BusyThreadDDP(DDP):
-    """DDP beside a thread that computes now and then, on the training thread's core where it has but one."""
+    """DDP beside a thread that computes now and then, on the training thread's core where it has
+    but one.
+    """
 
     Options = BusyThreadOptions
     options: BusyThreadOptions
@@ -73,14 +75,17 @@ def _twice(_, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 -
     second = dist.all_reduce(flat.div_(dist.get_world_size()), async_op=True)
     assert first is not None
     assert second is not None
-    done: torch.futures.Future[torch.Tensor] = torch.futures.collect_all([first.get_future(), second.get_future()]).then(
-        lambda _: flat
-    )
+    done: torch.futures.Future[torch.Tensor] = torch.futures.collect_all(
+        [first.get_future(), second.get_future()]
+    ).then(lambda _: flat)
     return done
 
 
 class LateBucketDDP(DDP):
-    """DDP whose buckets are in the order of forward. With ``find_unused_parameters`` it does not fix that after the first step."""
+    """DDP whose buckets are in the order of forward.
+
+    With ``find_unused_parameters`` it does not fix that after the first step.
+    """
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Prepare as DDP does, which takes parameters from the last to the first. Collective."""
@@ -90,7 +95,9 @@ class LateBucketDDP(DDP):
             parameters, sparse = ordered(wrapped)
             return parameters[::-1], sparse[::-1]
 
-        with mock.patch.object(DistributedDataParallel, "_build_params_for_reducer", reversed_order):
+        with mock.patch.object(
+            DistributedDataParallel, "_build_params_for_reducer", reversed_order
+        ):
             return super().prepare(model, build_optimizer)
 
 
@@ -109,8 +116,12 @@ class LateRankDDP(DDP):
     options: LateRankOptions
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
-        """Prepare as DDP does; the late rank's last layer has a hook on its gradient. Collective."""
-        prepared = with_options(self, DDPOptions, ["late_rank", "late_by"], model, build_optimizer, super().prepare)
+        """Prepare as DDP does; the late rank's last layer has a hook on its gradient.
+        Collective.
+        """
+        prepared = with_options(
+            self, DDPOptions, ["late_rank", "late_by"], model, build_optimizer, super().prepare
+        )
         if dist.get_rank() == self.options.late_rank:
             began = [time.perf_counter()] * 2
             matrix = torch.rand(64, 64)

@@ -39,7 +39,8 @@ class HalfTrainedDigits(Digits):
 class WideDigits(Digits):
     """Eight linear layers of a million parameters each, in the order in which forward uses them.
 
-    He's initialisation keeps the gradients of the first layers from being so small that float16 has too few digits for them.
+    He's initialisation keeps the gradients of the first layers from being so small that float16 has
+    too few digits for them.
     """
 
     def build_model(self) -> nn.Module:

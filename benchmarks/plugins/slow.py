@@ -1,7 +1,8 @@
 """Backends whose steps cost a known amount more, for plans whose answer is known.
 
-``path/to/slow.py:SlowDDP`` and ``SlowHorovod`` take a share more of each step, or in some launches only; ``StallingDDP`` stalls now
-and then. All spend CPU time or sleep after the optimizer's step, on each rank alike.
+``path/to/slow.py:SlowDDP`` and ``SlowHorovod`` take a share more of each step, or in some launches
+only; ``StallingDDP`` stalls now and then. All spend CPU time or sleep after the optimizer's step,
+on each rank alike.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Slowness(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     extra: float = Field(default=0.05, ge=0)
-    """The extra computation after each step, as a share of the step's time from its forward pass on."""
+    """The extra computation after each step, as a share of the step's time from its forward pass
+    on."""
     share_of_launches: float = Field(default=1.0, ge=0, le=1)
     """In which it is spent; which they are, the run's id decides."""
 
@@ -44,8 +46,9 @@ class Slowness(BaseModel):
 def spend_after_steps(model: nn.Module, prepared: Prepared, extra: float) -> None:
     """Have each step be followed by the share ``extra`` of its time.
 
-    The share is spent in CPU time of this thread. A loop over wall time would also count what other threads do on its core, such
-    as Gloo's work after a step, and the next forward pass would be faster by the same time.
+    The share is spent in CPU time of this thread. A loop over wall time would also count what other
+    threads do on its core, such as Gloo's work after a step, and the next forward pass would be
+    faster by the same time.
     """
     began = [0.0]
     matrix = torch.rand(64, 64)
@@ -72,7 +75,9 @@ class Slowed:
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Prepare as the backend does, and add hooks that spend the extra time. Collective."""
         prepare = super().prepare  # type: ignore[misc]
-        prepared = with_options(self, self.plain, Slowness.model_fields, model, build_optimizer, prepare)
+        prepared = with_options(
+            self, self.plain, Slowness.model_fields, model, build_optimizer, prepare
+        )
         spend_after_steps(model, prepared, self.options.in_this_launch())
         return prepared
 
@@ -128,15 +133,24 @@ class StallingDDP(DDP):
             if self.steps % self.options.every == 0:
                 time.sleep(self.options.stall_s)
 
-        prepared = with_options(self, DDPOptions, Stalls.model_fields, model, build_optimizer, super().prepare)
+        prepared = with_options(
+            self, DDPOptions, Stalls.model_fields, model, build_optimizer, super().prepare
+        )
         prepared.optimizer.register_step_post_hook(stall)
         return prepared
 
 
 def with_options(
-    backend: Any, plain: type[BaseModel], added: Iterable[str], model: nn.Module, build_optimizer: BuildOptimizer, prepare: Any
+    backend: Any,
+    plain: type[BaseModel],
+    added: Iterable[str],
+    model: nn.Module,
+    build_optimizer: BuildOptimizer,
+    prepare: Any,
 ) -> Prepared:
-    """Call ``prepare`` with the options that the plain backend knows: DDP hands them all to its constructor."""
+    """Call ``prepare`` with the options that the plain backend knows: DDP hands them all to its
+    constructor.
+    """
     whole = backend.options
     backend.options = plain(**whole.model_dump(exclude=set(added)))
     try:

@@ -1,7 +1,8 @@
-"""Runs a script unmodified, with each of its optimizer's steps longer by a share: ``python slowed.py SHARE SCRIPT ARGUMENTS``.
+"""Runs a script unmodified, with each of its optimizer's steps longer by a share: ``python
+slowed.py SHARE SCRIPT ARGUMENTS``.
 
-The share is of the time since the step before, and is spent in CPU time of the training thread, on each rank alike. 0 changes
-nothing but has the same hook.
+The share is of the time since the step before, and is spent in CPU time of the training thread, on
+each rank alike. 0 changes nothing but has the same hook.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 def slow_down(share: float) -> None:
-    """Have each step of any optimizer be followed by the extra computation. Horovod calls hooks twice: the second finds no time."""
+    """Have each step of any optimizer be followed by the extra computation.
+
+    Horovod calls hooks twice: the second finds no time.
+    """
     matrix, ended = torch.rand(64, 64), [time.perf_counter()]
 
     def spend(*_: Any) -> None:

@@ -1,6 +1,8 @@
-"""DDP in whose ranks the kernel's counters are read around one block of every two, and around the other not.
+"""DDP in whose ranks the kernel's counters are read around one block of every two, and around the
+other not.
 
-``path/to/unread.py:SometimesReadDDP``. Which of the two, the run's id and the pair's number decide, alike on all ranks.
+``path/to/unread.py:SometimesReadDDP``. Which of the two, the run's id and the pair's number decide,
+alike on all ranks.
 """
 
 from __future__ import annotations

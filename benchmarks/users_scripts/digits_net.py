@@ -1,4 +1,5 @@
-"""The project that train_hvd.py and its port train_ddp.py belong to: their model, data, flags and loop, as one file of the user's.
+"""The project that train_hvd.py and its port train_ddp.py belong to: their model, data, flags and
+loop, as one file of the user's.
 
 Nothing of Ringside is imported here, nor anything but torch.
 """
@@ -27,7 +28,11 @@ class Net(nn.Module):
     def __init__(self, width=16, dropout=0.25):
         super().__init__()
         self.backbone = nn.Sequential(
-            *block(1, width), *block(width, 2 * width), nn.Flatten(), nn.Dropout(dropout), nn.Linear(7 * 7 * 2 * width, 10)
+            *block(1, width),
+            *block(width, 2 * width),
+            nn.Flatten(),
+            nn.Dropout(dropout),
+            nn.Linear(7 * 7 * 2 * width, 10),
         )
         self.scale = nn.Parameter(torch.ones(1))
         self.extra_units = 0
@@ -39,15 +44,23 @@ class Net(nn.Module):
 
 
 def block(inputs, outputs):
-    return nn.Conv2d(inputs, outputs, 5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)
+    return (
+        nn.Conv2d(inputs, outputs, 5, padding=2),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    )
 
 
 def read_data(source, samples, *, train):
-    """The digits of a csv.gz (64 pixels and a label a line), or synthetic ones; every fifth is held out."""
+    """The digits of a csv.gz (64 pixels and a label a line), or synthetic ones; every fifth is held
+    out."""
     if source == "synthetic":
         seeded = torch.Generator().manual_seed(0)
         labels = torch.randint(10, (samples,), generator=seeded)
-        images = 0.15 * torch.randn(10, 1, 28, 28, generator=seeded)[labels] + torch.randn(samples, 1, 28, 28, generator=seeded)
+        images = 0.15 * torch.randn(10, 1, 28, 28, generator=seeded)[labels] + torch.randn(
+            samples, 1, 28, 28, generator=seeded
+        )
     else:
         with gzip.open(source, "rt") as file:
             table = torch.tensor([[int(value) for value in row] for row in csv.reader(file)])
@@ -70,7 +83,9 @@ def schedule(warmup_steps, all_steps):
 
 def parse_args(description, mistakes):
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--data", default="synthetic", help="'synthetic', or the path of a csv.gz of digits")
+    parser.add_argument(
+        "--data", default="synthetic", help="'synthetic', or the path of a csv.gz of digits"
+    )
     parser.add_argument("--samples", type=int, default=4096, help="of synthetic data")
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--dropout", type=float, default=0.25)
@@ -84,7 +99,12 @@ def parse_args(description, mistakes):
     parser.add_argument("--checkpoint", help="written after each epoch")
     parser.add_argument("--resume", help="a checkpoint to begin with")
     parser.add_argument("--no-evaluation", action="store_true")
-    parser.add_argument("--extra-work", type=float, default=0.0, help="share of a step's compute that each forward pass adds")
+    parser.add_argument(
+        "--extra-work",
+        type=float,
+        default=0.0,
+        help="share of a step's compute that each forward pass adds",
+    )
     parser.add_argument("--mistake", choices=mistakes)
     return parser.parse_args()
 
@@ -94,11 +114,16 @@ def unit_of_work(size=torch.ones(48, 48)):  # noqa: B008
 
 
 def units_for(net, images, labels, share, passes=30):
-    """How many units of work take that share of a forward and a backward pass, by this thread's own CPU time.
+    """How many units of work take that share of a forward and a backward pass, by this thread's own
+    CPU time.
 
-    Leaves the net, its gradients and the generator as they are: gradients are asked for without ``backward()``.
+    Leaves the net, its gradients and the generator as they are: gradients are asked for without
+    ``backward()``.
     """
-    before, kept = torch.get_rng_state(), {name: value.clone() for name, value in net.state_dict().items()}
+    before, kept = (
+        torch.get_rng_state(),
+        {name: value.clone() for name, value in net.state_dict().items()},
+    )
     steps, units = [], []
     for _ in range(passes):
         started = time.thread_time()

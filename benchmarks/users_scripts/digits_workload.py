@@ -1,4 +1,5 @@
-"""The training of train_hvd.py and train_ddp.py as one workload: the same model, data, optimizer and schedule."""
+"""The training of train_hvd.py and train_ddp.py as one workload: the same model, data, optimizer
+and schedule."""
 
 import itertools
 
@@ -36,7 +37,9 @@ class DigitsTraining(Workload):
 
     def build_optimizer(self, model):
         given = self.options
-        optimizer = torch.optim.SGD(model.parameters(), lr=given.learning_rate, momentum=given.momentum)
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=given.learning_rate, momentum=given.momentum
+        )
         all_steps = given.epochs * (given.samples * 4 // 5 // (2 * self.local_batch_size))
         self.schedule = LambdaLR(optimizer, schedule(given.warmup_steps, all_steps))
         return optimizer
@@ -46,8 +49,12 @@ class DigitsTraining(Workload):
 
     def batches(self, *, rank, world_size, device):
         images = read_data(self.options.data, self.options.samples, train=True)
-        sampler = DistributedSampler(images, num_replicas=world_size, rank=rank, seed=self.seed, drop_last=True)
-        loader = DataLoader(images, batch_size=self.local_batch_size, sampler=sampler, drop_last=True)
+        sampler = DistributedSampler(
+            images, num_replicas=world_size, rank=rank, seed=self.seed, drop_last=True
+        )
+        loader = DataLoader(
+            images, batch_size=self.local_batch_size, sampler=sampler, drop_last=True
+        )
         for epoch in itertools.count():
             sampler.set_epoch(epoch)
             for inputs, labels in loader:

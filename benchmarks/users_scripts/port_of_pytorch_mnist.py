@@ -1,4 +1,5 @@
-"""Our port to DDP of Horovod's examples/pytorch/pytorch_mnist.py: the flags, the seed and the order of data are its own.
+"""Our port to DDP of Horovod's examples/pytorch/pytorch_mnist.py: the flags, the seed and the order
+of data are its own.
 
 torchrun --standalone --nproc-per-node 2 port_of_pytorch_mnist.py --data-dir DIR --no-cuda
 """
@@ -46,7 +47,9 @@ def main():
     args = parser.parse_args()
 
     with_cuda = torch.cuda.is_available() and not args.no_cuda
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if with_cuda else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ["LOCAL_RANK"])) if with_cuda else torch.device("cpu")
+    )
     if with_cuda:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if with_cuda else "gloo")
@@ -55,8 +58,12 @@ def main():
 
     train_loader = loader_of(args, train=True, batch_size=args.batch_size)
     test_loader = loader_of(args, train=False, batch_size=args.test_batch_size)
-    model = DistributedDataParallel(Net().to(device), device_ids=[device.index] if with_cuda else None)
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * dist.get_world_size(), momentum=args.momentum)
+    model = DistributedDataParallel(
+        Net().to(device), device_ids=[device.index] if with_cuda else None
+    )
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=args.lr * dist.get_world_size(), momentum=args.momentum
+    )
     for epoch in range(1, args.epochs + 1):
         model.train()
         train_loader.sampler.set_epoch(epoch)
@@ -66,7 +73,9 @@ def main():
             loss.backward()
             optimizer.step()
             if number % args.log_interval == 0:
-                print(f"Epoch {epoch}, batch {number} of {len(train_loader)}: loss {loss.item():.6f}")
+                print(
+                    f"Epoch {epoch}, batch {number} of {len(train_loader)}: loss {loss.item():.6f}"
+                )
         test(model, test_loader, device)
     dist.destroy_process_group()
 

@@ -1,6 +1,8 @@
-"""Our port to DDP of Horovod's examples/pytorch/pytorch_synthetic_benchmark.py: a torchvision model on one random batch.
+"""Our port to DDP of Horovod's examples/pytorch/pytorch_synthetic_benchmark.py: a torchvision model
+on one random batch.
 
-torchrun --standalone --nproc-per-node 2 port_of_pytorch_synthetic_benchmark.py --model resnet18 --batch-size 4 --no-cuda
+torchrun --standalone --nproc-per-node 2 port_of_pytorch_synthetic_benchmark.py --model resnet18
+--batch-size 4 --no-cuda
 """
 
 import argparse
@@ -25,7 +27,9 @@ def main():
     args = parser.parse_args()
 
     with_cuda = torch.cuda.is_available() and not args.no_cuda
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if with_cuda else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ["LOCAL_RANK"])) if with_cuda else torch.device("cpu")
+    )
     if with_cuda:
         torch.cuda.set_device(device)
     torch.backends.cudnn.benchmark = True
@@ -48,7 +52,9 @@ def main():
     train(args.num_warmup_batches)
     rates = torch.tensor([train(args.num_batches_per_iter) for _ in range(args.num_iters)])
     if dist.get_rank() == 0:
-        print(f"Images per second and rank: {rates.mean():.1f} ± {1.96 * rates.std(correction=0):.1f}")
+        print(
+            f"Images per second and rank: {rates.mean():.1f} ± {1.96 * rates.std(correction=0):.1f}"
+        )
     dist.destroy_process_group()
 
 

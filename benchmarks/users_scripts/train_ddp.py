@@ -2,7 +2,8 @@
 
     torchrun --standalone --nproc-per-node 2 train_ddp.py --epochs 4
 
-Under mpirun and srun it takes its rank from their variables. ``--mistake`` plants a mistake that people make when they port.
+Under mpirun and srun it takes its rank from their variables. ``--mistake`` plants a mistake that
+people make when they port.
 """
 
 import copy
@@ -39,7 +40,9 @@ def set_up():
         ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ):
         if "RANK" not in os.environ and rank in os.environ:
-            os.environ.update(RANK=os.environ[rank], WORLD_SIZE=os.environ[size], LOCAL_RANK=os.environ[local])
+            os.environ.update(
+                RANK=os.environ[rank], WORLD_SIZE=os.environ[size], LOCAL_RANK=os.environ[local]
+            )
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29500")
     local_rank = int(os.environ["LOCAL_RANK"])
@@ -52,7 +55,11 @@ def set_up():
 
 def sum_hook(_state, bucket):
     """Averages nothing: the sum is what Horovod's ``op=Sum`` gives."""
-    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda future: future.value()[0])
+    return (
+        dist.all_reduce(bucket.buffer(), async_op=True)
+        .get_future()
+        .then(lambda future: future.value()[0])
+    )
 
 
 def ranks_of(device):
@@ -67,7 +74,9 @@ def ranks_of(device):
 def wrap(net, device, mistake):
     ids = [device.index] if device.type == "cuda" else None
     if mistake == "unsynced-parameter":
-        net.backbone = DistributedDataParallel(net.backbone, device_ids=ids)  # the scale is left outside
+        net.backbone = DistributedDataParallel(
+            net.backbone, device_ids=ids
+        )  # the scale is left outside
         return net
     options = {"broadcast_buffers": False} if mistake == "no-buffer-broadcast" else {}
     model = DistributedDataParallel(net, device_ids=ids, **options)
@@ -82,15 +91,23 @@ def wrap(net, device, mistake):
 
 
 def loaders(args):
-    batch_size = args.batch_size // dist.get_world_size() if args.mistake == "global-batch" else args.batch_size
+    batch_size = (
+        args.batch_size // dist.get_world_size()
+        if args.mistake == "global-batch"
+        else args.batch_size
+    )
     train_set = read_data(args.data, args.samples, train=True)
     if args.mistake == "no-sampler":
         order = {"shuffle": True, "generator": torch.Generator().manual_seed(args.seed)}
     else:
         order = {"sampler": DistributedSampler(train_set, seed=args.seed, drop_last=True)}
-    loader = DataLoader(train_set, batch_size=batch_size, num_workers=args.workers, drop_last=True, **order)
+    loader = DataLoader(
+        train_set, batch_size=batch_size, num_workers=args.workers, drop_last=True, **order
+    )
     test_set = read_data(args.data, args.samples, train=False)
-    return loader, DataLoader(test_set, batch_size=256, sampler=DistributedSampler(test_set, shuffle=False))
+    return loader, DataLoader(
+        test_set, batch_size=256, sampler=DistributedSampler(test_set, shuffle=False)
+    )
 
 
 def build(args, device):
@@ -101,7 +118,9 @@ def build(args, device):
     lr = args.lr if args.mistake == "lr-not-scaled" else args.lr * dist.get_world_size()
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=args.momentum)
     if args.mistake == "optimizer-before-move":
-        net = copy.deepcopy(net)  # as where a model is made again on its device: the optimizer has the old one's parameters
+        net = copy.deepcopy(
+            net
+        )  # as where a model is made again on its device: the optimizer has the old one's parameters
     if args.mistake == "no-zero-grad":
         optimizer.zero_grad = lambda: None
     return net, optimizer
@@ -115,7 +134,9 @@ def main():
     net, optimizer = build(args, device)
     add_work(args, net, train_loader.dataset, device, ranks)
     model = wrap(net, device, args.mistake)
-    torch.manual_seed(1000 * args.seed + (0 if args.mistake == "dropout-seeded-alike" else dist.get_rank()))
+    torch.manual_seed(
+        1000 * args.seed + (0 if args.mistake == "dropout-seeded-alike" else dist.get_rank())
+    )
 
     def evaluation():
         if not args.no_evaluation:

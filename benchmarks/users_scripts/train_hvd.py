@@ -16,10 +16,20 @@ MISTAKES = ["op-sum", "ranks-start-apart", "fp16-compression", "no-buffer-broadc
 
 def loaders(args):
     train_set = read_data(args.data, args.samples, train=True)
-    sampler = DistributedSampler(train_set, num_replicas=hvd.size(), rank=hvd.rank(), seed=args.seed, drop_last=True)
-    loader = DataLoader(train_set, batch_size=args.batch_size, sampler=sampler, num_workers=args.workers, drop_last=True)
+    sampler = DistributedSampler(
+        train_set, num_replicas=hvd.size(), rank=hvd.rank(), seed=args.seed, drop_last=True
+    )
+    loader = DataLoader(
+        train_set,
+        batch_size=args.batch_size,
+        sampler=sampler,
+        num_workers=args.workers,
+        drop_last=True,
+    )
     test_set = read_data(args.data, args.samples, train=False)
-    test_sampler = DistributedSampler(test_set, num_replicas=hvd.size(), rank=hvd.rank(), shuffle=False)
+    test_sampler = DistributedSampler(
+        test_set, num_replicas=hvd.size(), rank=hvd.rank(), shuffle=False
+    )
     return loader, DataLoader(test_set, batch_size=256, sampler=test_sampler)
 
 
@@ -39,7 +49,9 @@ def build(args, device):
     return model, hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
-        compression=hvd.Compression.fp16 if args.mistake == "fp16-compression" else hvd.Compression.none,
+        compression=hvd.Compression.fp16
+        if args.mistake == "fp16-compression"
+        else hvd.Compression.none,
         op=hvd.Sum if args.mistake == "op-sum" else hvd.Average,
     )
 
@@ -48,10 +60,14 @@ def main():
     args = parse_args(__doc__, MISTAKES)
     hvd.init()
     torch.set_num_threads(1)
-    device = torch.device("cuda", hvd.local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+    device = (
+        torch.device("cuda", hvd.local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+    )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    ranks = Ranks(hvd.rank(), hvd.size(), lambda value: hvd.allreduce(torch.tensor(float(value))).item())
+    ranks = Ranks(
+        hvd.rank(), hvd.size(), lambda value: hvd.allreduce(torch.tensor(float(value))).item()
+    )
     train_loader, test_loader = loaders(args)
     model, optimizer = build(args, device)
     add_work(args, model, train_loader.dataset, device, ranks)

@@ -1,4 +1,6 @@
-"""Python imports this by itself where its folder is on PYTHONPATH. It begins Ringside's agent, then runs the user's own module.
+"""Python imports this by itself where its folder is on PYTHONPATH.
+
+It begins Ringside's agent, then runs the user's own module.
 
 Nothing happens unless RINGSIDE_AGENT is set. Standard library only, Python 3.8 or later.
 """
@@ -20,11 +22,16 @@ def _begin() -> None:
     try:
         importlib.import_module("ringside_agent").begin()
     except Exception as error:  # noqa: BLE001 - the script must run, whatever is wrong with the agent
-        print(f"ringside: the agent could not begin: {type(error).__name__}: {error}", file=sys.stderr)
+        print(
+            f"ringside: the agent could not begin: {type(error).__name__}: {error}", file=sys.stderr
+        )
 
 
 def _chain() -> None:
-    """Run the ``sitecustomize`` that Python would have imported without this one. Its errors are raised."""
+    """Run the ``sitecustomize`` that Python would have imported without this one.
+
+    Its errors are raised.
+    """
     others = [folder for folder in sys.path if os.path.abspath(folder or os.curdir) != FOLDER]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is None or spec.loader is None:

@@ -1,8 +1,10 @@
-"""In what arms, scripts, runs, sessions and hosts differ: rows made from the table of ``conditions``.
+"""In what arms, scripts, runs, sessions and hosts differ: rows made from the table of
+``conditions``.
 
-Arms of a plan may differ in what defines them: the backend, and what the plan sets for one arm. Everything else must be equal. A
-difference that was not asked for makes two arms incomparable. What follows from an arm's own workload, commit or Python counts as
-asked for; where it makes the arm do other work, its verdict is withheld.
+Arms of a plan may differ in what defines them: the backend, and what the plan sets for one arm.
+Everything else must be equal. A difference that was not asked for makes two arms incomparable. What
+follows from an arm's own workload, commit or Python counts as asked for; where it makes the arm do
+other work, its verdict is withheld.
 """
 
 from __future__ import annotations
@@ -35,12 +37,16 @@ OWN_ENVIRONMENT = frozenset({"python", "commit"})
 
 
 class Difference(Written):
-    """One value in which arms, runs, sessions or hosts differ, or one observed difference of scripts' first steps."""
+    """One value in which arms, runs, sessions or hosts differ, or one observed difference of
+    scripts' first steps.
+    """
 
     field: str
-    """Such as ``threads`` or ``optimizer.0.0.lr``; observed in first steps, such as ``gradients.scale``."""
+    """Such as ``threads`` or ``optimizer.0.0.lr``; observed in first steps, such as
+    ``gradients.scale``."""
     values: dict[str, Any]
-    """By arm, or by run, session or host; null where it has none. Where ranks of an arm differ: ``{"by_rank": [...]}``."""
+    """By arm, or by run, session or host; null where it has none. Where ranks of an arm differ:
+    ``{"by_rank": [...]}``."""
     severity: Severity = "training"
     changes_work: bool = False
     """Whether a step, or an epoch, is other work because of it."""
@@ -53,7 +59,9 @@ class Difference(Written):
 
     @property
     def is_note(self) -> bool:
-        """Whether readers can ignore it: it comes with a library, was asked for, or follows from another."""
+        """Whether readers can ignore it: it comes with a library, was asked for, or follows from
+        another.
+        """
         return self.severity == "note"
 
     @property
@@ -62,10 +70,13 @@ class Difference(Written):
         return self.changes_work and not self.allowed
 
 
-def differing(by_name: Mapping[str, Mapping[str, Any]], *, shared: bool = False) -> dict[str, dict[str, Any]]:
+def differing(
+    by_name: Mapping[str, Mapping[str, Any]], *, shared: bool = False
+) -> dict[str, dict[str, Any]]:
     """Every field that is not equal for all: its value by name, None where it is missing.
 
-    ``shared``: only fields that all have. A missing source is no difference: a plug-in may import more files.
+    ``shared``: only fields that all have. A missing source is no difference: a plug-in may import
+    more files.
     """
     fields = dict.fromkeys(field for fields_of in by_name.values() for field in fields_of)
     differences = {}
@@ -84,7 +95,10 @@ def differing(by_name: Mapping[str, Mapping[str, Any]], *, shared: bool = False)
 
 
 def row_of(field: str, values: Mapping[str, Any], *, allow: Collection[str] = ()) -> Difference:
-    """A difference that was not asked for, by the table. ``allow``: fields that may differ, or ``all``."""
+    """A difference that was not asked for, by the table.
+
+    ``allow``: fields that may differ, or ``all``.
+    """
     condition = condition_of(field)
     changes_work = condition.matters == "work"
     return Difference(
@@ -114,25 +128,48 @@ def arm_differences(
     """
     with_ranks = [record for record in records if record.ranks]
     varied_work = own_work(with_ranks) if varied_work is None else varied_work
-    if any(record.role == "candidate" for record in with_ranks) and any(record.local_batch_size for record in with_ranks):
-        allow = [*allow, BATCH]  # the plan gives arms batches of their own; records of one arm at two times have no candidate
-    rows, by_field = [], differing({record.arm: _flatten(record, between_runs=between_runs) for record in with_ranks})
+    if any(record.role == "candidate" for record in with_ranks) and any(
+        record.local_batch_size for record in with_ranks
+    ):
+        # the plan gives arms their own batches; records of one arm at two times have no candidate
+        allow = [*allow, BATCH]
+    rows, by_field = (
+        [],
+        differing(
+            {record.arm: _flatten(record, between_runs=between_runs) for record in with_ranks}
+        ),
+    )
     for field, values in by_field.items():
         condition, row = condition_of(field), row_of(field, values, allow=allow)
-        follows = _follows_from_ranks(condition, with_ranks, values) or _is_of_one_release(field, values, by_field)
-        if follows or (not row.changes_work and _is_asked(condition, field, values, with_ranks, varied_work)):
-            is_default = condition.of_library and not any(_is_set(field, record) for record in with_ranks)
+        follows = _follows_from_ranks(condition, with_ranks, values) or _is_of_one_release(
+            field, values, by_field
+        )
+        if follows or (
+            not row.changes_work and _is_asked(condition, field, values, with_ranks, varied_work)
+        ):
+            is_default = condition.of_library and not any(
+                _is_set(field, record) for record in with_ranks
+            )
             severity = condition.matters if condition.of_library else "note"
-            overrides = {"allowed": True, "changes_work": False, "is_default": is_default, "severity": severity}
+            overrides = {
+                "allowed": True,
+                "changes_work": False,
+                "is_default": is_default,
+                "severity": severity,
+            }
             row = row.model_copy(update=overrides)
-        if field == BROADCAST and not any(rank.model.get("buffer_bytes") for record in with_ranks for rank in record.ranks):
+        if field == BROADCAST and not any(
+            rank.model.get("buffer_bytes") for record in with_ranks for rank in record.ranks
+        ):
             row = row.model_copy(update={"severity": "speed"})
         rows.append(row)
     return rows
 
 
 def noted_work(records: Iterable[LaunchRecord], *, allow: Collection[str] = ()) -> list[Difference]:
-    """Differences in arms' own work that the gate observed in any launch: other samples, tensors or states. Pure."""
+    """Differences in arms' own work that the gate observed in any launch: other samples, tensors or
+    states. Pure.
+    """
     noted: dict[str, dict[str, str]] = {}
     for record in records:
         for field, phrase in record.unlike_work.items():
@@ -157,7 +194,11 @@ def by_severity(differences: Iterable[Difference]) -> list[Difference]:
 
 def own_work(records: Sequence[LaunchRecord]) -> set[str]:
     """Fields of records, such as ``commit``, in which the own work of these arms differs. Pure."""
-    return {name for name in OWN_WORK if any(getattr(record, name) != getattr(records[0], name) for record in records)}
+    return {
+        name
+        for name in OWN_WORK
+        if any(getattr(record, name) != getattr(records[0], name) for record in records)
+    }
 
 
 def unlike_work(differences: Sequence[Difference], *, baseline: str) -> dict[str, list[Difference]]:
@@ -165,23 +206,33 @@ def unlike_work(differences: Sequence[Difference], *, baseline: str) -> dict[str
     by_arm: dict[str, list[Difference]] = {}
     for difference in differences:
         for arm, value in difference.values.items():
-            if difference.withholds and arm != baseline and value != difference.values.get(baseline):
+            if (
+                difference.withholds
+                and arm != baseline
+                and value != difference.values.get(baseline)
+            ):
                 by_arm.setdefault(arm, []).append(difference)
     return by_arm
 
 
-def is_allowed(fields: Collection[str], allow: Collection[str], *, changes_work: bool = False) -> bool:
+def is_allowed(
+    fields: Collection[str], allow: Collection[str], *, changes_work: bool = False
+) -> bool:
     """Whether ``allow`` has one of these fields, or a beginning of its name."""
     named = any(field == name or field.startswith(f"{name}.") for field in fields for name in allow)
     return named or (changes_work and ALL in allow)
 
 
-def in_words(label: str, values: Mapping[str, Any], *, none: str = "not set", at: str = "in") -> str:
+def in_words(
+    label: str, values: Mapping[str, Any], *, none: str = "not set", at: str = "in"
+) -> str:
     """Such as ``threads of a rank: 1 in new, 2 in old``."""
     by_value: dict[str, list[str]] = {}
     for name, value in values.items():
         by_value.setdefault(none if value is None else shown(value), []).append(name)
-    return f"{label}: " + ", ".join(f"{value} {at} {' and '.join(names)}" for value, names in by_value.items())
+    return f"{label}: " + ", ".join(
+        f"{value} {at} {' and '.join(names)}" for value, names in by_value.items()
+    )
 
 
 def joined(values: Sequence[Any]) -> Any:
@@ -215,9 +266,15 @@ def cut(text: str) -> str:
 
 
 def _is_asked(
-    condition: Condition, field: str, values: Mapping[str, Any], records: Sequence[LaunchRecord], varied_work: Collection[str]
+    condition: Condition,
+    field: str,
+    values: Mapping[str, Any],
+    records: Sequence[LaunchRecord],
+    varied_work: Collection[str],
 ) -> bool:
-    """Whether the plan or a library asks for it, or it defines an arm. A control must equal its baseline.
+    """Whether the plan or a library asks for it, or it defines an arm.
+
+    A control must equal its baseline.
 
     A variable that disturbs never counts as a library's.
     """
@@ -225,16 +282,26 @@ def _is_asked(
     if condition.arms == "result" or condition.follows & set(varied_work):
         return True
     if condition.of_library and condition.arms != "own":
-        return not any(disturbances({name: str(value)}, get_args(Library)) for value in values.values() if value is not None)
+        return not any(
+            disturbances({name: str(value)}, get_args(Library))
+            for value in values.values()
+            if value is not None
+        )
     if all(record.role in ("baseline", "control") for record in records):
         return False
     return condition.arms == "own" or any(_is_set(field, record) for record in records)
 
 
 def _is_set(field: str, record: LaunchRecord) -> bool:
-    """Whether the plan sets it for this arm: a variable, or an option of the library, in any unit."""
+    """Whether the plan sets it for this arm: a variable, or an option of the library, in any
+    unit.
+    """
     kind, _, name = field.partition(".")
-    return name in record.environment if kind == "environment" else kind == "backend" and _stem(name) in map(_stem, record.options)
+    return (
+        name in record.environment
+        if kind == "environment"
+        else kind == "backend" and _stem(name) in map(_stem, record.options)
+    )
 
 
 def _stem(name: str) -> str:
@@ -242,27 +309,39 @@ def _stem(name: str) -> str:
     return name.removesuffix("_source").removesuffix("_bytes").removesuffix("_mb")
 
 
-def _follows_from_ranks(condition: Condition, records: Sequence[LaunchRecord], values: Mapping[str, Any]) -> bool:
-    """Whether the difference follows from unequal numbers of ranks: arms with equal numbers agree."""
+def _follows_from_ranks(
+    condition: Condition, records: Sequence[LaunchRecord], values: Mapping[str, Any]
+) -> bool:
+    """Whether the difference follows from unequal numbers of ranks: arms with equal numbers
+    agree.
+    """
     by_ranks: dict[int, list[Any]] = {}
     for record in records:
         by_ranks.setdefault(record.world_size, []).append(values[record.arm])
-    return condition.arms == "as ranks" and all(value == same[0] for same in by_ranks.values() for value in same)
+    return condition.arms == "as ranks" and all(
+        value == same[0] for same in by_ranks.values() for value in same
+    )
 
 
-def _is_of_one_release(field: str, values: Mapping[str, Any], differing_fields: Collection[str]) -> bool:
+def _is_of_one_release(
+    field: str, values: Mapping[str, Any], differing_fields: Collection[str]
+) -> bool:
     """Whether it is an optimizer setting that only one of two PyTorch releases has."""
     is_missing = field.startswith("optimizer.") and None in values.values()
-    return is_missing and "host.torch" in differing_fields and "optimizer.class" not in differing_fields
+    return (
+        is_missing
+        and "host.torch" in differing_fields
+        and "optimizer.class" not in differing_fields
+    )
 
 
 def _flatten(record: LaunchRecord, *, between_runs: bool) -> dict[str, Any]:
     """Return an arm's values by field."""
     per_rank = [dict(_of_rank(rank, between_runs=between_runs)) for rank in record.ranks]
     fields = dict.fromkeys(field for values in per_rank for field in values)
-    return {field: joined([rank_fields.get(field) for rank_fields in per_rank]) for field in fields} | {
-        "sample_unit": record.sample_unit
-    }
+    return {
+        field: joined([rank_fields.get(field) for rank_fields in per_rank]) for field in fields
+    } | {"sample_unit": record.sample_unit}
 
 
 def _of_rank(rank: RankReport, *, between_runs: bool) -> Iterator[tuple[str, Any]]:
@@ -271,8 +350,14 @@ def _of_rank(rank: RankReport, *, between_runs: bool) -> Iterator[tuple[str, Any
         for condition in CONDITIONS
         if condition.arms and condition.source in ("rank", "host") and "." not in condition.field
     ):
-        value = rank.fingerprint.get(condition.field) if condition.source == "host" else getattr(rank, condition.field)
+        value = (
+            rank.fingerprint.get(condition.field)
+            if condition.source == "host"
+            else getattr(rank, condition.field)
+        )
         name = (condition.between_runs if between_runs else None) or condition.name
         yield from (
-            ((f"{name}.{part}", part_value) for part, part_value in value.items()) if isinstance(value, dict) else [(name, value)]
+            ((f"{name}.{part}", part_value) for part, part_value in value.items())
+            if isinstance(value, dict)
+            else [(name, value)]
         )

@@ -1,4 +1,6 @@
-"""Versions with a known fault that slows or breaks exchange: our list (``known_bad.yaml``), and those of sites and users."""
+"""Versions with a known fault that slows or breaks exchange: our list (``known_bad.yaml``), and
+those of sites and users.
+"""
 
 from __future__ import annotations
 
@@ -49,19 +51,36 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def faults(package: str, version_text: object) -> dict[str, str]:
-    """The known faults of a version, as sentences without a full stop, each with its remedy or an empty one.
+    """The known faults of a version, as sentences without a full stop, each with its remedy or an
+    empty one.
 
-    ``version_text``: a text with the version in it, such as ``2.30.7 (nvidia/nccl/lib/libnccl.so.2)``.
+    ``version_text``: a text with the version in it, such as ``2.30.7
+    (nvidia/nccl/lib/libnccl.so.2)``.
     """
     version = VERSION.search(str(version_text))
-    entries = [entry for entry in known_bad() if version and entry.package == package and entry.covers(version[0])]
-    return {f"{package} {version[0]} {entry.fault} ({entry.source})": entry.remedy for entry in entries if version}
+    entries = [
+        entry
+        for entry in known_bad()
+        if version and entry.package == package and entry.covers(version[0])
+    ]
+    return {
+        f"{package} {version[0]} {entry.fault} ({entry.source})": entry.remedy
+        for entry in entries
+        if version
+    }
 
 
 def faults_clause(field: str, values: Mapping[str, Any]) -> str:
-    """The known faults of these versions, to append to the sentence about a difference; empty where there are none."""
+    """The known faults of these versions, to append to the sentence about a difference; empty where
+    there are none.
+    """
     package = field.rpartition(".")[2]
-    return "".join(f"; {fault}" for fault in dict.fromkeys(fault for value in values.values() for fault in faults(package, value)))
+    return "".join(
+        f"; {fault}"
+        for fault in dict.fromkeys(
+            fault for value in values.values() for fault in faults(package, value)
+        )
+    )
 
 
 @functools.cache
@@ -72,7 +91,11 @@ def known_bad() -> Sequence[KnownBad]:
         RingsideError: an added list cannot be read.
     """
     of_user = Path(os.environ.get("HOME", "/"), ".config/ringside/known-bad.yaml")
-    return [entry for path in (BUILT_IN, Path("/etc/ringside/known-bad.yaml"), of_user) for entry in _read(path)]
+    return [
+        entry
+        for path in (BUILT_IN, Path("/etc/ringside/known-bad.yaml"), of_user)
+        for entry in _read(path)
+    ]
 
 
 def _read(path: Path) -> list[KnownBad]:
@@ -83,4 +106,6 @@ def _read(path: Path) -> list[KnownBad]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         detail = error.errors()[0] if isinstance(error, ValidationError) else None
         why = f"entry {detail['loc']}: {detail['msg']}" if detail else cut(str(error))
-        raise RingsideError(f"{path} cannot be read: {why}; it must be a list like {BUILT_IN}") from error
+        raise RingsideError(
+            f"{path} cannot be read: {why}; it must be a list like {BUILT_IN}"
+        ) from error

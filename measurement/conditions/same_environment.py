@@ -1,8 +1,9 @@
-"""Whether a comparison resumes in the environment it was measured in: the same plan, versions, machines and source files.
+"""Whether a comparison resumes in the environment it was measured in: the same plan, versions,
+machines and source files.
 
-An environment is flat: ``torch``, ``cpu``, ``cores`` and the like, ``ringside``, and ``source NAME`` with a digest. Where a plan
-names hosts, `` on HOST`` follows the field's name, or `` on node 1`` in a Slurm job. A field that an older Ringside did not
-record is not compared.
+An environment is flat: ``torch``, ``cpu``, ``cores`` and the like, ``ringside``, and ``source
+NAME`` with a digest. Where a plan names hosts, `` on HOST`` follows the field's name, or `` on node
+1`` in a Slurm job. A field that an older Ringside did not record is not compared.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ Values = Mapping[str, Any]
 def plan_digest(plan: Plan) -> str:
     """A fingerprint of what a plan measures, which identifies the results folders of a plan.
 
-    A field counts only where it differs from its default, so that a new field leaves the digests of older folders as they are.
+    A field counts only where it differs from its default, so that a new field leaves the digests of
+    older folders as they are.
     """
     content = _counting(plan)
-    unused = [*(() if plan.hosts else ONLY_ACROSS_HOSTS), *(() if plan.points else ("points", "scaling"))]
+    unused = [
+        *(() if plan.hosts else ONLY_ACROSS_HOSTS),
+        *(() if plan.points else ("points", "scaling")),
+    ]
     content = {name: value for name, value in content.items() if name not in unused}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -46,41 +51,60 @@ def _counting(value: Any) -> Any:
         return {key: _counting(part) for key, part in value.items()}
     if not isinstance(value, BaseModel):
         return value
-    fields = {name: field.get_default(call_default_factory=True) for name, field in type(value).model_fields.items()}
-    counting = [name for name in fields.keys() - MAY_CHANGE_IN_A_PLAN if getattr(value, name) != fields[name]]
+    fields = {
+        name: field.get_default(call_default_factory=True)
+        for name, field in type(value).model_fields.items()
+    }
+    counting = [
+        name
+        for name in fields.keys() - MAY_CHANGE_IN_A_PLAN
+        if getattr(value, name) != fields[name]
+    ]
     return {name: _counting(getattr(value, name)) for name in counting}
 
 
 def environment_of(manifest: Manifest) -> Environment:
     """The environment that a manifest records."""
     environment: Environment = {"ringside": manifest.ringside_version}
-    for number, (host, facts) in enumerate((manifest.hosts or {"": manifest.driver}).items(), start=1):
+    for number, (host, facts) in enumerate(
+        (manifest.hosts or {"": manifest.driver}).items(), start=1
+    ):
         if manifest.slurm_job:  # which nodes of a kind Slurm gives does not matter
-            environment |= _fields({name: fact for name, fact in facts.items() if name != "host"}, f"node {number}")
+            environment |= _fields(
+                {name: fact for name, fact in facts.items() if name != "host"}, f"node {number}"
+            )
         else:
             environment |= _fields(facts, host)
     return environment | {f"{SOURCE}{name}": digest for name, digest in manifest.sources.items()}
 
 
-def changes_since(manifest: Manifest | None, records: Iterable[LaunchRecord], now: Manifest) -> dict[str, Values]:
+def changes_since(
+    manifest: Manifest | None, records: Iterable[LaunchRecord], now: Manifest
+) -> dict[str, Values]:
     """What has changed since a comparison began: each field with its values then and now.
 
-    ``manifest`` and ``records`` are the folder's; None where a driver was killed before it wrote one. ``now`` is the manifest
-    of this session.
+    ``manifest`` and ``records`` are the folder's; None where a driver was killed before it wrote
+    one. ``now`` is the manifest of this session.
     """
     present = environment_of(now)
     changes = _changes(environment_of(manifest), present) if manifest else {}
-    elsewhere = {launch for other in manifest.elsewhere for launch in other.launches} if manifest else set()
+    elsewhere = (
+        {launch for other in manifest.elsewhere for launch in other.launches} if manifest else set()
+    )
     for record in records:
         if record.launch not in elsewhere:
             changes |= {
-                field: change for field, change in _changes(_of_ranks(record, now), present).items() if field not in changes
+                field: change
+                for field, change in _changes(_of_ranks(record, now), present).items()
+                if field not in changes
             }
     return changes
 
 
 def find_environment(others: Iterable[OtherEnvironment], now: Manifest) -> OtherEnvironment | None:
-    """The environment in which a user resumed before that equals the present one; None if it is new."""
+    """The environment in which a user resumed before that equals the present one; None if it is
+    new.
+    """
     present = environment_of(now)
     return next((other for other in others if not _changes(other.environment, present)), None)
 
@@ -88,7 +112,8 @@ def find_environment(others: Iterable[OtherEnvironment], now: Manifest) -> Other
 def format_changes(changes: Mapping[str, Values]) -> list[str]:
     """Each change in a few words, ``torch: 2.14.0 -> 2.15.0``."""
     return [
-        f"{field.removeprefix(SOURCE)}: {_value(field, values['then'])} -> {_value(field, values['now'])}"
+        f"{field.removeprefix(SOURCE)}: {_value(field, values['then'])} ->"
+        f" {_value(field, values['now'])}"
         for field, values in changes.items()
     ]
 
@@ -100,19 +125,25 @@ def _changes(then: Environment, now: Environment) -> dict[str, Values]:
 def _fields(facts: Mapping[str, Any], host: str, *, of_a_rank: bool = False) -> Environment:
     suffix = f" on {host}" if host else ""
     compared = [
-        condition.field for condition in CONDITIONS if condition.sessions == "ranks" or (condition.sessions and not of_a_rank)
+        condition.field
+        for condition in CONDITIONS
+        if condition.sessions == "ranks" or (condition.sessions and not of_a_rank)
     ]
     return {f"{name}{suffix}": facts[name] for name in compared if name in facts}
 
 
 def _of_ranks(record: LaunchRecord, now: Manifest) -> Environment:
-    """The environment that the ranks of a launch reported. Hosts of a plan are matched by their own names.
+    """The environment that the ranks of a launch reported.
+
+    Hosts of a plan are matched by their own names.
 
     Sources of an arm that has its own begin with its name.
     """
     names = {facts.get("host"): host for host, facts in now.hosts.items()}
     environment: Environment = {}
-    owner = f"{record.arm}/" if any(name.startswith(f"{record.arm}/") for name in now.sources) else ""
+    owner = (
+        f"{record.arm}/" if any(name.startswith(f"{record.arm}/") for name in now.sources) else ""
+    )
     for rank in record.ranks:
         host = names.get(rank.fingerprint.get("host")) if names else ""
         if host is not None and record.python is None:  # else its versions are among the sources

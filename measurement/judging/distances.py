@@ -1,8 +1,8 @@
 """How much tensors and arms differ, by sketches, and how much rounding may explain, by dtype. Pure.
 
-A sketch is linear, and its norm is about that of its tensor (``ringside_agent.reading.sketches``): with 16 places within about
-35%, with 64 within about 20%. Tolerances are far wider than that. Arms that start equal and take the same batches differ by
-rounding alone, since sums have another order.
+A sketch is linear, and its norm is about that of its tensor (``ringside_agent.reading.sketches``):
+with 16 places within about 35%, with 64 within about 20%. Tolerances are far wider than that. Arms
+that start equal and take the same batches differ by rounding alone, since sums have another order.
 """
 
 from __future__ import annotations
@@ -29,32 +29,47 @@ class Arithmetic:
     gradient: float
     """One gradient, summed in another order or by another library."""
     recomputed: float
-    """All gradients together, where another script computed them: kernels and casts may differ, too."""
+    """All gradients together, where another script computed them: kernels and casts may differ,
+    too."""
     stepped: float
-    """All parameters together, relative to what the first steps changed, where the effect of rounding was not measured."""
+    """All parameters together, relative to what the first steps changed, where the effect of
+    rounding was not measured."""
     negligible: float
-    """× a usual gradient of its size: a smaller gradient may be rounding alone, as of a bias before a batch norm. Optimizers that
-    divide by its size turn it into whole steps."""
+    """× a usual gradient of its size: a smaller gradient may be rounding alone, as of a bias before
+    a batch norm. Optimizers that divide by its size turn it into whole steps."""
 
 
 ARITHMETICS: Mapping[str, Arithmetic] = {
-    "float64": Arithmetic(epsilon=2.0**-52, gradient=1e-8, recomputed=1e-4, stepped=3e-3, negligible=1e-5),
-    "float32": Arithmetic(epsilon=2.0**-23, gradient=1e-4, recomputed=1e-4, stepped=3e-3, negligible=1e-5),
-    "TensorFloat-32": Arithmetic(epsilon=2.0**-23, gradient=1e-4, recomputed=1e-2, stepped=5e-2, negligible=2e-3),
-    "float16": Arithmetic(epsilon=2.0**-10, gradient=2e-3, recomputed=1e-2, stepped=5e-2, negligible=2e-3),
-    "bfloat16": Arithmetic(epsilon=2.0**-7, gradient=2e-2, recomputed=5e-2, stepped=0.2, negligible=1e-2),
+    "float64": Arithmetic(
+        epsilon=2.0**-52, gradient=1e-8, recomputed=1e-4, stepped=3e-3, negligible=1e-5
+    ),
+    "float32": Arithmetic(
+        epsilon=2.0**-23, gradient=1e-4, recomputed=1e-4, stepped=3e-3, negligible=1e-5
+    ),
+    "TensorFloat-32": Arithmetic(
+        epsilon=2.0**-23, gradient=1e-4, recomputed=1e-2, stepped=5e-2, negligible=2e-3
+    ),
+    "float16": Arithmetic(
+        epsilon=2.0**-10, gradient=2e-3, recomputed=1e-2, stepped=5e-2, negligible=2e-3
+    ),
+    "bfloat16": Arithmetic(
+        epsilon=2.0**-7, gradient=2e-2, recomputed=5e-2, stepped=0.2, negligible=1e-2
+    ),
 }
-"""From the finest to the coarsest. A number of float16 or TensorFloat-32 has 11 bits, one of bfloat16 has 8. Measurements behind
-these numbers: docs/decisions/0051."""
+"""From the finest to the coarsest. A number of float16 or TensorFloat-32 has 11 bits, one of
+bfloat16 has 8. Measurements behind these numbers: docs/decisions/0051."""
 FLOAT32 = ARITHMETICS["float32"]
 EXACT = FLOAT32.gradient
 """A gradient's tolerance where nothing rounds more coarsely than float32."""
 ROUNDING = 0.1
-"""Share of a gradient's tolerance that another order of sums may use. The gate measures the effect of so much on steps."""
+"""Share of a gradient's tolerance that another order of sums may use. The gate measures the effect
+of so much on steps."""
 
 
 def arithmetic_of(dtype: str) -> Arithmetic:
-    """The tolerances of a dtype by PyTorch's name, with or without ``torch.``; float32's where it is not listed."""
+    """The tolerances of a dtype by PyTorch's name, with or without ``torch.``; float32's where it
+    is not listed.
+    """
     return ARITHMETICS.get(dtype.removeprefix("torch."), FLOAT32)
 
 
@@ -80,9 +95,14 @@ class Sketches:
         return cls(names=chosen, table=table)
 
     def __sub__(self, other: Sketches) -> Sketches:
-        """The difference, tensor by tensor; 0 where both are equal, also where both are NaN or infinite."""
+        """The difference, tensor by tensor; 0 where both are equal, also where both are NaN or
+        infinite.
+        """
         is_same = (self.table == other.table) | (np.isnan(self.table) & np.isnan(other.table))
-        return Sketches(names=self.names, table=np.where(is_same, 0.0, self.table - np.where(is_same, 0.0, other.table)))
+        return Sketches(
+            names=self.names,
+            table=np.where(is_same, 0.0, self.table - np.where(is_same, 0.0, other.table)),
+        )
 
     def __rmul__(self, factor: float) -> Sketches:
         """Every tensor, scaled."""
@@ -110,23 +130,37 @@ class Sketches:
     def negligible(self, sizes: Mapping[str, int], arithmetic: Arithmetic) -> list[str]:
         """Gradients so small, compared to the others, that they may be rounding alone."""
         smallest = arithmetic.negligible * self.usual(sizes)
-        return [name for name, length, limit in zip(self.names, self.norms, smallest, strict=True) if length < limit]
+        return [
+            name
+            for name, length, limit in zip(self.names, self.norms, smallest, strict=True)
+            if length < limit
+        ]
 
 
 def rounding_of(
-    gradients: Sketches, sizes: Mapping[str, int], arithmetic: Arithmetic, *, tried: Mapping[str, float] | None = None
+    gradients: Sketches,
+    sizes: Mapping[str, int],
+    arithmetic: Arithmetic,
+    *,
+    tried: Mapping[str, float] | None = None,
 ) -> Array:
-    """The effect that rounding alone may have on each gradient: as measured, else what is negligible compared to the others.
+    """The effect that rounding alone may have on each gradient: as measured, else what is
+    negligible compared to the others.
 
     ``tried``: measured effects, L2 norms by name.
     """
     untried = arithmetic.negligible * gradients.usual(sizes)
-    roundings = [(tried or {}).get(name, negligible) for name, negligible in zip(gradients.names, untried, strict=True)]
+    roundings = [
+        (tried or {}).get(name, negligible)
+        for name, negligible in zip(gradients.names, untried, strict=True)
+    ]
     return NOISE_SAFETY * np.array(roundings)
 
 
 def share(part: float, whole: float) -> float:
-    """A norm relative to another; 0 where ``part`` is 0; else infinite where ``whole`` is 0 or either is not finite."""
+    """A norm relative to another; 0 where ``part`` is 0; else infinite where ``whole`` is 0 or
+    either is not finite.
+    """
     return float(shares(np.array(part), np.array(whole)))
 
 
@@ -140,8 +174,9 @@ def shares(parts: Array, wholes: Array) -> Array:
 PROPORTIONAL = 0.02
 """Largest remaining share where gradients differ by a factor alone."""
 SMALL_CHANGE, SMALL_CHANGE_TRIED = 0.1, 1e-3
-"""Smallest change of a tensor, as a share of the usual change for its size, by which a distance is divided: later steps multiply
-rounding. The second counts where the effect of rounding was measured."""
+"""Smallest change of a tensor, as a share of the usual change for its size, by which a distance is
+divided: later steps multiply rounding. The second counts where the effect of rounding was
+measured."""
 
 
 class TensorDistance(NamedTuple):
@@ -154,13 +189,16 @@ class TensorDistance(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Distances:
-    """How far tensors of ranks, or of an arm, are from their expected values, relative to their size or to what steps changed."""
+    """How far tensors of ranks, or of an arm, are from their expected values, relative to their
+    size or to what steps changed.
+    """
 
     names: Sequence[str]
     table: Array
     """float64 [ranks, names], of an arm [1, names]; infinite where a tensor is missing."""
     roundings: Array | float = 0.0
-    """float64 [names]: the effect that rounding alone may have on each, in addition to its tolerance."""
+    """float64 [names]: the effect that rounding alone may have on each, in addition to its
+    tolerance."""
     tolerances: Array | float = 0.0
     """float64 [names], where they are known here."""
     distance: float = 0.0
@@ -181,9 +219,14 @@ class Distances:
     def beyond(self, tolerances: Array | float | None = None) -> list[TensorDistance]:
         """The tensors beyond these tolerances, or their own, the largest excess first."""
         excess = self.excess
-        places = np.argwhere(~(excess <= (self.tolerances if tolerances is None else tolerances))).tolist()
+        places = np.argwhere(
+            ~(excess <= (self.tolerances if tolerances is None else tolerances))
+        ).tolist()
         places.sort(key=lambda place: -excess[tuple(place)])
-        return [TensorDistance(rank, self.names[tensor], float(self.table[rank, tensor])) for rank, tensor in places]
+        return [
+            TensorDistance(rank, self.names[tensor], float(self.table[rank, tensor]))
+            for rank, tensor in places
+        ]
 
     def names_beyond(self, tolerances: Array | float | None = None) -> list[str]:
         """Names of the tensors that are ``beyond`` on any rank, the largest excess first."""
@@ -198,10 +241,14 @@ def start_distances(ours: Sketches, theirs: Sketches) -> Distances:
     """Distances of two arms' starts, relative to the larger of both."""
     between, lengths = ours - theirs, np.fmax(ours.norms, theirs.norms)
     distance = share(between.norm, max(ours.norm, theirs.norm))
-    return Distances(names=ours.names, table=shares(between.norms, lengths)[None, :], distance=distance)
+    return Distances(
+        names=ours.names, table=shares(between.norms, lengths)[None, :], distance=distance
+    )
 
 
-def gradient_distances(ours: Sketches, theirs: Sketches, sizes: Mapping[str, int], arithmetic: Arithmetic) -> Distances:
+def gradient_distances(
+    ours: Sketches, theirs: Sketches, sizes: Mapping[str, int], arithmetic: Arithmetic
+) -> Distances:
     """Distances of gradients from the reference's, relative to the larger of both."""
     between, rounding = ours - theirs, rounding_of(theirs, sizes, arithmetic)
     lengths = np.fmax(np.fmax(ours.norms, theirs.norms), rounding)
@@ -244,11 +291,12 @@ def step_distances(
     stored: Arithmetic,
     tried: Collection[str] = (),
 ) -> Distances:
-    """Distances of tensors after ``steps`` from the reference's, relative to what the steps changed.
+    """Distances of tensors after ``steps`` from the reference's, relative to what the steps
+    changed.
 
-    Where steps change a tensor by less than the last place of its numbers, few elements change, and by a whole place. That
-    happens in a warm-up of the learning rate and in bfloat16. Steps that differ by a share then change other elements: the
-    distance is the root of that share.
+    Where steps change a tensor by less than the last place of its numbers, few elements change, and
+    by a whole place. That happens in a warm-up of the learning rate and in bfloat16. Steps that
+    differ by a share then change other elements: the distance is the root of that share.
 
     Args:
         ours: after the steps, of one arm.
@@ -260,7 +308,9 @@ def step_distances(
     """
     our_change, their_change = ours.change, theirs.change
     larger = our_change if our_change.norm > their_change.norm else their_change
-    small = np.array([SMALL_CHANGE_TRIED if name in tried else SMALL_CHANGE for name in larger.names])
+    small = np.array(
+        [SMALL_CHANGE_TRIED if name in tried else SMALL_CHANGE for name in larger.names]
+    )
     lengths = np.fmax(np.fmax(our_change.norms, their_change.norms), small * larger.usual(sizes))
     between, last_places = ours.end - theirs.end, stored.epsilon * math.sqrt(steps)
     limit = math.sqrt(stored.recomputed)

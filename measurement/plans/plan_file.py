@@ -1,4 +1,5 @@
-"""Reads plans from YAML and checks them, finds the files that they name, and makes the plans of a study's points.
+"""Reads plans from YAML and checks them, finds the files that they name, and makes the plans of a
+study's points.
 
 One message lists all that is wrong with a plan.
 """
@@ -27,12 +28,17 @@ def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]
     try:
         text = read_text(path)
     except FileNotFoundError as error:
-        raise PlanError(f"plan '{path}' does not exist; give a YAML file such as plans/local.yaml") from error
+        raise PlanError(
+            f"plan '{path}' does not exist; give a YAML file such as plans/local.yaml"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"plan '{path}' cannot be read: {error}") from error
     content = parse_yaml(text, source=str(path))
     if not isinstance(content, dict):
-        raise PlanError(f"plan '{path}' holds {type(content).__name__}, not a mapping; see plans/local.yaml for the form")
+        raise PlanError(
+            f"plan '{path}' holds {type(content).__name__}, not a mapping; see plans/local.yaml for"
+            " the form"
+        )
     return overridden(content, overrides)
 
 
@@ -54,14 +60,23 @@ def _take_back_length(content: dict[str, Any], settings: Collection[str]) -> Non
     measurement = content.get("measurement")
     if not isinstance(measurement, dict):
         return
-    lengths = {setting.removeprefix("measurement.") for setting in settings if setting.startswith("measurement.")}
-    dropped = [*(FIXED_LENGTH if "minutes" in lengths else ()), *(["minutes"] if lengths & {*FIXED_LENGTH} else [])]
+    lengths = {
+        setting.removeprefix("measurement.")
+        for setting in settings
+        if setting.startswith("measurement.")
+    }
+    dropped = [
+        *(FIXED_LENGTH if "minutes" in lengths else ()),
+        *(["minutes"] if lengths & {*FIXED_LENGTH} else []),
+    ]
     for name in dropped:
         measurement.pop(name, None)
 
 
 def parse_yaml(text: str, *, source: str) -> Any:
-    """YAML to plain values; a syntax error is reported with line and column, a repeated key is refused."""
+    """YAML to plain values; a syntax error is reported with line and column, a repeated key is
+    refused.
+    """
     try:
         loader = _StrictLoader(text)
         try:
@@ -72,15 +87,23 @@ def parse_yaml(text: str, *, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown place"
-        raise PlanError(f"plan '{source}' is not valid YAML at {where}: {cut(str(error.problem or error.context))}") from error
+        raise PlanError(
+            f"plan '{source}' is not valid YAML at {where}:"
+            f" {cut(str(error.problem or error.context))}"
+        ) from error
     except RecursionError as error:
         raise PlanError(f"plan '{source}' is nested too deeply; a plan has a few levels") from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter two for impossible dates and numbers
+    except (
+        yaml.YAMLError,
+        ValueError,
+        OverflowError,
+    ) as error:  # the latter two for impossible dates and numbers
         raise PlanError(f"plan '{source}' is not valid YAML: {cut(str(error))}") from error
 
 
 MAX_NODES = 100_000
-"""Values of a document, with each alias counted in full: nine lines of aliases of aliases can be a thousand million."""
+"""Values of a document, with each alias counted in full: nine lines of aliases of aliases can be a
+thousand million."""
 
 
 def _of_bounded_size(root: yaml.Node) -> yaml.Node:
@@ -98,7 +121,11 @@ def _of_bounded_size(root: yaml.Node) -> yaml.Node:
         if id(node) not in sizes:
             inside.add(id(node))
             parts = node.value if isinstance(node, yaml.CollectionNode) else []
-            flat = [part for pair in parts for part in pair] if isinstance(node, yaml.MappingNode) else parts
+            flat = (
+                [part for pair in parts for part in pair]
+                if isinstance(node, yaml.MappingNode)
+                else parts
+            )
             sizes[id(node)] = 1 + sum(map(size, flat))
             inside.remove(id(node))
         if sizes[id(node)] > MAX_NODES:
@@ -110,23 +137,44 @@ def _of_bounded_size(root: yaml.Node) -> yaml.Node:
 
 
 def check_plan(
-    content: Mapping[str, Any], *, source: str, elsewhere: OptionsElsewhere = dict, extra: ExtraValues | None = None
+    content: Mapping[str, Any],
+    *,
+    source: str,
+    elsewhere: OptionsElsewhere = dict,
+    extra: ExtraValues | None = None,
 ) -> Plan:
-    """Validate plain values as a plan; one PlanError names every value that is not accepted. ``extra``: see ``checked``."""
-    inside = {name: f"under '{section}'" for section in Plan.model_fields for name in fields_at(Plan, [section])}
-    return checked(Plan, content, source=f"plan '{source}'", elsewhere=lambda: {**inside, **elsewhere()}, extra=extra)
+    """Validate plain values as a plan; one PlanError names every value that is not accepted.
+
+    ``extra``: see ``checked``.
+    """
+    inside = {
+        name: f"under '{section}'"
+        for section in Plan.model_fields
+        for name in fields_at(Plan, [section])
+    }
+    return checked(
+        Plan,
+        content,
+        source=f"plan '{source}'",
+        elsewhere=lambda: {**inside, **elsewhere()},
+        extra=extra,
+    )
 
 
 def _override(content: dict[str, Any], override: str) -> None:
     key, equals, value = override.partition("=")
     if not equals or not key.strip():
-        raise PlanError(f"--set {quoted(override)} is not of the form key=value, for instance --set threads=2")
+        raise PlanError(
+            f"--set {quoted(override)} is not of the form key=value, for instance --set threads=2"
+        )
     *parents, last = key.strip().split(".")
     section = content
     for parent in parents:
         section = section.setdefault(parent, {})
         if not isinstance(section, dict):
-            raise PlanError(f"--set {quoted(override)}: {quoted(parent)} is a value, not a section of the plan")
+            raise PlanError(
+                f"--set {quoted(override)}: {quoted(parent)} is a value, not a section of the plan"
+            )
     section[last] = parse_yaml(value, source=f"--set {cut(key)}")
 
 
@@ -138,7 +186,9 @@ class _StrictLoader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str) and key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key '{key}' is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{key}' is given twice", key_node.start_mark
+                )
             if isinstance(key, str):
                 seen.add(key)
         return super().construct_mapping(node, deep=deep)
@@ -149,10 +199,11 @@ KINDS = ("workload", "backend", "launcher")
 
 
 def placed_beside(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A plan's plain values with the paths of its files: beside the plan, in ``folder``, else in the working directory.
+    """A plan's plain values with the paths of its files: beside the plan, in ``folder``, else in
+    the working directory.
 
-    A plan in the working directory is unchanged. Otherwise a file beside the plan gets its absolute path, which ranks on other
-    hosts find where they find the working directory.
+    A plan in the working directory is unchanged. Otherwise a file beside the plan gets its absolute
+    path, which ranks on other hosts find where they find the working directory.
 
     Raises:
         PlanError: a file is in neither folder.
@@ -161,9 +212,14 @@ def placed_beside(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for section in ("arms", "points"):
         if isinstance(placed.get(section), Mapping):
             parts = placed[section].items()
-            placed[section] = {name: placed_beside(part, folder) if isinstance(part, Mapping) else part for name, part in parts}
+            placed[section] = {
+                name: placed_beside(part, folder) if isinstance(part, Mapping) else part
+                for name, part in parts
+            }
     if isinstance(placed.get("reports"), list):
-        placed["reports"] = [_placed(report, "report", folder, kinds=("report",)) for report in placed["reports"]]
+        placed["reports"] = [
+            _placed(report, "report", folder, kinds=("report",)) for report in placed["reports"]
+        ]
     return placed
 
 
@@ -178,8 +234,8 @@ def _placed(value: Any, key: str, folder: Path, *, kinds: tuple[str, ...] = KIND
         return f"{(folder / path).resolve()}:{name}"
     if module.endswith(".py") and not path.is_file():
         raise PlanError(
-            f"{key} file '{path}' does not exist, neither beside the plan ({folder.resolve()}) nor in the working directory "
-            f"({Path.cwd()}); give its path from one of them"
+            f"{key} file '{path}' does not exist, neither beside the plan ({folder.resolve()}) nor"
+            f" in the working directory ({Path.cwd()}); give its path from one of them"
         )
     return value
 
@@ -192,7 +248,10 @@ def plan_at(study: Plan, name: str, *, without: Collection[str] = ()) -> Plan:
     """
     point = study.points[name]
     if study.baseline in without:
-        raise PlanError(f"point '{name}': the baseline '{study.baseline}' cannot run there; choose one that runs at every point")
+        raise PlanError(
+            f"point '{name}': the baseline '{study.baseline}' cannot run there; choose one that"
+            " runs at every point"
+        )
     changes = point.model_dump(exclude_none=True)
     if study.scaling == "strong":
         changes["local_batch_size"] = shared_batch(study, name)
@@ -210,17 +269,21 @@ def world_size_at(study: Plan, name: str) -> int:
 
 
 def shared_batch(study: Plan, name: str) -> int:
-    """Samples of each rank and micro-step at a point, where all points share the first one's global batch.
+    """Samples of each rank and micro-step at a point, where all points share the first one's global
+    batch.
 
     Raises:
         PlanError: it leaves a remainder.
     """
     first = next(iter(study.points))
-    samples = (study.points[first].local_batch_size or study.local_batch_size) * world_size_at(study, first)
+    samples = (study.points[first].local_batch_size or study.local_batch_size) * world_size_at(
+        study, first
+    )
     ranks = world_size_at(study, name)
     if samples % ranks:
         raise PlanError(
-            f"point '{name}': scaling: strong shares the first point's {samples} samples among {ranks} ranks, which leaves a "
-            f"remainder; choose a local_batch_size with which '{first}' has a multiple of {ranks} samples"
+            f"point '{name}': scaling: strong shares the first point's {samples} samples among"
+            f" {ranks} ranks, which leaves a remainder; choose a local_batch_size with which"
+            f" '{first}' has a multiple of {ranks} samples"
         )
     return samples // ranks

@@ -1,4 +1,6 @@
-"""Sections of a plan and options of its arms, how they are checked, and the records of a training's epochs."""
+"""Sections of a plan and options of its arms, how they are checked, and the records of a training's
+epochs.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,13 @@ from pydantic.config import ExtraValues
 from measurement.errors import PlanError, cut, joined, quoted, unknown_name
 
 Precision = Literal["fp32", "tf32", "amp-fp16", "amp-bf16"]
-Quantity = Literal["train_loss", "train_top1", "train_top5", "held_out_loss", "held_out_top1", "held_out_top5"]
+Quantity = Literal[
+    "train_loss", "train_top1", "train_top5", "held_out_loss", "held_out_top1", "held_out_top5"
+]
 """Means over an epoch's samples; top1 and top5 are shares of right answers."""
 Batches = Literal["own", "fit"]
-"""Where arms' own batches come from: the plan gives some of them, or all are the largest that memory holds."""
+"""Where arms' own batches come from: the plan gives some of them, or all are the largest that
+memory holds."""
 ArmRole = Literal["baseline", "control", "candidate", "floor"]
 """What an arm is for."""
 
@@ -34,22 +39,29 @@ class Section(PlanOptions):
 
 
 class TrainingSettings(Section):
-    """A plan's section: every arm trains for so many epochs, under the same rules, once for each launch's seed.
+    """A plan's section: every arm trains for so many epochs, under the same rules, once for each
+    launch's seed.
 
-    The learning rate of an optimizer step is the workload's × scale × warm-up × decay, the same in every arm:
+    The learning rate of an optimizer step is the workload's × scale × warm-up × decay, the same in
+    every arm:
 
-    - scale: ``linear``, the global batch over the local batch (ranks × micro-steps); ``per-256``, the global batch over 256
-      samples, for which published rates are often meant (Goyal et al.); ``none``, 1;
-    - warm-up: rises linearly from 1/scale to 1 over ``warmup_epochs``, step by step (Goyal et al. 2017, arXiv:1706.02677);
-    - decay: a tenth for every full 30 epochs (He et al. 2016, arXiv:1512.03385), unless the workload has a schedule of its own.
+    - scale: ``linear``, the global batch over the local batch (ranks × micro-steps); ``per-256``,
+      the global batch over 256 samples, for which published rates are often meant (Goyal et al.);
+      ``none``, 1;
+    - warm-up: rises linearly from 1/scale to 1 over ``warmup_epochs``, step by step (Goyal et al.
+      2017, arXiv:1706.02677);
+    - decay: a tenth for every full 30 epochs (He et al. 2016, arXiv:1512.03385), unless the
+      workload has a schedule of its own.
     """
 
     epochs: int = Field(ge=1)
     """Epochs that every arm trains."""
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
-    """Held-out top-1 accuracy. Time to accuracy is the training time until an epoch first ends with it; training goes on."""
+    """Held-out top-1 accuracy. Time to accuracy is the training time until an epoch first ends with
+    it; training goes on."""
     learning_rate_scaling: Literal["linear", "per-256", "none"] = "none"
-    """``linear``: times ranks and micro-steps. ``per-256``: times the global batch over 256 samples. ``none``: unchanged."""
+    """``linear``: times ranks and micro-steps. ``per-256``: times the global batch over 256
+    samples. ``none``: unchanged."""
     warmup_epochs: float = Field(default=0.0, ge=0)
     """Epochs until the scaled learning rate is reached, step by step."""
 
@@ -60,13 +72,21 @@ class TrainingSettings(Section):
         return epoch.held_out_top1 >= self.target_accuracy * epoch.held_out_count
 
     def time_to_accuracy_s(self, epochs: Sequence[EpochRecord]) -> float | None:
-        """Training seconds until the end of the first epoch with the target accuracy; None where none has it."""
+        """Training seconds until the end of the first epoch with the target accuracy; None where
+        none has it.
+        """
         spent_s = itertools.accumulate(epoch.train_s for epoch in epochs)
-        return next((until for epoch, until in zip(epochs, spent_s, strict=True) if self.is_reached(epoch)), None)
+        return next(
+            (until for epoch, until in zip(epochs, spent_s, strict=True) if self.is_reached(epoch)),
+            None,
+        )
 
 
 class EpochRecord(BaseModel):
-    """One epoch of one arm in one launch, over all ranks. Sums, counts and raw times; means and rates are derived."""
+    """One epoch of one arm in one launch, over all ranks.
+
+    Sums, counts and raw times; means and rates are derived.
+    """
 
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
@@ -117,8 +137,9 @@ class SpeedSettings(Section):
     cudnn_benchmark: bool = False
     """Let cuDNN try its algorithms for each new shape and take the fastest."""
     sync_batchnorm: bool = False
-    """Use each framework's synchronised batch norm (``torch.nn.SyncBatchNorm``, ``hvd.SyncBatchNorm``), on GPUs only. Forward
-    passes then exchange, so there is no step without exchange and no floor."""
+    """Use each framework's synchronised batch norm (``torch.nn.SyncBatchNorm``,
+    ``hvd.SyncBatchNorm``), on GPUs only. Forward passes then exchange, so there is no step without
+    exchange and no floor."""
 
     def check_device(self, kind: str) -> None:
         """Refuse settings that a kind of device, ``cpu`` or ``cuda``, has not.
@@ -128,14 +149,16 @@ class SpeedSettings(Section):
         """
         if self.sync_batchnorm and kind != "cuda":
             raise PlanError(
-                "speed.sync_batchnorm: this run is on the CPU, and the synchronised batch norms of PyTorch and Horovod refuse that "
-                "('SyncBatchNorm expected input tensor to be on GPU'); leave it out"
+                "speed.sync_batchnorm: this run is on the CPU, and the synchronised batch norms of"
+                " PyTorch and Horovod refuse that ('SyncBatchNorm expected input tensor to be on"
+                " GPU'); leave it out"
             )
 
 
 Model = TypeVar("Model", bound=BaseModel)
 OptionsElsewhere = Callable[[], Mapping[str, str]]
-"""Returns names that are options in another place, with the place; called only where a name is unknown."""
+"""Returns names that are options in another place, with the place; called only where a name is
+unknown."""
 
 
 def checked(
@@ -146,17 +169,22 @@ def checked(
     elsewhere: OptionsElsewhere = dict,
     extra: ExtraValues | None = None,
 ) -> Model:
-    """``model`` made from ``content``, or one PlanError with every unknown key (and the closest known one) and bad value.
+    """``model`` made from ``content``, or one PlanError with every unknown key (and the closest
+    known one) and bad value.
 
     ``extra``: "ignore" leaves unknown keys out.
     """
     try:
         return model.model_validate(content, extra=extra)
     except UnicodeError as error:
-        raise PlanError(f"{source}: a text has a lone surrogate (\\ud800 to \\udfff); write the whole character") from error
+        raise PlanError(
+            f"{source}: a text has a lone surrogate (\\ud800 to \\udfff); write the whole character"
+        ) from error
     except ValidationError as error:
         places = elsewhere()
-        raise PlanError(f"{source}: {joined([_explain(model, issue, places) for issue in error.errors()])}") from error
+        raise PlanError(
+            f"{source}: {joined([_explain(model, issue, places) for issue in error.errors()])}"
+        ) from error
 
 
 def _explain(model: type[BaseModel], issue: Any, elsewhere: Mapping[str, str]) -> str:
@@ -164,7 +192,10 @@ def _explain(model: type[BaseModel], issue: Any, elsewhere: Mapping[str, str]) -
     if issue["type"] == "extra_forbidden":
         *section, name = issue["loc"]
         where = f" in '{cut('.'.join(map(str, section)))}'" if section else ""
-        return unknown_name("option", str(name), fields_at(model, section), elsewhere=elsewhere) + where
+        return (
+            unknown_name("option", str(name), fields_at(model, section), elsewhere=elsewhere)
+            + where
+        )
     if issue["type"] == "missing":
         return f"'{place}' is missing"
     message = issue["msg"].removeprefix("Value error, ")
@@ -175,8 +206,18 @@ def fields_at(model: type[BaseModel], path: Iterable[str | int]) -> list[str]:
     """The field names of the section at ``path``."""
     section: Any = model
     for part in path:
-        if isinstance(section, type) and issubclass(section, BaseModel) and part in section.model_fields:
+        if (
+            isinstance(section, type)
+            and issubclass(section, BaseModel)
+            and part in section.model_fields
+        ):
             section = section.model_fields[str(part)].annotation
         arguments = getattr(section, "__args__", ())
-        section = next((a for a in arguments if isinstance(a, type) and issubclass(a, BaseModel)), section)
-    return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
+        section = next(
+            (a for a in arguments if isinstance(a, type) and issubclass(a, BaseModel)), section
+        )
+    return (
+        list(section.model_fields)
+        if isinstance(section, type) and issubclass(section, BaseModel)
+        else []
+    )

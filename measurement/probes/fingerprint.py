@@ -19,12 +19,15 @@ def core_count() -> int:
 
 
 def crowded_warning(ranks: int, cores: int | None) -> str | None:
-    """A sentence where ranks that compute on the CPU share cores; ``cores``: that they may use together, None where not known."""
+    """A sentence where ranks that compute on the CPU share cores; ``cores``: that they may use
+    together, None where not known.
+    """
     if cores is None or ranks <= cores:
         return None
     return (
-        f"{ranks} ranks share {cores} core{'' if cores == 1 else 's'}: each also waits for its turn on a core, most of all in "
-        f"exchange, as it would not where every rank has its own; use at most {cores} to ask about the libraries"
+        f"{ranks} ranks share {cores} core{'' if cores == 1 else 's'}: each also waits for its turn"
+        " on a core, most of all in exchange, as it would not where every rank has its own; use at"
+        f" most {cores} to ask about the libraries"
     )
 
 
@@ -32,11 +35,16 @@ def shared_gpus_warning(ranks: int, gpus: int) -> str | None:
     """A sentence where ranks share GPUs; ``gpus``: 0 where their number is not known."""
     if not gpus or ranks <= gpus:
         return None
-    return f"{ranks} ranks have {gpus} GPU{'' if gpus == 1 else 's'}: some compute on the same one, in turns, and NCCL refuses that"
+    return (
+        f"{ranks} ranks have {gpus} GPU{'' if gpus == 1 else 's'}: some compute on the same one, in"
+        " turns, and NCCL refuses that"
+    )
 
 
 def git_state(folder: Path) -> dict[str, Any]:
-    """Commit of the checkout that contains ``folder``, and whether it has changes; empty outside a checkout."""
+    """Commit of the checkout that contains ``folder``, and whether it has changes; empty outside a
+    checkout.
+    """
     commit = output_of(["git", "-C", str(folder), "rev-parse", "HEAD"])
     if commit is None:
         return {}
@@ -70,7 +78,9 @@ def _of_cards(question: str) -> list[Any]:
 def output_of(argv: list[str]) -> str | None:
     """A program's output; None where it is missing, fails, or takes too long."""
     try:
-        completed = subprocess.run(argv, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False)
+        completed = subprocess.run(
+            argv, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return completed.stdout.strip() if completed.returncode == 0 else None
@@ -83,7 +93,9 @@ BUSY_REMEDY = "they disturb what is measured: end them first ('top' names them)"
 
 
 def busy_warning(cores: Sequence[int]) -> str | None:
-    """A sentence where other processes use enough of these cores to disturb a comparison; watches for ``WATCHED_S``."""
+    """A sentence where other processes use enough of these cores to disturb a comparison; watches
+    for ``WATCHED_S``.
+    """
     before = core_use.read(cores)
     time.sleep(WATCHED_S)
     use = core_use.between(before, core_use.read(cores))
@@ -104,13 +116,16 @@ def gpu_number(local_rank: int) -> int | None:
 
 
 def pci_address(number: int) -> str | None:
-    """The PCI address of the GPU with this number in CUDA, such as ``0000:1b:00.0``; None where torch does not report it."""
+    """The PCI address of the GPU with this number in CUDA, such as ``0000:1b:00.0``; None where
+    torch does not report it.
+    """
     import torch
 
     properties: Any = torch.cuda.get_device_properties(number)
     if not hasattr(properties, "pci_bus_id"):
         return None
-    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+    domain, bus = properties.pci_domain_id, properties.pci_bus_id
+    return f"{domain:04x}:{bus:02x}:{properties.pci_device_id:02x}.0"
 
 
 def cores_near(address: str | None) -> frozenset[int]:
@@ -127,8 +142,12 @@ def cores_near(address: str | None) -> frozenset[int]:
 
 
 def cores_near_gpus(local_ranks: int) -> list[frozenset[int]]:
-    """By local rank, the cores near its GPU; empty where there is no GPU, or each rank sees only its own."""
+    """By local rank, the cores near its GPU; empty where there is no GPU, or each rank sees only
+    its own.
+    """
     numbers = [gpu_number(rank) for rank in range(local_ranks)]
     if len(set(numbers)) == 1 < local_ranks:
         return [frozenset()] * local_ranks
-    return [frozenset() if number is None else cores_near(pci_address(number)) for number in numbers]
+    return [
+        frozenset() if number is None else cores_near(pci_address(number)) for number in numbers
+    ]

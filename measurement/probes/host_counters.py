@@ -1,7 +1,7 @@
 """The counters of this host: CPU time of each core, memory, network interfaces, energy, GPUs.
 
-A supervisor reads them when the driver asks, between blocks. ``records.host_use`` computes the use between two readings.
-NVML is read through nvidia-ml-py where that is installed.
+A supervisor reads them when the driver asks, between blocks. ``records.host_use`` computes the use
+between two readings. NVML is read through nvidia-ml-py where that is installed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ IDLE = ("idle", "iowait", "steal", "guest", "guest_nice")
 
 
 def read_counters() -> dict[str, Any]:
-    """The counters now, as ``measurement.records.host_use.HostCounters`` has them. Takes some milliseconds."""
+    """The counters now, as ``measurement.records.host_use.HostCounters`` has them.
+
+    Takes some milliseconds.
+    """
     memory = psutil.virtual_memory()
     return {
         "at_s": time.monotonic(),
@@ -47,7 +50,8 @@ def _busy_s(times: Any) -> float:
 
 
 def _energy() -> dict[str, tuple[int, int]]:
-    """Microjoules of each processor package, and where its counter wraps (the kernel's powercap interface, RAPL).
+    """Microjoules of each processor package, and where its counter wraps (the kernel's powercap
+    interface, RAPL).
 
     Most kernels let only root read them.
     """

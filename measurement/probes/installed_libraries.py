@@ -1,4 +1,7 @@
-"""Which MPI an ``mpirun`` belongs to, and which NCCL a library calls. Releases differ in speed, so both are recorded."""
+"""Which MPI an ``mpirun`` belongs to, and which NCCL a library calls.
+
+Releases differ in speed, so both are recorded.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ def installed_mpi(program: str, path: str | None = None) -> InstalledMpi | None:
     if executable is None:
         return None
     try:
-        output = subprocess.run([executable, "--version"], capture_output=True, timeout=ASK_TIMEOUT_S, check=False).stdout
+        output = subprocess.run(
+            [executable, "--version"], capture_output=True, timeout=ASK_TIMEOUT_S, check=False
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
     return mpi_that_says(output.decode(errors="replace"))
@@ -48,7 +53,9 @@ def installed_mpi(program: str, path: str | None = None) -> InstalledMpi | None:
 def mpi_that_says(text: str) -> InstalledMpi | None:
     """Return the MPI whose launcher prints this for ``--version``. Pure."""
     matches = ((name, pattern.search(text)) for name, pattern in VERSION_PATTERNS)
-    return next((InstalledMpi(name=name, version=match[1]) for name, match in matches if match), None)
+    return next(
+        (InstalledMpi(name=name, version=match[1]) for name, match in matches if match), None
+    )
 
 
 PACKAGES = "site-packages"
@@ -57,20 +64,29 @@ PACKAGES = "site-packages"
 class _Symbol(ctypes.Structure):
     """``Dl_info`` of dladdr(3)."""
 
-    _fields_ = (("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("address", ctypes.c_void_p))
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
 
 
 def nccl_of(library: str | Path) -> str | None:
-    """The NCCL that a library calls, by the linker, such as ``2.30.7 (nvidia/nccl/lib/libnccl.so.2)``; None: it calls none.
+    """The NCCL that a library calls, by the linker, such as ``2.30.7
+    (nvidia/nccl/lib/libnccl.so.2)``; None: it calls none.
 
-    The library is loaded if needed. An NCCL that is linked into it with hidden symbols is not found.
+    The library is loaded if needed. An NCCL that is linked into it with hidden symbols is not
+    found.
     """
     try:
         function = ctypes.CDLL(str(library)).ncclGetVersion
     except (OSError, AttributeError):
         return None
     number, symbol = ctypes.c_int(), _Symbol()
-    if function(ctypes.byref(number)) or not ctypes.CDLL(None).dladdr(function, ctypes.byref(symbol)):
+    if function(ctypes.byref(number)) or not ctypes.CDLL(None).dladdr(
+        function, ctypes.byref(symbol)
+    ):
         return None
     return f"{version_of(number.value)} ({_shortened(Path(symbol.file.decode()).resolve())})"
 

@@ -26,7 +26,12 @@ class StartClock:
 def _age_s() -> float:
     """Seconds since this process was created; 0 where the kernel does not report it."""
     try:
-        ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[STARTED])
+        ticks = int(
+            Path("/proc/self/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()[STARTED]
+        )
         return max(time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"), 0.0)
     except (OSError, AttributeError):
         return 0.0

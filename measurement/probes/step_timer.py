@@ -1,7 +1,8 @@
 """One clock for every backend: marks at phase boundaries, read once after the block.
 
-On CPU a mark is one ``perf_counter_ns``; on GPU one CUDA event on the current stream, read after a single synchronisation
-when the block is over. Inside a step the timer adds no collective, no synchronisation and no device-to-host copy.
+On CPU a mark is one ``perf_counter_ns``; on GPU one CUDA event on the current stream, read after a
+single synchronisation when the block is over. Inside a step the timer adds no collective, no
+synchronisation and no device-to-host copy.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 class StepTimer:
     """Times the steps of one block on one rank.
 
-    Called by every rank; nothing here is collective. Call ``start()`` first and ``read()`` once at the end. Within each step, call
-    ``mark(phase)`` at the end of each phase, in any order and repeatedly where gradients are accumulated, then ``end_step()``.
-    Steps are contiguous: each begins where the one before ended. So the steps' times sum to the block's, without what ``skip``
+    Called by every rank; nothing here is collective. Call ``start()`` first and ``read()`` once at
+    the end. Within each step, call ``mark(phase)`` at the end of each phase, in any order and
+    repeatedly where gradients are accumulated, then ``end_step()``. Steps are contiguous: each
+    begins where the one before ended. So the steps' times sum to the block's, without what ``skip``
     leaves out between two steps.
     """
 
@@ -59,7 +61,11 @@ class StepTimer:
         Returns:
             float64 [steps, len(PHASES)], seconds. On GPU this waits for the device.
         """
-        spans = self._cuda_spans() if self._on_gpu else np.diff(np.asarray(self._stamps, dtype=np.int64)) / 1e9
+        spans = (
+            self._cuda_spans()
+            if self._on_gpu
+            else np.diff(np.asarray(self._stamps, dtype=np.int64)) / 1e9
+        )
         spans[self._skipped] = 0.0
         times = np.zeros((len(self._ends), len(PHASES)))
         begin = 0

@@ -1,6 +1,8 @@
-"""What is stored of a comparison: one record and one table of steps per launch and arm, and one manifest.
+"""What is stored of a comparison: one record and one table of steps per launch and arm, and one
+manifest.
 
-Raw samples are stored, derived numbers never. Every file carries ``schema_version``. Reading and writing: ``records.results``.
+Raw samples are stored, derived numbers never. Every file carries ``schema_version``. Reading and
+writing: ``records.results``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from measurement.records.record_types import BlockSteps, Phases, Written
 from measurement.records.script_report import ScriptReport
 
 SCHEMA_VERSION = 1
-"""Version of records and manifests. An incompatible change gets the next number, and an entry in ``MIGRATIONS``."""
+"""Version of records and manifests. An incompatible change gets the next number, and an entry in
+``MIGRATIONS``."""
 
 STEP_COLUMNS = {
     "rank": "int32",
@@ -38,22 +41,34 @@ STEP_COLUMNS = {
     "exchange_s": "float64",
     "step_s": "float64",
 }
-"""steps.parquet: one row per rank and timed step, see ``BlockRecord.columns``. ``turn`` counts the blocks of all arms in the order
-they ran in this launch, ``block`` those of this arm, ``round`` the rounds. ``kind`` is ``sync`` or ``local``. ``samples`` are this
-rank's. Times are seconds on the rank's own clock; the phases sum to ``step_s``. ``exchange_s``: see ``PHASES``; older
-files have none.
+"""steps.parquet: one row per rank and timed step, see ``BlockRecord.columns``. ``turn`` counts the
+blocks of all arms in the order they ran in this launch, ``block`` those of this arm, ``round`` the
+rounds. ``kind`` is ``sync`` or ``local``. ``samples`` are this rank's. Times are seconds on the
+rank's own clock; the phases sum to ``step_s``. ``exchange_s``: see ``PHASES``; older files have
+none.
 
-``case`` is null unless the workload is a micro-benchmark. There it names the case, and a step is the block's ``repetitions`` of
-its operation. All of the time is in ``backward_s``, where training exchanges gradients. ``samples`` are the bytes of the
-messages, counted once for all ranks: on rank 0."""
+``case`` is null unless the workload is a micro-benchmark. There it names the case, and a step is
+the block's ``repetitions`` of its operation. All of the time is in ``backward_s``, where training
+exchanges gradients. ``samples`` are the bytes of the messages, counted once for all ranks: on rank
+0."""
 
-LOSS_COLUMNS = {"rank": "int32", "start": "int32", "step": "int64", "samples": "int64", "loss": "float64"}
-"""losses.parquet: one row per rank and step of a script, timed or not. ``step`` counts from 0 at the script's start, and ``start``
-how often the script was started before in this launch; ``samples`` are this rank's in the step."""
+LOSS_COLUMNS = {
+    "rank": "int32",
+    "start": "int32",
+    "step": "int64",
+    "samples": "int64",
+    "loss": "float64",
+}
+"""losses.parquet: one row per rank and step of a script, timed or not. ``step`` counts from 0 at
+the script's start, and ``start`` how often the script was started before in this launch;
+``samples`` are this rank's in the step."""
 
 
 class RankReport(Written):
-    """What a rank reports of itself, as read inside it. ``conditions.differences`` compares arms by it."""
+    """What a rank reports of itself, as read inside it.
+
+    ``conditions.differences`` compares arms by it.
+    """
 
     rank: int
     local_rank: int
@@ -81,7 +96,8 @@ class RankReport(Written):
     model: dict[str, Any] = {}
     """Class, number of parameters and bytes of gradient of the model."""
     kept_bytes: dict[str, int] = {}
-    """Bytes of ``parameters``, ``buffers`` and ``optimizer_state`` that this rank keeps: a share where the backend shards.
+    """Bytes of ``parameters``, ``buffers`` and ``optimizer_state`` that this rank keeps: a share
+    where the backend shards.
 
     A result and not a condition: before the first step there is no state.
     """
@@ -92,7 +108,8 @@ class RankReport(Written):
     sources: dict[str, str] = {}
     """Digests of the source files of a user's workload; see ``measurement.conditions.sources``."""
     owns_step: bool = False
-    """Whether the library steps by an optimizer of its own (``Prepared.owns_step``), so that no floor can be compared with it."""
+    """Whether the library steps by an optimizer of its own (``Prepared.owns_step``), so that no
+    floor can be compared with it."""
 
 
 GATE_STEPS = 3
@@ -106,22 +123,27 @@ class ParityResult(Written):
     failures: list[str] = []
     """One line each: the tensor, the size of the error, the tolerance."""
     gradient_error: float | None = None
-    """Largest relative L2 error of a synchronised gradient against the float64 mean; None: not checked (see ``notes``)."""
+    """Largest relative L2 error of a synchronised gradient against the float64 mean; None: not
+    checked (see ``notes``)."""
     parameter_spread: float | None = None
-    """Largest relative L2 distance between two ranks' parameters after ``GATE_STEPS`` optimizer steps."""
+    """Largest relative L2 distance between two ranks' parameters after ``GATE_STEPS`` optimizer
+    steps."""
     tolerance: float | None = None
     notes: list[str] = []
     samples_digest: str | None = None
     """Digest over all ranks' batches; equal in all arms that consumed the same samples."""
     compared_with: str | None = None
-    """The arm of as many ranks with whose parameters this one's were compared after the steps; None: there is none."""
+    """The arm of as many ranks with whose parameters this one's were compared after the steps;
+    None: there is none."""
     state_distance: float | None = None
-    """Largest distance of a parameter, buffer or optimizer state from that arm's after the steps, relative to their change.
-    None: not compared."""
+    """Largest distance of a parameter, buffer or optimizer state from that arm's after the steps,
+    relative to their change. None: not compared."""
 
 
 class Case(Written):
-    """One case of a micro-benchmark: an operation at one size, or a loader with one number of workers."""
+    """One case of a micro-benchmark: an operation at one size, or a loader with one number of
+    workers.
+    """
 
     name: str
     """Such as ``all_reduce/64KiB``."""
@@ -146,7 +168,9 @@ BlockKind = Literal["sync", "local"]
 
 
 class CoreUse(Written):
-    """Use of one rank's cores while a block ran, untimed steps included (``ringside_agent.machine.core_use``)."""
+    """Use of one rank's cores while a block ran, untimed steps included
+    (``ringside_agent.machine.core_use``).
+    """
 
     machine: str
     """Whose cores they are. Hosts of one kernel, such as a node's pods, are one machine."""
@@ -159,11 +183,13 @@ class CoreUse(Written):
     own_s: float
     """CPU time of the rank's process and its children."""
     other_threads_s: float | None = None
-    """CPU time of the process's threads besides the training thread: the library's, and torch's own where it has several."""
+    """CPU time of the process's threads besides the training thread: the library's, and torch's own
+    where it has several."""
 
 
 class ThreadTimes(Written):
-    """What the threads of a rank did during a block's timed steps (``ringside_agent.machine.core_use``), in seconds.
+    """What the threads of a rank did during a block's timed steps
+    (``ringside_agent.machine.core_use``), in seconds.
 
     The rest of the training thread's time is waiting: for peers, a loader, a disk, or a device.
     """
@@ -201,23 +227,28 @@ class RankSteps(Written):
     start: int = 0
     """How often a script was started in this launch before this block."""
     first_step: int | None = None
-    """Number of the script's step, from 0, with which the block's untimed steps began; None of a workload."""
+    """Number of the script's step, from 0, with which the block's untimed steps began; None of a
+    workload."""
     losses: list[float] = []
-    """Mean loss of each step of a script's block, untimed ones included; NaN where none was seen."""
+    """Mean loss of each step of a script's block, untimed ones included; NaN where none was
+    seen."""
     loss_samples: list[int] = []
     """A script's samples in those steps, on this rank."""
     gaps: list[tuple[int, float]] = []
     """Timed steps of a script that contain a long pause, such as an evaluation, and its seconds."""
     page_faults: int | None = None
-    """Minor ones of the rank's process in the timed steps (``ru_minflt``, getrusage(2)); None of a micro-benchmark or an epoch."""
+    """Minor ones of the rank's process in the timed steps (``ru_minflt``, getrusage(2)); None of a
+    micro-benchmark or an epoch."""
 
 
 class BlockRecord(Written):
-    """One block: which it was, when it ran, and what its ranks timed. An epoch of training is a block, too.
+    """One block: which it was, when it ran, and what its ranks timed.
 
-    A rank makes it with its own steps in ``ranks``; ``joined`` combines those of all ranks. On disk ``ranks`` become
-    ``steps.parquet`` (``columns``) and ``losses.parquet``, ``hosts`` become ``hosts.parquet``. ``record.json``
-    has the rest.
+    An epoch of training is a block, too.
+
+    A rank makes it with its own steps in ``ranks``; ``joined`` combines those of all ranks. On disk
+    ``ranks`` become ``steps.parquet`` (``columns``) and ``losses.parquet``, ``hosts`` become
+    ``hosts.parquet``. ``record.json`` has the rest.
     """
 
     turn: int
@@ -242,13 +273,16 @@ class BlockRecord(Written):
     restarts: int = 0
     """The most of the ranks'."""
     link_bytes: dict[str, tuple[int, int]] = {}
-    """Bytes each host sent and received over the plan's interface while the block ran, untimed steps included; not on one host."""
+    """Bytes each host sent and received over the plan's interface while the block ran, untimed
+    steps included; not on one host."""
     foreign_share: float | None = None
-    """Share of the ranks' cores that other processes took meanwhile; ticks may make it slightly negative. None: not known."""
+    """Share of the ranks' cores that other processes took meanwhile; ticks may make it slightly
+    negative. None: not known."""
     steal_share: float | None = None
     """Share that a hypervisor's other guests took. None: not known."""
     other_threads_share: float | None = None
-    """CPU seconds a second that a rank's threads besides its training thread took: mean over ranks."""
+    """CPU seconds a second that a rank's threads besides its training thread took: mean over
+    ranks."""
     threads: ThreadTimes | None = None
     """The mean over ranks; None where a rank has none."""
     page_faults: float | None = None
@@ -258,26 +292,46 @@ class BlockRecord(Written):
     ranks: list[RankSteps] = []
     """By rank; empty where the record was read from a file, or ``packed``."""
     hosts: dict[str, HostUse] = {}
-    """What the arm's hosts did meanwhile; empty where the record was read from a file, or no driver read their counters."""
+    """What the arm's hosts did meanwhile; empty where the record was read from a file, or no driver
+    read their counters."""
     _columns: BlockSteps | None = PrivateAttr(default=None)
 
     @classmethod
     def joined(cls, block: BlockRecord, ranks: Sequence[RankSteps], **measured: Any) -> BlockRecord:
-        """Make the record of a block from ``block``, one rank's, and the steps of all ranks, at least one.
+        """Make the record of a block from ``block``, one rank's, and the steps of all ranks, at
+        least one.
 
         ``measured``: fields that only the caller knows.
         """
         load = load_of([steps.core_use for steps in ranks if steps.core_use])
-        longest = {name: max(map(attrgetter(name), ranks)) for name in ("untimed_s", "skipped_steps", "restarts")}
+        longest = {
+            name: max(map(attrgetter(name), ranks))
+            for name in ("untimed_s", "skipped_steps", "restarts")
+        }
         threads = mean_times([steps.threads for steps in ranks])
         faults = [steps.page_faults for steps in ranks if steps.page_faults is not None]
-        means = {"threads": threads, "page_faults": fmean(faults) if len(faults) == len(ranks) > 0 else None}
-        gaps = dict(sorted(gap for steps in ranks for gap in steps.gaps))  # by step, the longest last
-        update = {"ranks": list(ranks), "gaps": list(gaps.items()), **means, **longest, **load, **measured}
+        means = {
+            "threads": threads,
+            "page_faults": fmean(faults) if len(faults) == len(ranks) > 0 else None,
+        }
+        gaps = dict(
+            sorted(gap for steps in ranks for gap in steps.gaps)
+        )  # by step, the longest last
+        update = {
+            "ranks": list(ranks),
+            "gaps": list(gaps.items()),
+            **means,
+            **longest,
+            **load,
+            **measured,
+        }
         return block.model_copy(update=update)
 
     def packed(self) -> BlockRecord:
-        """A copy with its steps in columns only. The block's own fields have the other figures of its ranks."""
+        """A copy with its steps in columns only.
+
+        The block's own fields have the other figures of its ranks.
+        """
         block = self.model_copy(update={"ranks": []})
         block._columns = self.columns
         return block
@@ -298,7 +352,10 @@ def ranks_of(blocks: Sequence[BlockRecord]) -> list[RankSteps]:
 
 
 def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
-    """The load fields of a block from its ranks' core use. Ranks that share cores count the same cores, and each its own time."""
+    """The load fields of a block from its ranks' core use.
+
+    Ranks that share cores count the same cores, and each its own time.
+    """
     places = [(use.machine, tuple(use.cores)) for use in uses]
     counts = Counter(places)
     capacity_s = busy_s = steal_s = own_s = 0.0
@@ -310,7 +367,11 @@ def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
         own_s += use.own_s
     if not capacity_s:
         return {}
-    other_threads = [use.other_threads_s / use.wall_s for use in uses if use.other_threads_s is not None and use.wall_s]
+    other_threads = [
+        use.other_threads_s / use.wall_s
+        for use in uses
+        if use.other_threads_s is not None and use.wall_s
+    ]
     return {
         "foreign_share": (busy_s - own_s) / capacity_s,
         "steal_share": steal_s / capacity_s,
@@ -323,11 +384,18 @@ def mean_times(times: Sequence[ThreadTimes | None]) -> ThreadTimes | None:
     measured = [time for time in times if time is not None]
     if not measured or len(measured) < len(times):
         return None
-    return ThreadTimes(**{name: fmean([getattr(time, name) for time in measured]) for name in ThreadTimes.model_fields})
+    return ThreadTimes(
+        **{
+            name: fmean([getattr(time, name) for time in measured])
+            for name in ThreadTimes.model_fields
+        }
+    )
 
 
 class FlopCount(Written):
-    """Floating-point operations of a forward and a backward pass of rank 0 (``measurement.probes.flops``)."""
+    """Floating-point operations of a forward and a backward pass of rank 0
+    (``measurement.probes.flops``).
+    """
 
     samples: int = 0
     """In the batch that was computed, in the workload's unit."""
@@ -387,7 +455,8 @@ class LaunchRecord(Written):
     """False: the launch was interrupted; its measurements until then count."""
     error: Failure | None = None
     command: str = ""
-    """A shell command that runs the arm by itself, with the same settings. Empty where there is no driver."""
+    """A shell command that runs the arm by itself, with the same settings. Empty where there is no
+    driver."""
     commands: list[dict[str, Any]] = []
     """Each host's argv as started."""
     exit_codes: list[int | None] = []
@@ -395,14 +464,17 @@ class LaunchRecord(Written):
     start_s: float | None = None
     """From the launcher's start until the slowest rank was ready for its first command."""
     rank_start_s: list[dict[str, float]] = []
-    """By rank, what its own part of the start took since the kernel made its process: ``interpreter``, ``imports``, ``rendezvous``
-    with other ranks, ``model``. Empty where ranks do not report it."""
+    """By rank, what its own part of the start took since the kernel made its process:
+    ``interpreter``, ``imports``, ``rendezvous`` with other ranks, ``model``. Empty where ranks do
+    not report it."""
     stages_s: dict[str, float] = {}
-    """Wall time of the launch by stage, all arms together: ``start``, ``blocks``, ``gate`` and ``end``."""
+    """Wall time of the launch by stage, all arms together: ``start``, ``blocks``, ``gate`` and
+    ``end``."""
     measuring_s: float | None = None
     """Wall time of this launch's blocks, all arms together."""
     padding_bytes: int | None = None
-    """Bytes by which the environment of all arms was padded in this launch; None where there is no driver."""
+    """Bytes by which the environment of all arms was padded in this launch; None where there is no
+    driver."""
     launch_s: float | None = None
     """Wall time of the whole launch, all arms together: start, blocks, gate and end."""
     ranks: list[RankReport] = []
@@ -410,22 +482,27 @@ class LaunchRecord(Written):
     peak_memory_bytes: list[int] = []
     """Per rank: peak resident memory on CPU, peak allocated device memory on GPU."""
     flops: FlopCount | None = None
-    """Counted in the gate of the first launch. None in others, for a micro-benchmark, and for an arm by command."""
+    """Counted in the gate of the first launch. None in others, for a micro-benchmark, and for an
+    arm by command."""
     cases: list[Case] = []
     """Cases of a micro-benchmark, in its order."""
     not_offered: dict[str, str] = {}
     """Why the arm cannot be measured in a case, by the case's name."""
     blocks: list[BlockRecord] = []
     scripts: list[ScriptReport] = []
-    """For an arm by command, by rank: its settings and its first steps. On disk they are in ``script.json.gz``."""
+    """For an arm by command, by rank: its settings and its first steps. On disk they are in
+    ``script.json.gz``."""
     script_starts: int = 1
-    """How often an arm's script was started in this launch: it is restarted where it ends before the launch."""
+    """How often an arm's script was started in this launch: it is restarted where it ends before
+    the launch."""
     epochs: list[EpochRecord] = []
     """Epochs of a plan with ``training``: each is also a block."""
 
 
 class OtherEnvironment(Written):
-    """Launches that were measured in another environment than the first ones, because a user asked for it."""
+    """Launches that were measured in another environment than the first ones, because a user asked
+    for it.
+    """
 
     launches: list[int] = []
     differences: list[str]
@@ -435,7 +512,10 @@ class OtherEnvironment(Written):
 
 
 class LengthChoice(Written):
-    """The length chosen for a launch within a budget of minutes, and the inputs of the choice. No ratio is among them."""
+    """The length chosen for a launch within a budget of minutes, and the inputs of the choice.
+
+    No ratio is among them.
+    """
 
     launch: int
     rounds: int | None = None
@@ -448,7 +528,8 @@ class LengthChoice(Written):
     """Seconds of a launch besides its rounds; None: not known yet."""
     round_s: float | None = None
     round_deviation: float | None = None
-    """Standard deviation of one round's log-ratio within a launch; None of pilots, or where nothing was timed."""
+    """Standard deviation of one round's log-ratio within a launch; None of pilots, or where nothing
+    was timed."""
     launch_deviation: float | None = None
     """Expected standard deviation between launches, from those so far."""
 
@@ -468,21 +549,25 @@ class Manifest(Written):
     slurm_job: str | None = None
     """The job of these nodes; a later job that resumes may have others of the same kind."""
     sources: dict[str, str] = {}
-    """Digests of the source files of a user's workload, backends and launchers; ``sources/`` has copies."""
+    """Digests of the source files of a user's workload, backends and launchers; ``sources/`` has
+    copies."""
     elsewhere: list[OtherEnvironment] = []
-    """Environments in which a user resumed (``--resume-elsewhere``); ``sources-1/`` has copies of the first one's sources."""
+    """Environments in which a user resumed (``--resume-elsewhere``); ``sources-1/`` has copies of
+    the first one's sources."""
     notes: list[str] = []
     """Findings of a trial of the workload that readers should know."""
     warnings: list[str] = []
     """Differences between these hosts that are only reported."""
     looks: list[int] = []
-    """The number of launches each time the verdicts were shown, or decided whether to go on: each look costs certainty."""
+    """The number of launches each time the verdicts were shown, or decided whether to go on: each
+    look costs certainty."""
     fitted: dict[str, int] = {}
-    """The largest local batch that memory holds, by the name of each arm with ``fit: memory``; found before anything was timed."""
+    """The largest local batch that memory holds, by the name of each arm with ``fit: memory``;
+    found before anything was timed."""
     choices: list[LengthChoice] = []
     """The chosen length of each launch, where the plan has a budget of minutes."""
     failed_points: dict[str, str] = {}
     """Why nothing, or no more, could be measured at a point of a study, by its name."""
     seconds: dict[str, float] = {}
-    """Where the time went, summed over sessions: ``total``, ``starting``, ``training`` (timed and untimed steps), ``other``.
-    Searches for a batch are not among them."""
+    """Where the time went, summed over sessions: ``total``, ``starting``, ``training`` (timed and
+    untimed steps), ``other``. Searches for a batch are not among them."""

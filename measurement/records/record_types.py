@@ -1,4 +1,6 @@
-"""Building blocks of records: their base, the steps of a block in columns, and floats packed for messages."""
+"""Building blocks of records: their base, the steps of a block in columns, and floats packed for
+messages.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +38,21 @@ class BlockSteps:
 
     @classmethod
     def of(
-        cls, ranks: Sequence[int], *, samples: Sequence[Sequence[int]], phases_s: Sequence[npt.NDArray[np.float64]]
+        cls,
+        ranks: Sequence[int],
+        *,
+        samples: Sequence[Sequence[int]],
+        phases_s: Sequence[npt.NDArray[np.float64]],
     ) -> BlockSteps:
-        """The columns of these ranks' steps; ``samples``: by rank and step; ``phases_s``: by rank."""
+        """The columns of these ranks' steps; ``samples``: by rank and step; ``phases_s``: by
+        rank.
+        """
         lengths = [len(rank_samples) for rank_samples in samples]
         return cls(
             rank=np.repeat(np.array(ranks, dtype=np.int32), lengths),
-            step=np.fromiter(chain.from_iterable(map(range, lengths)), dtype=np.int32, count=sum(lengths)),
+            step=np.fromiter(
+                chain.from_iterable(map(range, lengths)), dtype=np.int32, count=sum(lengths)
+            ),
             samples=np.fromiter(chain.from_iterable(samples), dtype=np.int64, count=sum(lengths)),
             phases_s=np.concatenate([np.zeros((0, len(PHASES))), *phases_s]),
         )
@@ -54,7 +64,11 @@ def _pack(values: Any, info: SerializationInfo) -> str | list[Any]:
 
 
 def _table(value: Any) -> npt.NDArray[np.float64]:
-    packed = np.frombuffer(base64.b64decode(value)) if isinstance(value, str) else np.asarray(value, dtype=np.float64)
+    packed = (
+        np.frombuffer(base64.b64decode(value))
+        if isinstance(value, str)
+        else np.asarray(value, dtype=np.float64)
+    )
     return packed.reshape(-1, len(PHASES))
 
 
@@ -65,4 +79,5 @@ def _row(value: Any) -> array[float]:
 Phases = Annotated[npt.NDArray[np.float64], PlainValidator(_table), PlainSerializer(_pack)]
 """float64 [steps, len(PHASES)]: seconds."""
 Sketch = Annotated[Any, PlainValidator(_row), PlainSerializer(_pack)]
-"""float64 [sketch_size], as an ``array``, which has a quarter of a list's memory: all ranks send hundreds each."""
+"""float64 [sketch_size], as an ``array``, which has a quarter of a list's memory: all ranks send
+hundreds each."""

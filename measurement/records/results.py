@@ -22,12 +22,19 @@ from measurement.errors import PlanError, RecordError, cut
 from measurement.files import LockedError, lock_folder, read_text, write_whole
 from measurement.plans.plan import ARM_NAME, Plan
 from measurement.plans.plan_file import check_plan, parse_yaml
-from measurement.records.record import LOSS_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS, LaunchRecord, Manifest
+from measurement.records.record import (
+    LOSS_COLUMNS,
+    SCHEMA_VERSION,
+    STEP_COLUMNS,
+    LaunchRecord,
+    Manifest,
+)
 from measurement.records.script_report import ScriptReport
 from measurement.records.trace import Traces
 
 if TYPE_CHECKING:
-    import pandas as pd  # imported where tables are: it takes half a second of a core, and most ranks write none
+    # imported where tables are: it takes half a second of a core, and most ranks write none
+    import pandas as pd
 
 MAX_RECORD_BYTES = 1 << 30
 MIN_ROOM_BYTES = 32 << 20
@@ -55,7 +62,8 @@ class ResultsFolder:
             str(root.absolute()).encode()
         except UnicodeEncodeError:
             raise PlanError(
-                f"results folder '{root.absolute()}' has a name that is not valid UTF-8; give another with -o"
+                f"results folder '{root.absolute()}' has a name that is not valid UTF-8; give"
+                " another with -o"
             ) from None
         self.root = root
         self._lock: IO[str] | None = None
@@ -75,9 +83,15 @@ class ResultsFolder:
         return ResultsFolder(self.root / "points" / name)
 
     def measured_points(self, plan: Plan) -> dict[str, ResultsFolder]:
-        """The folders of the points of its plan that have a record, by name, in the plan's order."""
+        """The folders of the points of its plan that have a record, by name, in the plan's
+        order.
+        """
         places = {name: self.point(name) for name in plan.points}
-        return {name: place for name, place in places.items() if place.plan_path.is_file() and place.records()}
+        return {
+            name: place
+            for name, place in places.items()
+            if place.plan_path.is_file() and place.records()
+        }
 
     def launch_folder(self, launch: int, arm: str) -> Path:
         """Where one launch of one arm is written."""
@@ -96,31 +110,43 @@ class ResultsFolder:
         """
         path = self.traces_folder / TRACES_FILE
         try:
-            return Traces.model_validate(_read_json(path), extra="ignore") if path.is_file() else None
+            return (
+                Traces.model_validate(_read_json(path), extra="ignore") if path.is_file() else None
+            )
         except ValidationError as error:
             faults = f"{error.error_count()} faults"
-            raise RecordError(f"'{path}' is damaged ({faults}); remove it, and run with --trace again") from error
+            raise RecordError(
+                f"'{path}' is damaged ({faults}); remove it, and run with --trace again"
+            ) from error
 
     def events_folder(self, arm: str, run: str) -> Path:
         """Where TensorBoard's event files of one run of an arm are written."""
         return self.root / "tensorboard" / arm / run
 
     def lock(self) -> None:
-        """Keep other processes from writing into the folder, for the life of this object. Makes the folder if needed.
+        """Keep other processes from writing into the folder, for the life of this object.
+
+        Makes the folder if needed.
 
         Raises:
             RecordError: another process writes into it; the message says which.
         """
-        importlib.import_module("measurement.records.step_tables")  # if it failed after measuring, the measurements would be lost
+        importlib.import_module(
+            "measurement.records.step_tables"
+        )  # if it failed after measuring, the measurements would be lost
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._lock = lock_folder(self.root)
         except LockedError as error:
             raise RecordError(
-                f"'{self.root}' is being written by {error}; wait until it is done, or give another folder with -o"
+                f"'{self.root}' is being written by {error}; wait until it is done, or give another"
+                " folder with -o"
             ) from None
         except OSError as error:
-            raise RecordError(f"'{self.root}' cannot be written: {error.strerror or error}; give another folder with -o") from error
+            raise RecordError(
+                f"'{self.root}' cannot be written: {error.strerror or error}; give another folder"
+                " with -o"
+            ) from error
 
     def require_room(self) -> None:
         """Refuse to measure where the results could not be written.
@@ -131,8 +157,8 @@ class ResultsFolder:
         free = shutil.disk_usage(self.root).free
         if free < MIN_ROOM_BYTES:
             raise RecordError(
-                f"'{self.root}' is on a disk with {free >> 20} MiB left, and a launch may need {MIN_ROOM_BYTES >> 20}; make "
-                "room, and go on with the same command"
+                f"'{self.root}' is on a disk with {free >> 20} MiB left, and a launch may need"
+                f" {MIN_ROOM_BYTES >> 20}; make room, and go on with the same command"
             )
 
     def write_plan(self, plan: Plan) -> None:
@@ -146,7 +172,9 @@ class ResultsFolder:
             RecordError: there is none.
         """
         if not self.plan_path.is_file():
-            raise RecordError(f"'{self.root}' holds no plan.yaml; give a folder that 'ringside compare' wrote")
+            raise RecordError(
+                f"'{self.root}' holds no plan.yaml; give a folder that 'ringside compare' wrote"
+            )
         try:
             content = parse_yaml(read_text(self.plan_path), source=str(self.plan_path))
         except (OSError, UnicodeDecodeError) as error:
@@ -158,7 +186,9 @@ class ResultsFolder:
         write_result(self.manifest_path, manifest.model_dump_json(indent=1))
 
     def manifest(self) -> Manifest | None:
-        """The manifest; None where the comparison was killed before it was written: the figures do not need it."""
+        """The manifest; None where the comparison was killed before it was written: the figures do
+        not need it.
+        """
         return self.read_manifest() if self.manifest_path.is_file() else None
 
     def read_manifest(self) -> Manifest:
@@ -170,7 +200,9 @@ class ResultsFolder:
         try:
             return Manifest.model_validate(_read_json(self.manifest_path), extra="ignore")
         except ValidationError as error:
-            raise RecordError(f"'{self.manifest_path}' is not a manifest: {error.error_count()} values do not fit") from error
+            raise RecordError(
+                f"'{self.manifest_path}' is not a manifest: {error.error_count()} values do not fit"
+            ) from error
 
     def write_launch(self, record: LaunchRecord) -> None:
         """Write one launch of one arm: steps first, so that a record always has its own steps."""
@@ -183,13 +215,20 @@ class ResultsFolder:
             write_result(folder / HOSTS_FILE, step_tables.parquet(step_tables.host_use_of(record)))
         if record.scripts:
             write_result(folder / LOSSES_FILE, step_tables.parquet(step_tables.losses_of(record)))
-            write_result(folder / SCRIPT_FILE, gzip.compress(SCRIPTS.dump_json(record.scripts), mtime=0))
+            write_result(
+                folder / SCRIPT_FILE, gzip.compress(SCRIPTS.dump_json(record.scripts), mtime=0)
+            )
         self.write_record(record)
 
     def write_record(self, record: LaunchRecord) -> None:
         """Replace a record; its steps stay as they are."""
         path = self.launch_folder(record.launch, record.arm) / "record.json"
-        write_result(path, record.model_dump_json(indent=1, exclude={"scripts": True, "blocks": {"__all__": {"ranks", "hosts"}}}))
+        write_result(
+            path,
+            record.model_dump_json(
+                indent=1, exclude={"scripts": True, "blocks": {"__all__": {"ranks", "hosts"}}}
+            ),
+        )
 
     def losses(self, record: LaunchRecord) -> pd.DataFrame:
         """The losses of a script's steps (columns: ``LOSS_COLUMNS``); no rows where none was seen.
@@ -214,13 +253,16 @@ class ResultsFolder:
         return [read_record(path) for path in sorted(self.root.glob("launch-*/*/record.json"))]
 
     def steps(self, record: LaunchRecord) -> pd.DataFrame:
-        """The raw steps of a launch (columns: ``STEP_COLUMNS``); no rows where nothing was timed."""
+        """The raw steps of a launch (columns: ``STEP_COLUMNS``); no rows where nothing was
+        timed.
+        """
         from measurement.records import step_tables
 
         return step_tables.joined(self.parts_of_steps(record), STEP_COLUMNS)
 
     def parts_of_steps(self, record: LaunchRecord) -> Iterator[pd.DataFrame]:
-        """Yield the raw steps in parts of at most ``step_tables.ROWS_AT_ONCE`` rows, since a thousand ranks write tens of millions.
+        """Yield the raw steps in parts of at most ``step_tables.ROWS_AT_ONCE`` rows, since a
+        thousand ranks write tens of millions.
 
         Raises:
             RecordError: they cannot be read.
@@ -231,18 +273,20 @@ class ResultsFolder:
         if not path.is_file():
             if record.blocks:
                 raise RecordError(
-                    f"'{path}' is missing, and the record beside it has {len(record.blocks)} blocks; remove its folder to "
-                    "measure that launch again"
+                    f"'{path}' is missing, and the record beside it has {len(record.blocks)}"
+                    " blocks; remove its folder to measure that launch again"
                 )
             return
         with _readable(path, MEASURE_AGAIN):
             yield from step_tables.read_steps(path, record)
 
     def host_use(self, records: Sequence[LaunchRecord]) -> pd.DataFrame:
-        """What the hosts did during the blocks of these records: columns ``launch``, ``arm`` and ``HOST_COLUMNS``.
+        """What the hosts did during the blocks of these records: columns ``launch``, ``arm`` and
+        ``HOST_COLUMNS``.
 
         Raises:
-            RecordError: a table cannot be read. One that is missing has no rows: the run was not driven, or is older.
+            RecordError: a table cannot be read. One that is missing has no rows: the run was not
+                driven, or is older.
         """
         from measurement.records import step_tables
 
@@ -256,7 +300,9 @@ class ResultsFolder:
 
 
 def _remove_earlier(path: Path, record: LaunchRecord) -> None:
-    """Remove the record of an earlier attempt at the same launch, whose steps are about to be replaced."""
+    """Remove the record of an earlier attempt at the same launch, whose steps are about to be
+    replaced.
+    """
     try:
         is_same = path.is_file() and read_record(path).started_at == record.started_at
     except RecordError:
@@ -276,13 +322,23 @@ def write_result(path: Path, content: bytes | str) -> None:
         write_whole(path, content)
     except OSError as error:
         raise RecordError(
-            f"'{path}' cannot be written: {error.strerror or error}; earlier files are complete: make room, or make the "
-            "folder writable, and go on with the same command"
+            f"'{path}' cannot be written: {error.strerror or error}; earlier files are complete:"
+            " make room, or make the folder writable, and go on with the same command"
         ) from error
 
 
 MEASURE_AGAIN = "remove its folder to measure that launch again"
-DAMAGE = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, ArithmeticError, NotImplementedError, RecursionError)
+DAMAGE = (
+    OSError,
+    EOFError,
+    zlib.error,
+    ValueError,
+    KeyError,
+    TypeError,
+    ArithmeticError,
+    NotImplementedError,
+    RecursionError,
+)
 """What readers raise for files that are damaged, or belong to another record."""
 
 
@@ -303,9 +359,13 @@ def read_record(path: Path) -> LaunchRecord:
     """
     content = _read_json(path)
     try:
-        return LaunchRecord.model_validate(content | {"scripts": _read_scripts(path.with_name(SCRIPT_FILE))}, extra="ignore")
+        return LaunchRecord.model_validate(
+            content | {"scripts": _read_scripts(path.with_name(SCRIPT_FILE))}, extra="ignore"
+        )
     except ValidationError as error:
-        raise RecordError(f"'{path}' is not a launch record: {error.error_count()} values do not fit") from error
+        raise RecordError(
+            f"'{path}' is not a launch record: {error.error_count()} values do not fit"
+        ) from error
 
 
 def _read_scripts(path: Path) -> list[ScriptReport]:
@@ -329,7 +389,8 @@ def migrate(content: dict[str, Any], *, source: str) -> dict[str, Any]:
     version = content.get("schema_version")
     if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
         raise RecordError(
-            f"'{source}' has schema_version {version!r}; this Ringside reads 1 to {SCHEMA_VERSION}: use the one that wrote it"
+            f"'{source}' has schema_version {version!r}; this Ringside reads 1 to {SCHEMA_VERSION}:"
+            " use the one that wrote it"
         )
     for older in range(version, SCHEMA_VERSION):
         content = MIGRATIONS[older](content)

@@ -7,7 +7,8 @@ from typing import Any
 from measurement.records.record_types import Written
 
 Sketch = list[float]
-"""float64 [up to 16]: a count sketch, whose norm is about that of the tensor. Linear, so sketches can be subtracted."""
+"""float64 [up to 16]: a count sketch, whose norm is about that of the tensor. Linear, so sketches
+can be subtracted."""
 
 
 class ComparedStep(Written):
@@ -40,7 +41,8 @@ class LineUse(Written):
     exchange_s: float = 0.0
     """Seconds of these that it waits for exchange."""
     phases: list[str] = []
-    """Phases of the step that it contains: ``data_wait``, ``forward``, ``backward``, ``optimizer``."""
+    """Phases of the step that it contains: ``data_wait``, ``forward``, ``backward``,
+    ``optimizer``."""
     collectives: dict[str, float] = {}
     """How many it calls in a step, besides those of gradients: ``all_reduce of 4 B``."""
 
@@ -50,22 +52,26 @@ class ScriptReport(Written):
 
     rank: int
     configuration: dict[str, Any] = {}
-    """Settings by dotted name, such as ``optimizer.0.lr``; plain JSON values. Names: docs/scripts.md."""
+    """Settings by dotted name, such as ``optimizer.0.lr``; plain JSON values. Names:
+    docs/scripts.md."""
     defaults: dict[str, Any] = {}
     """The library's defaults of those settings that the script has changed."""
     started: dict[str, Sketch] = {}
-    """Parameters and buffers before the first step, by name without wrappers' prefixes; buffers under ``buffer:NAME``."""
+    """Parameters and buffers before the first step, by name without wrappers' prefixes; buffers
+    under ``buffer:NAME``."""
     sizes: dict[str, int] = {}
     """Number of elements, by the names of ``started``."""
     steps: list[ComparedStep] = []
     buffers: dict[str, Sketch] = {}
     """Buffers after the compared steps."""
     sharded: bool = False
-    """Whether each rank has a share of the parameters, so that ranks are not compared with each other."""
+    """Whether each rank has a share of the parameters, so that ranks are not compared with each
+    other."""
     without_optimizer: list[str] = []
     """Parameters that have a gradient and no optimizer."""
     samples_from: str | None = None
-    """Where samples come from: ``loader``, ``samples_per_step``; None: they could not be counted, and iterations are."""
+    """Where samples come from: ``loader``, ``samples_per_step``; None: they could not be counted,
+    and iterations are."""
     written_files: list[str] = []
     """Some of the files outside the folder of its start that it wrote."""
     lines: list[LineUse] = []

@@ -1,4 +1,6 @@
-"""The tables beside a record, in ``pandas``: raw steps, losses, and what the hosts did meanwhile."""
+"""The tables beside a record, in ``pandas``: raw steps, losses, and what the hosts did
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,12 @@ def parquet(table: pd.DataFrame) -> bytes:
 
 
 def read_steps(path: Path, record: LaunchRecord) -> Iterator[pd.DataFrame]:
-    """Yield a record's raw steps (columns: ``STEP_COLUMNS``) in parts of at most ``ROWS_AT_ONCE`` rows.
+    """Yield a record's raw steps (columns: ``STEP_COLUMNS``) in parts of at most ``ROWS_AT_ONCE``
+    rows.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError, ArithmeticError, NotImplementedError: they cannot be read, or belong to another
-            record.
+        OSError, ValueError, KeyError, TypeError, ArithmeticError, NotImplementedError: they cannot
+            be read, or belong to another record.
     """
     for batch in ParquetFile(path).iter_batches(batch_size=ROWS_AT_ONCE):
         raw = batch.to_pandas()
@@ -55,7 +58,9 @@ def empty(types: Mapping[str, Any]) -> pd.DataFrame:
 def joined(parts: Iterable[pd.DataFrame], types: Mapping[str, Any]) -> pd.DataFrame:
     """All parts in one table of these columns, which has no rows where there are none."""
     tables = list(parts)
-    return pd.concat(tables, ignore_index=True)[list(types)].astype(types) if tables else empty(types)
+    return (
+        pd.concat(tables, ignore_index=True)[list(types)].astype(types) if tables else empty(types)
+    )
 
 
 def read_losses(path: Path) -> pd.DataFrame:
@@ -86,12 +91,15 @@ def steps_of(blocks: Iterable[BlockRecord]) -> pd.DataFrame:
     rows = [len(steps.rank) for steps in columns]
     phases = np.concatenate([steps.phases_s for steps in columns])
     table: dict[str, Any] = {
-        name: np.concatenate([getattr(steps, name) for steps in columns]) for name in ("rank", "step", "samples")
+        name: np.concatenate([getattr(steps, name) for steps in columns])
+        for name in ("rank", "step", "samples")
     }
     for name in ("turn", "round", "block"):
         table[name] = np.repeat([getattr(block, name) for block in with_steps], rows)
     for name in ("kind", "case"):
-        table[name] = pd.array([getattr(block, name) for block in with_steps], dtype="string").repeat(rows)
+        table[name] = pd.array(
+            [getattr(block, name) for block in with_steps], dtype="string"
+        ).repeat(rows)
     for column, phase in enumerate(PHASES):
         table[f"{phase}_s"] = phases[:, column]
     table["step_s"] = phases.sum(axis=1)
@@ -99,33 +107,46 @@ def steps_of(blocks: Iterable[BlockRecord]) -> pd.DataFrame:
 
 
 def parquet_of_steps(record: LaunchRecord) -> bytes:
-    """The content of a Parquet file with a record's steps, made in parts of about ``ROWS_AT_ONCE`` rows."""
+    """The content of a Parquet file with a record's steps, made in parts of about ``ROWS_AT_ONCE``
+    rows.
+    """
     buffer = BytesIO()
-    with ParquetWriter(buffer, pa.Schema.from_pandas(empty(STEP_COLUMNS), preserve_index=False)) as writer:
+    with ParquetWriter(
+        buffer, pa.Schema.from_pandas(empty(STEP_COLUMNS), preserve_index=False)
+    ) as writer:
         part: list[BlockRecord] = []
         for block in record.blocks:
             part.append(block)
-            if sum(len(held.columns.rank) for held in part) >= ROWS_AT_ONCE or block is record.blocks[-1]:
+            if (
+                sum(len(held.columns.rank) for held in part) >= ROWS_AT_ONCE
+                or block is record.blocks[-1]
+            ):
                 writer.write_table(pa.Table.from_pandas(steps_of(part), preserve_index=False))
                 part = []
     return buffer.getvalue()
 
 
 def losses_of(record: LaunchRecord) -> pd.DataFrame:
-    """The losses of a script's steps (columns: ``LOSS_COLUMNS``), those of the compared first steps included."""
+    """The losses of a script's steps (columns: ``LOSS_COLUMNS``), those of the compared first steps
+    included.
+    """
     rows = [
         (report.rank, 0, number, step.samples or 0, math.nan if step.loss is None else step.loss)
         for report in record.scripts
         for number, step in enumerate(report.steps)
     ]
     for rank in (rank for block in record.blocks for rank in block.ranks):
-        steps = zip(itertools.count(rank.first_step or 0), rank.loss_samples, rank.losses, strict=False)
+        steps = zip(
+            itertools.count(rank.first_step or 0), rank.loss_samples, rank.losses, strict=False
+        )
         rows += [(rank.rank, rank.start, step, samples, loss) for step, samples, loss in steps]
     return pd.DataFrame(rows, columns=list(LOSS_COLUMNS)).astype(LOSS_COLUMNS)
 
 
 def host_use_of(record: LaunchRecord) -> pd.DataFrame:
-    """What the hosts did during a record's blocks, where these still have it (columns: ``HOST_COLUMNS``)."""
+    """What the hosts did during a record's blocks, where these still have it (columns:
+    ``HOST_COLUMNS``).
+    """
     rows: list[tuple[int | None, str, str, str, float]] = []
     cores: dict[tuple[str, int], float] = {}
     for block in record.blocks:
@@ -133,28 +154,46 @@ def host_use_of(record: LaunchRecord) -> pd.DataFrame:
             rows += [(block.turn, host, measure, of, value) for measure, of, value in use.rows()]
             for core, seconds in enumerate(use.core_busy_s):
                 cores[host, core] = cores.get((host, core), 0.0) + seconds
-    rows += [(None, host, "core_busy_s", str(core), seconds) for (host, core), seconds in cores.items()]
+    rows += [
+        (None, host, "core_busy_s", str(core), seconds) for (host, core), seconds in cores.items()
+    ]
     return pd.DataFrame(rows, columns=list(HOST_COLUMNS)).astype(HOST_COLUMNS)
 
 
 def with_record(record: LaunchRecord, table: pd.DataFrame) -> pd.DataFrame:
-    """Leave out rows of blocks that an incomplete record lacks: the driver was killed between two files, or still writes."""
+    """Leave out rows of blocks that an incomplete record lacks: the driver was killed between two
+    files, or still writes.
+    """
     if record.complete:
         return table
     return table[table["turn"].isna() | table["turn"].isin({block.turn for block in record.blocks})]
 
 
 def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
-    """Raise a ``ValueError`` where steps are not those of a record's blocks, or have impossible numbers.
+    """Raise a ``ValueError`` where steps are not those of a record's blocks, or have impossible
+    numbers.
 
-    Checks the first row of each block, and the numbers of all rows. ``table``: columns ``STEP_COLUMNS``.
+    Checks the first row of each block, and the numbers of all rows. ``table``: columns
+    ``STEP_COLUMNS``.
     """
-    blocks = {(block.turn, block.round, block.block, block.kind, block.case) for block in record.blocks}
+    blocks = {
+        (block.turn, block.round, block.block, block.kind, block.case) for block in record.blocks
+    }
     first = np.unique(table["turn"], return_index=True)[1]
     keys = (table[name].iloc[first].tolist() for name in ("turn", "round", "block", "kind", "case"))
-    present = {tuple(None if pd.isna(value) else value for value in row) for row in zip(*keys, strict=True)}
+    present = {
+        tuple(None if pd.isna(value) else value for value in row) for row in zip(*keys, strict=True)
+    }
     if present - blocks:
-        raise ValueError(f"it has steps of {len(present - blocks)} blocks that the record beside it does not have")
-    numbers = np.stack([table[name].to_numpy(dtype="float64") for name in (*TIMES, "rank", "step", "samples")])
-    if not (np.isfinite(numbers) & (numbers >= 0)).all() or not table["step_s"].between(MIN_STEP_S, MAX_STEP_S).all():
+        raise ValueError(
+            f"it has steps of {len(present - blocks)} blocks that the record beside it does not"
+            " have"
+        )
+    numbers = np.stack(
+        [table[name].to_numpy(dtype="float64") for name in (*TIMES, "rank", "step", "samples")]
+    )
+    if (
+        not (np.isfinite(numbers) & (numbers >= 0)).all()
+        or not table["step_s"].between(MIN_STEP_S, MAX_STEP_S).all()
+    ):
         raise ValueError("it has impossible times or numbers")

@@ -1,6 +1,9 @@
-"""A trace: the spans of a few untimed steps of every rank, on one clock. Viewers' files are beside it.
+"""A trace: the spans of a few untimed steps of every rank, on one clock.
 
-``traces/traces.json`` holds the spans that reports draw and count; ``traces/arm-NAME.json.gz`` every event, for Perfetto.
+Viewers' files are beside it.
+
+``traces/traces.json`` holds the spans that reports draw and count; ``traces/arm-NAME.json.gz``
+every event, for Perfetto.
 """
 
 from __future__ import annotations
@@ -10,10 +13,11 @@ from typing import Literal
 from measurement.records.record_types import Written
 
 Row = Literal["step", "phase", "exchange", "library", "gradient"]
-"""A whole step; a phase of the training thread; a collective; the library's own work; on CPUs, a parameter's finished gradient."""
+"""A whole step; a phase of the training thread; a collective; the library's own work; on CPUs, a
+parameter's finished gradient."""
 COMPRESSION, ZERO_FILLED = "compression", "zero-filled"
-"""Names of library work: a tensor is converted to exchange fewer bytes, or back; zeros were sent for a parameter without a
-gradient, a span of no length."""
+"""Names of library work: a tensor is converted to exchange fewer bytes, or back; zeros were sent
+for a parameter without a gradient, a span of no length."""
 
 
 class Span(Written):
@@ -24,7 +28,8 @@ class Span(Written):
     """A step's number, one of ``PHASES``, or what the library calls it."""
     rank: int = 0
     begin_ns: int
-    """Since the epoch, by the rank's host; once it is stored, by the driver. A collective begins when its rank reaches it."""
+    """Since the epoch, by the rank's host; once it is stored, by the driver. A collective begins
+    when its rank reaches it."""
     length_ns: int
     num_bytes: int | None = None
     """Bytes of a collective's tensors on this rank, or of a gradient; None: not known."""

@@ -1,4 +1,6 @@
-"""The charts of the page as plain Plotly figures (dicts), readable with two arms and with twelve."""
+"""The charts of the page as plain Plotly figures (dicts), readable with two arms and with
+twelve.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,15 @@ BARS_PX, BAR_PX = 88, 34
 
 
 def charts(comparison: Comparison) -> dict[str, Figure]:
-    """Every chart that has data, by name: those of a micro-benchmark, or those of a workload that is trained."""
+    """Every chart that has data, by name: those of a micro-benchmark, or those of a workload that
+    is trained.
+    """
     if comparison.cases:
         made = {
             "loading": case_chart(comparison, "samples_per_s", 1.0, "samples/s"),
-            "latency": case_chart(comparison, "latency_s", 1e6, "µs") if not comparison.are_loaders else None,
+            "latency": case_chart(comparison, "latency_s", 1e6, "µs")
+            if not comparison.are_loaders
+            else None,
             "busbw": case_chart(comparison, "busbw_bytes_per_s", 1e-9, "GB/s"),
         }
     else:
@@ -74,15 +80,25 @@ def terms_chart(comparison: Comparison) -> Figure | None:
         for number, (term, values) in enumerate(by_term.items())
         if any(values)
     ]
-    layout = base_layout(BARS_PX + BAR_PX * len(terms_by_arm), "ms per step") | {"barmode": "relative", "bargap": 0.35}
-    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False}
+    layout = base_layout(BARS_PX + BAR_PX * len(terms_by_arm), "ms per step") | {
+        "barmode": "relative",
+        "bargap": 0.35,
+    }
+    layout["yaxis"] |= {
+        "type": "category",
+        "autorange": "reversed",
+        "automargin": True,
+        "showgrid": False,
+    }
     legend_above(layout)
     layout["margin"]["t"] = 34
     return {"data": traces, "layout": layout} if terms_by_arm else None
 
 
 def losses_chart(comparison: Comparison) -> Figure | None:
-    """The losses of scripts against samples: one curve for each arm, the mean over ranks and launches; None without any."""
+    """The losses of scripts against samples: one curve for each arm, the mean over ranks and
+    launches; None without any.
+    """
     if comparison.equality is None or not comparison.equality.loss:
         return None
     traces = [
@@ -96,7 +112,9 @@ def losses_chart(comparison: Comparison) -> Figure | None:
         )
         for arm, loss in comparison.equality.loss.items()
     ]
-    layout = curve_layout(320, f"{comparison.equality.loss_unit} since the start, all ranks", "loss")
+    layout = curve_layout(
+        320, f"{comparison.equality.loss_unit} since the start, all ranks", "loss"
+    )
     layout["xaxis"] |= {"rangemode": "tozero"}
     return {"data": traces, "layout": layout}
 
@@ -123,16 +141,28 @@ def curve_name(quantity: Quantity, axis: str) -> str:
 
 def _curve_chart(comparison: Comparison, quantity: Quantity, axis: str) -> Figure | None:
     assert comparison.training is not None
-    curves = {arm.name: arm.curve for arm in comparison.training.arms if arm.curve and quantity in arm.curve.bands}
+    curves = {
+        arm.name: arm.curve
+        for arm in comparison.training.arms
+        if arm.curve and quantity in arm.curve.bands
+    }
     if not curves:
         return None
     traces: list[Figure] = []
     for name, curve in curves.items():
-        x = list(curve.train_s) if axis == "time" else [float(done + 1) for done in range(len(curve.train_s))]
+        x = (
+            list(curve.train_s)
+            if axis == "time"
+            else [float(done + 1) for done in range(len(curve.train_s))]
+        )
         band, colour = curve.bands[quantity], arm_colour(comparison, name)
         traces.append(_band(x, band) | {"fillcolor": colour, "legendgroup": name})
         hover = f"{name}: %{{y:.4~g}} at %{{x:.3~g}}"
-        traces.append(line(name=name, legendgroup=name, x=x, y=band.mean, style={"color": colour}, hover=hover))
+        traces.append(
+            line(
+                name=name, legendgroup=name, x=x, y=band.mean, style={"color": colour}, hover=hover
+            )
+        )
     layout = curve_layout(HEIGHT, AXES[axis], CURVE_TITLES[quantity])
     layout["yaxis"]["title"] |= {"standoff": 8}
     layout["xaxis"] |= {"rangemode": "tozero"}
@@ -144,8 +174,14 @@ def _curve_chart(comparison: Comparison, quantity: Quantity, axis: str) -> Figur
 
 
 def _band(x: Sequence[float], band: Band) -> Figure:
-    """A closed line: along the least of the seeds, back along the most; without epochs at which a seed has no value."""
-    places = [(place, low, high) for place, low, high in zip(x, band.low, band.high, strict=True) if low is not None]
+    """A closed line: along the least of the seeds, back along the most; without epochs at which a
+    seed has no value.
+    """
+    places = [
+        (place, low, high)
+        for place, low, high in zip(x, band.low, band.high, strict=True)
+        if low is not None
+    ]
     return {
         "type": "scatter",
         "mode": "none",
@@ -163,7 +199,9 @@ PANELS_IN_A_ROW = 2
 
 
 def case_chart(comparison: Comparison, figure: str, scale: float, unit: str) -> Figure | None:
-    """A figure of cases, along their sizes both logarithmic, along numbers of workers from zero on; None where no arm has it."""
+    """A figure of cases, along their sizes both logarithmic, along numbers of workers from zero on;
+    None where no arm has it.
+    """
     operations = comparison.operations()
     if not any(getattr(figures, figure) for arm in comparison.arms for figures in arm.cases):
         return None
@@ -173,22 +211,45 @@ def case_chart(comparison: Comparison, figure: str, scale: float, unit: str) -> 
     layout["margin"] |= {"t": 60, "l": 44}
     gaps = {"xgap": 0.25, "ygap": 0.32}  # room for ticks on a phone, too, and for a title
     domain = {"y": [0, 1 - 0.16 / rows]}
-    layout["grid"] = {"rows": rows, "columns": PANELS_IN_A_ROW, "pattern": "independent", "domain": domain} | gaps
+    layout["grid"] = {
+        "rows": rows,
+        "columns": PANELS_IN_A_ROW,
+        "pattern": "independent",
+        "domain": domain,
+    } | gaps
     frames = {"x": layout.pop("xaxis"), "y": layout.pop("yaxis")}
     traces: list[Figure] = []
     named: set[str] = set()
     for number, (operation, cases) in enumerate(operations.items()):
         suffix = str(number + 1) if number else ""
         log = {"rangemode": "tozero"} if cases[0].samples else {"type": "log", "zeroline": False}
-        ticks = {"tickvals": _places(cases), "ticktext": [html.escape(size_text(case)) for case in cases], "tickangle": 0}
+        ticks = {
+            "tickvals": _places(cases),
+            "ticktext": [html.escape(size_text(case)) for case in cases],
+            "tickangle": 0,
+        }
         layout[f"xaxis{suffix}"] = frames["x"] | log | ticks
-        layout[f"yaxis{suffix}"] = frames["y"] | log | {"nticks": 4, "tickformat": ",.4~r", "automargin": True}
-        corner = {"xref": f"x{suffix} domain", "yref": f"y{suffix} domain", "xanchor": "left", "yanchor": "bottom"}
+        layout[f"yaxis{suffix}"] = (
+            frames["y"] | log | {"nticks": 4, "tickformat": ",.4~r", "automargin": True}
+        )
+        corner = {
+            "xref": f"x{suffix} domain",
+            "yref": f"y{suffix} domain",
+            "xanchor": "left",
+            "yanchor": "bottom",
+        }
         note(layout, f"<b>{html.escape(operation)}</b>, {unit}", x=0, y=1, **corner)
         for arm in comparison.arms:
             trace = _case_line(comparison, arm, cases, figure, scale)
             if trace["x"]:
-                traces.append(trace | {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": arm.name not in named})
+                traces.append(
+                    trace
+                    | {
+                        "xaxis": f"x{suffix}",
+                        "yaxis": f"y{suffix}",
+                        "showlegend": arm.name not in named,
+                    }
+                )
                 named.add(arm.name)
     return {"data": traces, "layout": layout}
 
@@ -198,17 +259,27 @@ def _places(cases: list[Case]) -> list[int]:
     return [number if case.samples else case.message_bytes for number, case in enumerate(cases)]
 
 
-def _case_line(comparison: Comparison, arm: ArmSummary, cases: list[Case], figure: str, scale: float) -> Figure:
-    figures = [(place, case, arm.case(case.name)) for place, case in zip(_places(cases), cases, strict=True)]
+def _case_line(
+    comparison: Comparison, arm: ArmSummary, cases: list[Case], figure: str, scale: float
+) -> Figure:
+    figures = [
+        (place, case, arm.case(case.name))
+        for place, case in zip(_places(cases), cases, strict=True)
+    ]
     shown = [
-        (place, case, case_of_arm, estimate) for place, case, case_of_arm in figures if (estimate := getattr(case_of_arm, figure))
+        (place, case, case_of_arm, estimate)
+        for place, case, case_of_arm in figures
+        if (estimate := getattr(case_of_arm, figure))
     ]
     return line(
         name=arm.name,
         legendgroup=arm.name,
         x=[place for place, _, _, _ in shown],
         y=[estimate.times(scale).value for _, _, _, estimate in shown],
-        customdata=[[html.escape(size_text(case)), *case_figures(case_of_arm)] for _, case, case_of_arm, _ in shown],
+        customdata=[
+            [html.escape(size_text(case)), *case_figures(case_of_arm)]
+            for _, case, case_of_arm, _ in shown
+        ],
         style=arm_style(comparison, arm.name),
         marker={"size": 6},
         hover=f"{arm.name}, %{{customdata[0]}}: %{{customdata[1]}}, %{{customdata[2]}}",
@@ -222,7 +293,8 @@ SPREAD = 0.6
 
 
 def launches_chart(comparison: Comparison) -> Figure | None:
-    """A row for each arm: a dot for each launch, the first at the top, and below them the arm's throughput with its interval.
+    """A row for each arm: a dot for each launch, the first at the top, and below them the arm's
+    throughput with its interval.
 
     None where no arm has several launches.
     """
@@ -230,21 +302,40 @@ def launches_chart(comparison: Comparison) -> Figure | None:
     if max((comparison.arm(name).launches for name in rows), default=0) < 2:
         return None
     by_launch = totals(pd.DataFrame(comparison.block_table), ["arm", "launch"])["throughput_per_s"]
-    layout = base_layout(BARS_PX + LAUNCHES_PX * len(rows), f"{html.escape(comparison.sample_unit)}/s, of all ranks")
-    layout["xaxis"] |= {"tickformat": ",.4~r"} | bounded_axis([*rows.values()], *by_launch[[*rows]], may_be_log=True)
+    layout = base_layout(
+        BARS_PX + LAUNCHES_PX * len(rows), f"{html.escape(comparison.sample_unit)}/s, of all ranks"
+    )
+    layout["xaxis"] |= {"tickformat": ",.4~r"} | bounded_axis(
+        [*rows.values()], *by_launch[[*rows]], may_be_log=True
+    )
     names = {"tickvals": [*range(len(rows))], "ticktext": [*rows]}
-    layout["yaxis"] |= names | {"range": [len(rows) - 0.45, -0.5], "automargin": True, "showgrid": False}
+    layout["yaxis"] |= names | {
+        "range": [len(rows) - 0.45, -0.5],
+        "automargin": True,
+        "showgrid": False,
+    }
     traces = []
     for number, (name, mean) in enumerate(rows.items()):
         throughputs, colour = by_launch[name], arm_colour(comparison, name)
-        places = [number + SPREAD * ((at + 0.5) / len(throughputs) - 0.5) for at in range(len(throughputs))]
+        places = [
+            number + SPREAD * ((at + 0.5) / len(throughputs) - 0.5)
+            for at in range(len(throughputs))
+        ]
         dots = {"x": throughputs.tolist(), "y": places, "customdata": throughputs.index.tolist()}
-        mark = {"x": [mean.value], "y": [number + 0.42], "error_x": error_bars([mean], color=colour, thickness=2, width=5)}
+        mark = {
+            "x": [mean.value],
+            "y": [number + 0.42],
+            "error_x": error_bars([mean], color=colour, thickness=2, width=5),
+        }
         for trace, style, what in (
             (dots, {"size": 8, "opacity": 0.6}, "launch %{customdata}"),
             (mark, {"size": 10, "symbol": "diamond"}, "all"),
         ):
             hover = f"{name}, {what}: %{{x:.4~g}}<extra></extra>"
-            look = {"marker": style | {"color": colour}, "hovertemplate": hover, "cliponaxis": False}
+            look = {
+                "marker": style | {"color": colour},
+                "hovertemplate": hover,
+                "cliponaxis": False,
+            }
             traces.append({"type": "scatter", "mode": "markers"} | look | trace)
     return {"data": traces, "layout": layout}

@@ -26,24 +26,38 @@ def arm_colour(comparison: Comparison, name: str) -> str:
     arm = comparison.arm(name)
     if arm.role in ("baseline", "control"):
         return f"@{arm.role}"
-    candidates = [other.name for other in comparison.arms if other.role not in ("baseline", "control")]
+    candidates = [
+        other.name for other in comparison.arms if other.role not in ("baseline", "control")
+    ]
     return f"@arm-{candidates.index(name) % COLOURS}"
 
 
 def arm_style(comparison: Comparison, name: str) -> Figure:
     """How ``line`` draws an arm: in its colour, a control dotted."""
-    return {"color": arm_colour(comparison, name), "dash": "dot" if comparison.arm(name).role == "control" else "solid"}
+    return {
+        "color": arm_colour(comparison, name),
+        "dash": "dot" if comparison.arm(name).role == "control" else "solid",
+    }
 
 
 def base_layout(height: int, title: str) -> Figure:
     """A quiet frame with a titled x axis."""
-    axis = {"gridcolor": "@grid", "zerolinecolor": "@muted", "linecolor": "@grid", "zeroline": False}
+    axis = {
+        "gridcolor": "@grid",
+        "zerolinecolor": "@muted",
+        "linecolor": "@grid",
+        "zeroline": False,
+    }
     return {
         "height": height,
         "margin": {"l": 10, "r": 16, "t": 10, "b": 44},
         "paper_bgcolor": "@background",
         "plot_bgcolor": "@background",
-        "font": {"color": "@text", "size": 13, "family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"},
+        "font": {
+            "color": "@text",
+            "size": 13,
+            "family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif",
+        },
         "xaxis": axis | {"title": {"text": title, "font": {"size": 12, "color": "@muted"}}},
         "yaxis": dict(axis),
         "showlegend": False,
@@ -57,23 +71,41 @@ def curve_layout(height: int, x: str, y: str) -> Figure:
     """A frame with both axes titled and a legend in one row over it."""
     layout = base_layout(height, x)
     legend_above(layout)
-    layout["yaxis"] |= {"title": {"text": y, "font": {"size": 12}, "standoff": 10}, "automargin": True}
+    layout["yaxis"] |= {
+        "title": {"text": y, "font": {"size": 12}, "standoff": 10},
+        "automargin": True,
+    }
     return layout
 
 
 def legend_above(layout: Figure) -> None:
     """Put a legend in one row over the chart."""
     layout["showlegend"] = True
-    layout["legend"] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
+    layout["legend"] = {
+        "orientation": "h",
+        "x": 0,
+        "y": 1.02,
+        "yanchor": "bottom",
+        "traceorder": "normal",
+    }
 
 
-def line(*, x: Iterable[object], y: Iterable[object], hover: str, style: Figure, **more: Any) -> Figure:
+def line(
+    *, x: Iterable[object], y: Iterable[object], hover: str, style: Figure, **more: Any
+) -> Figure:
     """A line through values.
 
-    ``hover``: what Plotly shows of a value. ``more``: of the trace; with a ``marker`` each value has a mark.
+    ``hover``: what Plotly shows of a value. ``more``: of the trace; with a ``marker`` each value
+    has a mark.
     """
     mode = "lines+markers" if "marker" in more else "lines"
-    trace = {"type": "scatter", "mode": mode, "x": list(x), "y": list(y), "line": {"width": 2} | style}
+    trace = {
+        "type": "scatter",
+        "mode": mode,
+        "x": list(x),
+        "y": list(y),
+        "line": {"width": 2} | style,
+    }
     return trace | {"hovertemplate": f"{hover}<extra></extra>"} | more
 
 
@@ -84,18 +116,39 @@ def error_bars(estimates: Sequence[Estimate], **style: Any) -> Figure:
     return {"type": "data", "symmetric": False, "array": above, "arrayminus": below} | style
 
 
-def rule(layout: Figure, *, x: float | None = None, y: float | None = None, colour: str = "@text", **style: Any) -> None:
-    """Draw a line across the chart below its data: upright at ``x`` or level at ``y``; ``yref`` names another axis."""
+def rule(
+    layout: Figure,
+    *,
+    x: float | None = None,
+    y: float | None = None,
+    colour: str = "@text",
+    **style: Any,
+) -> None:
+    """Draw a line across the chart below its data: upright at ``x`` or level at ``y``; ``yref``
+    names another axis.
+    """
     yref = style.pop("yref", "y")
     ends = {"xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1}
     if x is None:
         ends = {"xref": "paper", "yref": yref, "x0": 0, "x1": 1, "y0": y, "y1": y}
-    layout["shapes"].append({"type": "line", "layer": "below", "line": {"color": colour, "width": 1} | style} | ends)
+    layout["shapes"].append(
+        {"type": "line", "layer": "below", "line": {"color": colour, "width": 1} | style} | ends
+    )
 
 
 def note(layout: Figure, text: str, *, x: float, y: float | str, **more: Any) -> None:
-    """Write a text at shares of the chart's width and height, or on the axes that ``xref`` and ``yref`` name."""
-    place = {"text": text, "x": x, "y": y, "xref": "paper", "yref": "paper", "showarrow": False, "font": {"size": 12}}
+    """Write a text at shares of the chart's width and height, or on the axes that ``xref`` and
+    ``yref`` name.
+    """
+    place = {
+        "text": text,
+        "x": x,
+        "y": y,
+        "xref": "paper",
+        "yref": "paper",
+        "showarrow": False,
+        "font": {"size": 12},
+    }
     layout["annotations"].append(place | more)
 
 
@@ -106,8 +159,11 @@ def padded(values: Sequence[float]) -> list[float]:
     return [low - room, high + room]
 
 
-def bounded_axis(estimates: Sequence[Estimate], *besides: float, may_be_log: bool = False) -> Figure:
-    """Further settings of an axis, so that huge intervals leave the values readable; none where all are moderate.
+def bounded_axis(
+    estimates: Sequence[Estimate], *besides: float, may_be_log: bool = False
+) -> Figure:
+    """Further settings of an axis, so that huge intervals leave the values readable; none where all
+    are moderate.
 
     ``may_be_log``: it need not begin at 0.
     """
@@ -117,7 +173,11 @@ def bounded_axis(estimates: Sequence[Estimate], *besides: float, may_be_log: boo
     ends = [min(max(end, low), high) for end in (*values, *bounds)]
     if may_be_log and max(ends) / min(ends) > LOGARITHMIC:
         return log_axis(min(ends), max(ends))
-    return {"range": padded(ends if may_be_log else [0.0, *ends])} if any(not low <= end <= high for end in bounds) else {}
+    return (
+        {"range": padded(ends if may_be_log else [0.0, *ends])}
+        if any(not low <= end <= high for end in bounds)
+        else {}
+    )
 
 
 def log_axis(low: float, high: float) -> Figure:

@@ -1,11 +1,22 @@
-"""The chart of every pair of blocks, as a plain Plotly figure: one panel for each ratio, launches side by side."""
+"""The chart of every pair of blocks, as a plain Plotly figure: one panel for each ratio, launches
+side by side.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from reports.charts.frame import LOGARITHMIC, MAX_REACH, Figure, arm_colour, base_layout, log_axis, note, rule
+from reports.charts.frame import (
+    LOGARITHMIC,
+    MAX_REACH,
+    Figure,
+    arm_colour,
+    base_layout,
+    log_axis,
+    note,
+    rule,
+)
 from reports.schema import Comparison, RatioSummary
 from reports.wording.formatting import ratio
 
@@ -29,7 +40,9 @@ def pairs_chart(comparison: Comparison) -> Figure | None:
     layout = _layout(len(shown), offsets)
     axis = {"range": list(limits), "nticks": 5, "tickformat": ".3~f"}
     if (reach := limits[1] / limits[0]) > LOGARITHMIC:
-        axis |= log_axis(*limits) | {"dtick": "D2" if reach < 100 else 1}  # by themselves ticks are at every digit
+        axis |= log_axis(*limits) | {
+            "dtick": "D2" if reach < 100 else 1
+        }  # by themselves ticks are at every digit
     traces = []
     for number, result in enumerate(shown, start=1):
         points = _pair_points(result, offsets, pair_stride(comparison), limits)
@@ -37,10 +50,25 @@ def pairs_chart(comparison: Comparison) -> Figure | None:
         traces.append(points | {"yaxis": _axis(number)})
         layout[f"yaxis{_axis(number)[1:]}"] = layout["yaxis"] | axis | {"automargin": True}
         title = f"<b>{result.candidate}</b>  {ratio(result.throughput_ratio)}"
-        note(layout, title, x=0, y=1, yref=f"{_axis(number)} domain", xanchor="left", yanchor="bottom")
+        note(
+            layout,
+            title,
+            x=0,
+            y=1,
+            yref=f"{_axis(number)} domain",
+            xanchor="left",
+            yanchor="bottom",
+        )
         rule(layout, y=1, yref=_axis(number))
         if result.throughput_ratio is not None:
-            rule(layout, y=result.throughput_ratio, yref=_axis(number), colour="@accent", width=1.5, dash="dash")
+            rule(
+                layout,
+                y=result.throughput_ratio,
+                yref=_axis(number),
+                colour="@accent",
+                width=1.5,
+                dash="dash",
+            )
     return {"data": traces, "layout": layout}
 
 
@@ -50,9 +78,14 @@ def pair_stride(comparison: Comparison) -> int:
 
 
 def _pair_range(results: Sequence[RatioSummary]) -> Limits:
-    """All but the outermost hundredth of the pairs, and 1; not far beyond the ratios that they have together."""
+    """All but the outermost hundredth of the pairs, and 1; not far beyond the ratios that they have
+    together.
+    """
     logs = sorted(value for result in results for value in result.pair_table["log_ratio"])
-    edge, ratio_logs = len(logs) // 100, [math.log(result.throughput_ratio) for result in results if result.throughput_ratio]
+    edge, ratio_logs = (
+        len(logs) // 100,
+        [math.log(result.throughput_ratio) for result in results if result.throughput_ratio],
+    )
     low = max(min(0.0, logs[edge]), min([0.0, *ratio_logs]) - math.log(MAX_REACH))
     high = min(max(0.0, logs[-1 - edge]), max([0.0, *ratio_logs]) + math.log(MAX_REACH))
     room = 0.08 * (high - low) + 0.002
@@ -62,7 +95,9 @@ def _pair_range(results: Sequence[RatioSummary]) -> Limits:
 def _launch_offsets(results: Sequence[RatioSummary]) -> Offsets:
     lengths: dict[int, float] = {}
     for result in results:
-        for launch, turn in zip(result.pair_table["launch"], result.pair_table["turn"], strict=True):
+        for launch, turn in zip(
+            result.pair_table["launch"], result.pair_table["turn"], strict=True
+        ):
             lengths[launch] = max(lengths.get(launch, 0.0), turn + 1.0)
     offsets, begin = {}, 0.0
     for launch, length in sorted(lengths.items()):
@@ -72,20 +107,32 @@ def _launch_offsets(results: Sequence[RatioSummary]) -> Offsets:
 
 
 def _pair_points(result: RatioSummary, offsets: Offsets, every: int, limits: Limits) -> Figure:
-    """A mark for each pair: triangles at the edge where it is beyond the limits, open where others disturbed it."""
+    """A mark for each pair: triangles at the edge where it is beyond the limits, open where others
+    disturbed it.
+    """
     table = result.pair_table
     ratios = [math.exp(value) for value in table["log_ratio"]][::every]
     places = list(zip(table["launch"], table["turn"], strict=True))[::every]
-    shapes = ["triangle-up" if r > limits[1] else "triangle-down" if r < limits[0] else "circle" for r in ratios]
-    symbols = [f"{shape}-open" if hit else shape for shape, hit in zip(shapes, table["disturbed"][::every], strict=True)]
+    shapes = [
+        "triangle-up" if r > limits[1] else "triangle-down" if r < limits[0] else "circle"
+        for r in ratios
+    ]
+    symbols = [
+        f"{shape}-open" if hit else shape
+        for shape, hit in zip(shapes, table["disturbed"][::every], strict=True)
+    ]
     return {
         "type": "scatter",
         "mode": "markers",
         "x": [offsets[launch][0] + turn for launch, turn in places],
         "y": [min(max(value, limits[0]), limits[1]) for value in ratios],
         "marker": {"size": [5 if shape == "circle" else 8 for shape in shapes], "symbol": symbols},
-        "customdata": [[launch, turn, value] for (launch, turn), value in zip(places, ratios, strict=True)],
-        "hovertemplate": "launch %{customdata[0]}, turn %{customdata[1]}: %{customdata[2]:.3f}<extra></extra>",
+        "customdata": [
+            [launch, turn, value] for (launch, turn), value in zip(places, ratios, strict=True)
+        ],
+        "hovertemplate": (
+            "launch %{customdata[0]}, turn %{customdata[1]}: %{customdata[2]:.3f}<extra></extra>"
+        ),
         "cliponaxis": False,
     }
 
@@ -96,14 +143,25 @@ def _axis(number: int) -> str:
 
 
 def _layout(panels: int, offsets: Offsets) -> Figure:
-    """A frame for panels one below the other; launches have an edge between them and their numbers above."""
+    """A frame for panels one below the other; launches have an edge between them and their numbers
+    above.
+    """
     layout = base_layout(FRAME_PX + PAIRS_PX * panels, "turn (launches side by side)")
     layout["margin"] |= {"t": 30}
     gap = GAP_PX / PAIRS_PX
     subplots = [[f"x{_axis(number)}"] for number in range(1, panels + 1)]
-    layout["grid"] = {"subplots": subplots, "ygap": gap, "domain": {"y": [0, 1 - 0.7 * gap / panels]}}
+    layout["grid"] = {
+        "subplots": subplots,
+        "ygap": gap,
+        "domain": {"y": [0, 1 - 0.7 * gap / panels]},
+    }
     end = max(begin + length for begin, length in offsets.values())
-    layout["xaxis"] |= {"showticklabels": False, "showgrid": False, "anchor": _axis(panels), "range": [-1, end]}
+    layout["xaxis"] |= {
+        "showticklabels": False,
+        "showgrid": False,
+        "anchor": _axis(panels),
+        "range": [-1, end],
+    }
     for index, (launch, (begin, length)) in enumerate(offsets.items()):
         if index:
             rule(layout, x=begin, colour="@grid")

@@ -9,7 +9,15 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
-from reports.charts.frame import Figure, arm_style, bounded_axis, curve_layout, error_bars, line, rule
+from reports.charts.frame import (
+    Figure,
+    arm_style,
+    bounded_axis,
+    curve_layout,
+    error_bars,
+    line,
+    rule,
+)
 from reports.conclusions.scaling import has_own_units, scaling_base
 from reports.schema import Comparison
 from reports.tables.figures import arm_rows
@@ -19,27 +27,48 @@ HEIGHT_PX = 360
 
 
 def point_charts(comparison: Comparison) -> dict[str, Figure]:
-    """Every chart that has data, by name; none without points, and none against ranks where all points have as many."""
+    """Every chart that has data, by name; none without points, and none against ranks where all
+    points have as many.
+    """
     points = sorted(comparison.points, key=lambda point: point.world_size)
     ticks = {point.world_size: _ranks_and_hosts(point) for point in points}
     x = {"title": "ranks", "tickvals": list(ticks), "ticktext": list(ticks.values())}
     shown = {
         "throughput": ("arm.throughput_per_s", f"{html.escape(comparison.sample_unit)}/s"),
         "speed_up": ("arm.speed_up", "speed-up"),
-        "time_to_train": ("training.time_to_train_s", f"seconds to {trained_to(comparison.target_accuracy)}"),
+        "time_to_train": (
+            "training.time_to_train_s",
+            f"seconds to {trained_to(comparison.target_accuracy)}",
+        ),
     }
     ranks = {point.name: point.world_size for point in points}
-    made = {name: _chart(comparison, *source, places=ranks, x=x) for name, source in shown.items() if len(ticks) > 1}
+    made = {
+        name: _chart(comparison, *source, places=ranks, x=x)
+        for name, source in shown.items()
+        if len(ticks) > 1
+    }
     if points:
         places = {point.name: point.name for point in comparison.points}
-        x = {"title": "", "type": "category", "categoryorder": "array", "categoryarray": list(places)}
+        x = {
+            "title": "",
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": list(places),
+        }
         title = f"throughput relative to {comparison.baseline}"
-        made["ratios"] = _chart(comparison, "result.ratio", title, places=places, x=x, is_ratio=True)
+        made["ratios"] = _chart(
+            comparison, "result.ratio", title, places=places, x=x, is_ratio=True
+        )
     if (speed_up := made.get("speed_up")) and has_own_units(points):
         bases = (scaling_base(comparison.points, name) for name in comparison.arm_names)
         at_one = next((base.point.world_size for base in bases if base), 1)
-        style, ideal = {"color": "@muted", "width": 1, "dash": "dash"}, [size / at_one for size in ticks]
-        speed_up["data"].insert(0, line(name="ideal", x=ticks, y=ideal, style=style, hover="ideal: %{y:.2f}"))
+        style, ideal = (
+            {"color": "@muted", "width": 1, "dash": "dash"},
+            [size / at_one for size in ticks],
+        )
+        speed_up["data"].insert(
+            0, line(name="ideal", x=ticks, y=ideal, style=style, hover="ideal: %{y:.2f}")
+        )
     return {name: figure for name, figure in made.items() if figure}
 
 
@@ -51,9 +80,17 @@ def _ranks_and_hosts(point: Comparison) -> str:
 
 
 def _chart(
-    comparison: Comparison, path: str, title: str, *, places: Mapping[str, Any], x: Figure, is_ratio: bool = False
+    comparison: Comparison,
+    path: str,
+    title: str,
+    *,
+    places: Mapping[str, Any],
+    x: Figure,
+    is_ratio: bool = False,
 ) -> Figure | None:
-    """A line with intervals for each arm along the points at which it has a figure; None without any. ``places``: of the points."""
+    """A line with intervals for each arm along the points at which it has a figure; None without
+    any. ``places``: of the points.
+    """
     rows = arm_rows(comparison, path)
     if not rows:
         return None

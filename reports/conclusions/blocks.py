@@ -1,7 +1,9 @@
-"""From steps to blocks, and from blocks to pairs of neighbours: the only samples that verdicts are made of.
+"""From steps to blocks, and from blocks to pairs of neighbours: the only samples that verdicts are
+made of.
 
-A block is timed by its slowest rank. Throughput is all samples over the sum of the blocks' times; every table, chart, file and
-event takes it from here. A stall counts with all the time it took, as it does for somebody who trains.
+A block is timed by its slowest rank. Throughput is all samples over the sum of the blocks' times;
+every table, chart, file and event takes it from here. A stall counts with all the time it took, as
+it does for somebody who trains.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from reports.estimate import Estimate
 from reports.statistics.student import Array, log_interval
 
 BLOCK_KEY = ["launch", "arm", "turn", "round", "block", "kind", "case"]
-"""``case`` is null where the workload is trained, so that groups by this key need ``dropna=False``."""
+"""``case`` is null where the workload is trained, so that groups by this key need
+``dropna=False``."""
 THROUGHPUT = ["samples", "block_s"]
 PAIR_COLUMNS = ["launch", "turn", "round", "log_ratio"]
 
@@ -27,13 +30,17 @@ def tabulate_blocks(steps: Steps) -> pd.DataFrame:
     """One row per launch, arm and block of the steps that count (``Steps.valid``).
 
     Returns:
-        ``launch, arm, turn, round, block, kind, case, steps, samples`` (of all ranks), ``block_s`` (the slowest rank's)
-        and ``throughput_per_s``, in order of launch and turn. A block without samples or without time has no rate and is left out.
+        ``launch, arm, turn, round, block, kind, case, steps, samples`` (of all ranks), ``block_s``
+        (the slowest rank's) and ``throughput_per_s``, in order of launch and turn. A block without
+        samples or without time has no rate and is left out.
     """
     by_rank = steps.rank_blocks
     first = group_starts(by_rank, ["launch", "arm", "turn"])
     sums = {"samples": np.add.reduceat(by_rank["samples"].to_numpy(), first)}
-    most = {new: np.maximum.reduceat(by_rank[name].to_numpy(), first) for new, name in (("steps", "steps"), ("block_s", "step_s"))}
+    most = {
+        new: np.maximum.reduceat(by_rank[name].to_numpy(), first)
+        for new, name in (("steps", "steps"), ("block_s", "step_s"))
+    }
     blocks = by_rank.iloc[first][BLOCK_KEY].assign(**most, **sums)
     blocks = blocks[(blocks["samples"] > 0) & (blocks["block_s"] > 0)]
     blocks = blocks.assign(throughput_per_s=blocks["samples"] / blocks["block_s"])
@@ -41,42 +48,52 @@ def tabulate_blocks(steps: Steps) -> pd.DataFrame:
 
 
 def copies_of_baseline(plan: Plan, candidate: str) -> list[str]:
-    """The arms that a candidate's blocks are paired with: the control is a second copy of the baseline."""
+    """The arms that a candidate's blocks are paired with: the control is a second copy of the
+    baseline.
+    """
     has_control = plan.measurement.control and plan.role(candidate) == "candidate"
     return [plan.baseline, plan.control_name] if has_control else [plan.baseline]
 
 
 def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFrame:
-    """Pair a candidate's blocks with the baseline's of the same launch and round; of the same launch, where arms took no turns.
+    """Pair a candidate's blocks with the baseline's of the same launch and round; of the same
+    launch, where arms took no turns.
 
-    A candidate is paired with both copies of the baseline, where both have a block: that leaves less error in the same measuring
-    time. ``blocks``: of one case, where there are several.
+    A candidate is paired with both copies of the baseline, where both have a block: that leaves
+    less error in the same measuring time. ``blocks``: of one case, where there are several.
 
     Returns:
-        ``launch, turn`` (the candidate's), ``round, log_ratio``: ln of candidate's over baseline's throughput (of two copies:
+        ``launch, turn`` (the candidate's), ``round, log_ratio``: ln of candidate's over baseline's
+        throughput (of two copies:
         their geometric mean).
     """
-    places, wide = _by_round(_paired_blocks(plan, blocks), [candidate, *copies_of_baseline(plan, candidate)])
+    places, wide = _by_round(
+        _paired_blocks(plan, blocks), [candidate, *copies_of_baseline(plan, candidate)]
+    )
     has_both = np.isfinite(wide[:, :2, 0]).all(axis=1)
     logs = np.log(wide[has_both, :, 1] / wide[has_both, :, 2])
     pairs = pd.DataFrame(places[has_both], columns=["launch", "round"]).assign(
-        turn=wide[has_both, 0, 0].astype(np.int64), log_ratio=np.nanmean(logs[:, :1] - logs[:, 1:], axis=1)
+        turn=wide[has_both, 0, 0].astype(np.int64),
+        log_ratio=np.nanmean(logs[:, :1] - logs[:, 1:], axis=1),
     )
     return pairs[PAIR_COLUMNS].sort_values(["launch", "turn"], ignore_index=True)
 
 
-def total_tables(plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str]], *, by_round: bool = False) -> list[list[Array]]:
+def total_tables(
+    plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str]], *, by_round: bool = False
+) -> list[list[Array]]:
     """What the ratios of totals are made of: every arm's samples and seconds, round by round.
 
     Args:
         plan: for the mode.
         blocks: of one case, where there are several.
-        groups: per ratio the arm, then those that it is compared with; the first of these must have a block.
+        groups: per ratio the arm, then those that it is compared with; the first of these must have
+            a block.
         by_round: keep the rounds of arms that took no turns, which say how noisy blocks are.
 
     Returns:
-        Per ratio and launch float64 [rounds, arms, 2] of samples and seconds. All ratios have the same rounds; NaN where an arm
-        has no block.
+        Per ratio and launch float64 [rounds, arms, 2] of samples and seconds. All ratios have the
+        same rounds; NaN where an arm has no block.
     """
     sync = _paired_blocks(plan, blocks, by_round=by_round)
     names = list(dict.fromkeys(arm for arms in groups for arm in arms))
@@ -90,15 +107,24 @@ def total_tables(plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str
 
 
 def log_levels(blocks: pd.DataFrame, arms: Sequence[str]) -> Array:
-    """Each launch's logarithm of an arm's total throughput, float64 [launches, arms]; NaN where an arm has no block."""
+    """Each launch's logarithm of an arm's total throughput, float64 [launches, arms]; NaN where an
+    arm has no block.
+    """
     sync = blocks[blocks["kind"] == "sync"]
-    sums = [sync.pivot_table(index="launch", columns="arm", values=name, aggfunc="sum") for name in THROUGHPUT]
-    samples, seconds = (table.reindex(columns=list(arms)).to_numpy(dtype=np.float64) for table in sums)
+    sums = [
+        sync.pivot_table(index="launch", columns="arm", values=name, aggfunc="sum")
+        for name in THROUGHPUT
+    ]
+    samples, seconds = (
+        table.reindex(columns=list(arms)).to_numpy(dtype=np.float64) for table in sums
+    )
     return np.asarray(np.log(samples / seconds))
 
 
 def _paired_blocks(plan: Plan, blocks: pd.DataFrame, *, by_round: bool = False) -> pd.DataFrame:
-    """The synchronised blocks, one of each arm in a round; where arms took no turns a launch is one."""
+    """The synchronised blocks, one of each arm in a round; where arms took no turns a launch is
+    one.
+    """
     sync = blocks[blocks["kind"] == "sync"]
     if plan.measurement.mode != "interleaved" and not by_round:
         whole = sync.groupby(["launch", "arm"], as_index=False)[THROUGHPUT].sum()
@@ -110,32 +136,40 @@ def _by_round(sync: pd.DataFrame, arms: Sequence[str]) -> tuple[Array, Array]:
     """Blocks of these arms side by side (``_paired_blocks``).
 
     Returns:
-        int64 [rounds, 2] of launch and round, in order, all that any arm has; and float64 [rounds, arms, 3] of turn, samples and
-        seconds, NaN where an arm has no block.
+        int64 [rounds, 2] of launch and round, in order, all that any arm has; and float64 [rounds,
+        arms, 3] of turn, samples and seconds, NaN where an arm has no block.
     """
     places, row = np.unique(sync[["launch", "round"]].to_numpy(), axis=0, return_inverse=True)
     column = pd.Index(list(arms)).get_indexer(pd.Index(sync["arm"]))
     wide = np.full((len(places), len(arms), 3), np.nan)
-    wide[row.reshape(-1)[column >= 0], column[column >= 0]] = sync.loc[column >= 0, ["turn", *THROUGHPUT]]
+    wide[row.reshape(-1)[column >= 0], column[column >= 0]] = sync.loc[
+        column >= 0, ["turn", *THROUGHPUT]
+    ]
     return places, wide
 
 
 def totals(blocks: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Samples, seconds and throughput over the synchronised blocks that have the same keys, by these."""
+    """Samples, seconds and throughput over the synchronised blocks that have the same keys, by
+    these.
+    """
     sums = blocks[blocks["kind"] == "sync"].groupby(list(keys))[THROUGHPUT].sum()
     return sums.assign(throughput_per_s=sums["samples"] / sums["block_s"])
 
 
 def throughput_per_s(blocks: pd.DataFrame) -> float:
-    """Samples per second over all these blocks together: synchronised ones of one arm, at least one (``tabulate_blocks``)."""
+    """Samples per second over all these blocks together: synchronised ones of one arm, at least one
+    (``tabulate_blocks``).
+    """
     samples, seconds = blocks[THROUGHPUT].sum()
     return float(samples / seconds)
 
 
 def throughput_interval(blocks: pd.DataFrame, *, confidence: float) -> Estimate:
-    """``throughput_per_s`` with Student's interval over launches, of what each adds to the logarithm of a ratio of sums.
+    """``throughput_per_s`` with Student's interval over launches, of what each adds to the
+    logarithm of a ratio of sums.
 
-    That is Cochran's variance of a ratio (Sampling Techniques, 1977, section 6.4), so that a longer launch weighs more.
+    That is Cochran's variance of a ratio (Sampling Techniques, 1977, section 6.4), so that a longer
+    launch weighs more.
     """
     sums = blocks.groupby("launch")[THROUGHPUT].sum()
     shares = sums / sums.sum()
@@ -145,4 +179,6 @@ def throughput_interval(blocks: pd.DataFrame, *, confidence: float) -> Estimate:
 
 def columns(table: pd.DataFrame, names: Sequence[str]) -> dict[str, list[Any]]:
     """A table as plain lists, for storing; what is missing is None."""
-    return {name: table[name].astype(object).where(table[name].notna(), None).tolist() for name in names}
+    return {
+        name: table[name].astype(object).where(table[name].notna(), None).tolist() for name in names
+    }

@@ -1,17 +1,22 @@
-"""What disturbed the measuring: foreign load block by block, stalls, and page faults launch by launch.
+"""What disturbed the measuring: foreign load block by block, stalls, and page faults launch by
+launch.
 
 Foreign load: what processes that are not the arm's took of its ranks' cores, block by block.
 
-Load hurts backends unlike: one whose background thread needs a core loses more than one that waits in the kernel. So blocks that
-others disturbed are marked, and where they are many a verdict must hold without them, too.
+Load hurts backends unlike: one whose background thread needs a core loses more than one that waits
+in the kernel. So blocks that others disturbed are marked, and where they are many a verdict must
+hold without them, too.
 
-Stalls: steps far longer than an arm's others. They count in every throughput and ratio; here they are counted and measured.
+Stalls: steps far longer than an arm's others. They count in every throughput and ratio; here they
+are counted and measured.
 
-A stall is a step (by its slowest rank) of more than twice the launch's median that is also further from it than ten times the
-median absolute deviation, so that a launch whose steps vary widely has none. What a stall takes is its time beyond the median.
+A stall is a step (by its slowest rank) of more than twice the launch's median that is also further
+from it than ten times the median absolute deviation, so that a launch whose steps vary widely has
+none. What a stall takes is its time beyond the median.
 
-Page faults: glibc's malloc gives large blocks back to the kernel when they are freed, and a step that allocates them again faults
-in each of their pages. How many do so depends on where memory happens to lie in a launch, for as long as it lasts.
+Page faults: glibc's malloc gives large blocks back to the kernel when they are freed, and a step
+that allocates them again faults in each of their pages. How many do so depends on where memory
+happens to lie in a launch, for as long as it lasts.
 """
 
 from __future__ import annotations
@@ -23,19 +28,26 @@ from typing import Any
 
 import pandas as pd
 
-from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY, Disturbance, Library, disturbances
+from measurement.conditions.disturbing_variables import (
+    KEEP_FREED_MEMORY,
+    Disturbance,
+    Library,
+    disturbances,
+)
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from reports.schema import GapFigures, LoadFigures, PageFaults, StallFigures
 
 MIN_FOREIGN_SHARE = 0.10
-"""A block is disturbed if others took this share of its ranks' cores, a hypervisor's other guests included."""
+"""A block is disturbed if others took this share of its ranks' cores, a hypervisor's other guests
+included."""
 MAX_DISTURBED_SHARE = 0.05
 """With a larger share of disturbed blocks the machine counts as not quiet."""
 TIMES_MEDIAN = 2.0
 TIMES_DEVIATION = 10.0
 MIN_STALLS = 10
-"""With fewer stalls in all launches together, how often they come is not known well enough for a verdict."""
+"""With fewer stalls in all launches together, how often they come is not known well enough for a
+verdict."""
 TURN = ["launch", "arm", "turn"]
 SHARES = ["foreign_share", "steal_share", "other_threads_share"]
 THREADS = ["running_s", "runnable_s", "library_s", "others_s"]
@@ -51,8 +63,12 @@ READINGS: dict[str, Any] = {
 }
 
 
-def inherited_variables(plan: Plan, records: Sequence[LaunchRecord]) -> dict[str, list[Disturbance]]:
-    """By arm, variables that its ranks had and that disturb; of what the plan sets only what is refused elsewhere."""
+def inherited_variables(
+    plan: Plan, records: Sequence[LaunchRecord]
+) -> dict[str, list[Disturbance]]:
+    """By arm, variables that its ranks had and that disturb; of what the plan sets only what is
+    refused elsewhere.
+    """
     by_arm: dict[str, dict[str, Disturbance]] = {}
     kept = KEEP_FREED_MEMORY.keys() if plan.freed_memory == "keep" else ()
     for record in (record for record in records if record.role != "floor"):
@@ -64,13 +80,16 @@ def inherited_variables(plan: Plan, records: Sequence[LaunchRecord]) -> dict[str
             libraries |= set() if rank.device == "cpu" else {"cuda"}
             variables = disturbances(rank.environment, libraries)
             inherited |= {
-                variable.name: variable for variable in variables if variable.name not in chosen or variable.variable.is_refused
+                variable.name: variable
+                for variable in variables
+                if variable.name not in chosen or variable.variable.is_refused
             }
     return {arm: list(inherited.values()) for arm, inherited in by_arm.items()}
 
 
 def tabulate_readings(records: Sequence[LaunchRecord]) -> pd.DataFrame:
-    """What was read with the steps of every block: columns ``READINGS``, NaN where not known, and whether it was ``disturbed``.
+    """What was read with the steps of every block: columns ``READINGS``, NaN where not known, and
+    whether it was ``disturbed``.
 
     Shares are of the ranks' cores; ``is_ok`` is the launch's.
     """
@@ -96,7 +115,9 @@ def summarise_load(readings: pd.DataFrame) -> LoadFigures | None:
         foreign_share=means["foreign_share"],
         steal_share=means["steal_share"],
         disturbed_share=means["disturbed"],
-        other_threads_share=None if pd.isna(means["other_threads_share"]) else means["other_threads_share"],
+        other_threads_share=None
+        if pd.isna(means["other_threads_share"])
+        else means["other_threads_share"],
         blocks=len(with_load),
     )
 
@@ -128,11 +149,16 @@ def find_stalls(slowest: pd.DataFrame) -> pd.DataFrame:
 
 
 def without_stalls(blocks: pd.DataFrame, stalls: pd.DataFrame) -> pd.DataFrame:
-    """The blocks as if each stall had been a median step. Not for verdicts: it shows what the stalls cost."""
+    """The blocks as if each stall had been a median step.
+
+    Not for verdicts: it shows what the stalls cost.
+    """
     lost = stalls.groupby(TURN, as_index=False)["stall_s"].sum()
     merged = blocks.merge(lost, on=TURN, how="left")
     shorter = merged["block_s"] - merged["stall_s"].fillna(0.0)
-    return merged.assign(block_s=shorter, throughput_per_s=merged["samples"] / shorter).drop(columns="stall_s")
+    return merged.assign(block_s=shorter, throughput_per_s=merged["samples"] / shorter).drop(
+        columns="stall_s"
+    )
 
 
 def summarise_stalls(stalls: pd.DataFrame, sync: pd.DataFrame) -> StallFigures:
@@ -148,11 +174,24 @@ def summarise_stalls(stalls: pd.DataFrame, sync: pd.DataFrame) -> StallFigures:
 
 
 def summarise_gaps(records: Sequence[LaunchRecord]) -> GapFigures | None:
-    """The long gaps between the steps of one arm's script, of launches that count; None without any."""
-    gaps = sorted(seconds for record in records if record.status == "ok" for block in record.blocks for _, seconds in block.gaps)
+    """The long gaps between the steps of one arm's script, of launches that count; None without
+    any.
+    """
+    gaps = sorted(
+        seconds
+        for record in records
+        if record.status == "ok"
+        for block in record.blocks
+        for _, seconds in block.gaps
+    )
     if not gaps:
         return None
-    return GapFigures(count=len(gaps), seconds=math.fsum(gaps), typical_s=statistics.median(gaps), longest_s=gaps[-1])
+    return GapFigures(
+        count=len(gaps),
+        seconds=math.fsum(gaps),
+        typical_s=statistics.median(gaps),
+        longest_s=gaps[-1],
+    )
 
 
 def summarise_page_faults(readings: pd.DataFrame) -> PageFaults | None:
@@ -162,4 +201,8 @@ def summarise_page_faults(readings: pd.DataFrame) -> PageFaults | None:
         return None
     sums = counted.groupby("launch")[["page_faults", "steps"]].sum()
     by_launch = sums["page_faults"] / sums["steps"]
-    return PageFaults(per_step=sums["page_faults"].sum() / sums["steps"].sum(), fewest=by_launch.min(), most=by_launch.max())
+    return PageFaults(
+        per_step=sums["page_faults"].sum() / sums["steps"].sum(),
+        fewest=by_launch.min(),
+        most=by_launch.max(),
+    )

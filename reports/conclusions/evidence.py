@@ -1,4 +1,6 @@
-"""Everything that an arm's figures and its ratio to the baseline are concluded from, worked out once."""
+"""Everything that an arm's figures and its ratio to the baseline are concluded from, worked out
+once.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ class Evidence:
     minutes: float
     """Minutes of blocks so far."""
     spent_minutes: float
-    """Minutes of launches so far, starts and checks included; those of blocks where launches do not report it."""
+    """Minutes of launches so far, starts and checks included; those of blocks where launches do not
+    report it."""
     unlike_work: Mapping[str, Sequence[Difference]]
     """By arm, what of its work differs from the baseline's and withholds a verdict."""
     error_share: float
@@ -62,7 +65,10 @@ class Evidence:
         of_arms = [record for record in everything if record.arm != FLOOR]
         valid, readings = steps.valid(everything), tabulate_readings(everything)
         minutes = measured_minutes(plan, everything)
-        timed, beside = valid.without_arm(FLOOR), empty(HOST_USE_TYPES) if host_use is None else host_use
+        timed, beside = (
+            valid.without_arm(FLOOR),
+            empty(HOST_USE_TYPES) if host_use is None else host_use,
+        )
         return cls(
             plan=plan,
             records=of_arms,
@@ -117,10 +123,17 @@ def measured_minutes(plan: Plan, records: Sequence[LaunchRecord]) -> float:
 
 
 def measuring_seconds(plan: Plan, records: Sequence[LaunchRecord]) -> dict[int, float]:
-    """Wall time of the blocks of each launch. Arms of a launch share it, unless they ran one after the other."""
+    """Wall time of the blocks of each launch.
+
+    Arms of a launch share it, unless they ran one after the other.
+    """
     launches: dict[int, list[float]] = {}
     for record in records:
-        blocks_s = record.measuring_s if record.measuring_s is not None else sum(block.wall_s for block in record.blocks)
+        blocks_s = (
+            record.measuring_s
+            if record.measuring_s is not None
+            else sum(block.wall_s for block in record.blocks)
+        )
         launches.setdefault(record.launch, []).append(blocks_s)
     whole = max if plan.measurement.mode == "interleaved" else sum
     return {launch: whole(seconds) for launch, seconds in launches.items()}

@@ -1,15 +1,19 @@
-"""The machine beside the ranks: what each host did while an arm's synchronised blocks ran, for whichever process.
+"""The machine beside the ranks: what each host did while an arm's synchronised blocks ran, for
+whichever process.
 
-Read outside the ranks before and after each block, so that it contains the block's untimed steps. Power times time is energy;
-divided by the throughput of the same blocks it is the energy of a sample.
+Read outside the ranks before and after each block, so that it contains the block's untimed steps.
+Power times time is energy; divided by the throughput of the same blocks it is the energy of a
+sample.
 
-Bytes over each host's link in a step, as counted, beside what the algorithm needs: a whole block also builds the model again and
-begins with untimed steps. A block without gradient exchange does the same but for the exchange, so what a synchronised block sends
-more, over all its steps, timed or not, is the exchange.
+Bytes over each host's link in a step, as counted, beside what the algorithm needs: a whole block
+also builds the model again and begins with untimed steps. A block without gradient exchange does
+the same but for the exchange, so what a synchronised block sends more, over all its steps, timed or
+not, is the exchange.
 
-Needed: in a ring all_reduce of S bytes among n ranks each rank sends 2(n-1)/n × S to the next (P. Patarasuk and X. Yuan, Bandwidth
-optimal all-reduce algorithms for clusters of workstations, J. Parallel Distrib. Comput. 69, 2009; no algorithm can do with less).
-A host's link carries that once for each of its ranks whose successor is on another host: with ranks placed host by host, once.
+Needed: in a ring all_reduce of S bytes among n ranks each rank sends 2(n-1)/n × S to the next (P.
+Patarasuk and X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, J.
+Parallel Distrib. Comput. 69, 2009; no algorithm can do with less). A host's link carries that once
+for each of its ranks whose successor is on another host: with ranks placed host by host, once.
 """
 
 from __future__ import annotations
@@ -28,24 +32,41 @@ PLACE = ["launch", "turn"]
 ENERGIES = ("energy_j", "gpu_energy_j")
 """What processor packages took (RAPL), and GPUs (NVML)."""
 HALVING = {"fp16", "bf16"}
-"""Values of DDP's ``comm_hook`` and Horovod's ``compression`` with which half of the bytes are exchanged."""
+"""Values of DDP's ``comm_hook`` and Horovod's ``compression`` with which half of the bytes are
+exchanged."""
 FAR_OFF = 0.2
 """Share of the need, in either direction, from which bytes are called far from it."""
 
 
-def summarise_machine(records: Sequence[LaunchRecord], host_use: pd.DataFrame) -> list[MachineFigures]:
-    """Every host of an arm, by its records and its ``host_use``, in the order of their names; empty where nothing was read."""
+def summarise_machine(
+    records: Sequence[LaunchRecord], host_use: pd.DataFrame
+) -> list[MachineFigures]:
+    """Every host of an arm, by its records and its ``host_use``, in the order of their names; empty
+    where nothing was read.
+    """
     if not len(host_use):
         return []
     good = [record for record in records if record.status == "ok"]
-    sync = [(record.launch, block.turn) for record in good for block in record.blocks if block.kind == "sync"]
-    counted = host_use.merge(pd.DataFrame(sync, columns=PLACE).astype({"launch": "int64", "turn": "Int32"}), on=PLACE)
+    sync = [
+        (record.launch, block.turn)
+        for record in good
+        for block in record.blocks
+        if block.kind == "sync"
+    ]
+    counted = host_use.merge(
+        pd.DataFrame(sync, columns=PLACE).astype({"launch": "int64", "turn": "Int32"}), on=PLACE
+    )
     every = host_use[host_use["launch"].isin([record.launch for record in good])]
-    cores = every[every["measure"] == "core_busy_s"].assign(core=lambda table: table["of"].astype("int64"))
+    cores = every[every["measure"] == "core_busy_s"].assign(
+        core=lambda table: table["of"].astype("int64")
+    )
     busy_s = cores.groupby(["host", "core"])["value"].sum()
     wall_s = every[every["measure"] == "wall_s"].groupby("host")["value"].sum()
     shares = busy_s.div(wall_s, level="host")
-    return [_host(str(host), use, shares[shares.index.get_level_values("host") == host]) for host, use in counted.groupby("host")]
+    return [
+        _host(str(host), use, shares[shares.index.get_level_values("host") == host])
+        for host, use in counted.groupby("host")
+    ]
 
 
 def _host(host: str, use: pd.DataFrame, core_shares: pd.Series) -> MachineFigures:
@@ -60,16 +81,25 @@ def _host(host: str, use: pd.DataFrame, core_shares: pd.Series) -> MachineFigure
         busy_cores=per_s["busy_s", ""],
         memory_used_bytes=int(most["memory_used_bytes", ""]),
         memory_bytes=int(most["memory_bytes", ""]),
-        sent_bytes_per_s={str(name): per_s["sent_bytes", name] for name in use.loc[use["measure"] == "sent_bytes", "of"].unique()},
+        sent_bytes_per_s={
+            str(name): per_s["sent_bytes", name]
+            for name in use.loc[use["measure"] == "sent_bytes", "of"].unique()
+        },
         power_w=sum(float(per_s[name].sum()) for name in ENERGIES if name in per_s) or None,
         gpu_utilisation=gpus.get("gpu_utilisation"),
         gpu_mhz=gpus.get("gpu_sm_mhz"),
-        gpu_slowed_by=list(dict.fromkeys(why for bit, why in SLOWED_BY.items() if (slowed_by & bit).any())),
+        gpu_slowed_by=list(
+            dict.fromkeys(why for bit, why in SLOWED_BY.items() if (slowed_by & bit).any())
+        ),
     )
 
 
-def energy_per_sample_j(machine: Sequence[MachineFigures], throughput: Estimate | None) -> float | None:
-    """Joules that all hosts together take for a sample; None where one of them does not report it."""
+def energy_per_sample_j(
+    machine: Sequence[MachineFigures], throughput: Estimate | None
+) -> float | None:
+    """Joules that all hosts together take for a sample; None where one of them does not report
+    it.
+    """
     powers = [host.power_w for host in machine]
     if throughput is None or not powers or None in powers:
         return None
@@ -77,7 +107,8 @@ def energy_per_sample_j(machine: Sequence[MachineFigures], throughput: Estimate 
 
 
 def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFigures]:
-    """An arm's bytes per step and host, averaged over all blocks that count, with hosts in the order of their ranks.
+    """An arm's bytes per step and host, averaged over all blocks that count, with hosts in the
+    order of their ranks.
 
     Empty where no bytes were counted, or no block was without exchange.
     """
@@ -102,7 +133,10 @@ def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFig
 
 
 def ring_bytes(hosts: Sequence[str], size: float) -> dict[str, float]:
-    """What each host must send to others in a ring all_reduce of ``size`` bytes. ``hosts``: of each rank, by rank."""
+    """What each host must send to others in a ring all_reduce of ``size`` bytes.
+
+    ``hosts``: of each rank, by rank.
+    """
     number = len(hosts)
     crossings = dict.fromkeys(hosts, 0)
     for rank, host in enumerate(hosts):
@@ -111,15 +145,24 @@ def ring_bytes(hosts: Sequence[str], size: float) -> dict[str, float]:
 
 
 def share_sent(options: Mapping[str, object]) -> float:
-    """The share of the gradients' bytes that an arm with these options exchanges: compression halves it."""
+    """The share of the gradients' bytes that an arm with these options exchanges: compression
+    halves it.
+    """
     return 0.5 if HALVING & {options.get("comm_hook"), options.get("compression")} else 1.0
 
 
 def _per_step(blocks: Sequence[BlockRecord], host: str, way: int, *, warmup: int) -> float:
-    """Mean bytes per step of blocks with exchange less those of blocks without; ``way`` is 0 for sent, 1 for received."""
-    sync, local = ([block for block in blocks if block.kind == kind and host in block.link_bytes] for kind in ("sync", "local"))
+    """Mean bytes per step of blocks with exchange less those of blocks without; ``way`` is 0 for
+    sent, 1 for received.
+    """
+    sync, local = (
+        [block for block in blocks if block.kind == kind and host in block.link_bytes]
+        for kind in ("sync", "local")
+    )
     nothing = statistics.fmean(block.link_bytes[host][way] for block in local)
-    return statistics.fmean((block.link_bytes[host][way] - nothing) / (block.steps + warmup) for block in sync)
+    return statistics.fmean(
+        (block.link_bytes[host][way] - nothing) / (block.steps + warmup) for block in sync
+    )
 
 
 def is_far_off(link: LinkFigures) -> bool:

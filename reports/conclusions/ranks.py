@@ -1,13 +1,16 @@
-"""Which rank is slow: throughput of every rank and host, and who holds the others up, from the raw steps.
+"""Which rank is slow: throughput of every rank and host, and who holds the others up, from the raw
+steps.
 
-Ranks wait for each other in the exchange, so their step times are nearly equal. A straggler shows in its own time: its steps
-without exchange or, where there are none, the phases that come before the exchange in every backend.
+Ranks wait for each other in the exchange, so their step times are nearly equal. A straggler shows
+in its own time: its steps without exchange or, where there are none, the phases that come before
+the exchange in every backend.
 
-A rank is named a straggler if it persistently holds the others up: of each launch its mean step without exchange is compared with
-that of the other ranks, and what is left of that when the median of the other arms, the floor among them, is taken away: a slow
-core is slow in all arms, and cores differ from launch to launch by more than ranks of one arm do. How much the rest varies is
-pooled over all ranks and arms of a comparison: five launches alone tell it too badly. A rank that is late in all arms is named,
-too.
+A rank is named a straggler if it persistently holds the others up: of each launch its mean step
+without exchange is compared with that of the other ranks, and what is left of that when the median
+of the other arms, the floor among them, is taken away: a slow core is slow in all arms, and cores
+differ from launch to launch by more than ranks of one arm do. How much the rest varies is pooled
+over all ranks and arms of a comparison: five launches alone tell it too badly. A rank that is late
+in all arms is named, too.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ MIN_LATE_SHARE = 0.02
 """A rank that is late by less than this share of a step is not named, however sure it is."""
 
 
-def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, straggler: Straggler | None = None) -> ByRank | None:
+def summarise_ranks(
+    records: Sequence[LaunchRecord], timed: pd.DataFrame, straggler: Straggler | None = None
+) -> ByRank | None:
     """Figures of an arm's ranks and hosts; None without synchronised steps, or with a single rank.
 
     ``timed``: its blocks that count, by rank (``Steps.rank_blocks``).
@@ -40,12 +45,21 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, stragg
     if sync["rank"].nunique() < 2:
         return None
     alone = local if len(local) else before_exchange(sync)
-    by_rank, own_times = (table.groupby("rank")[["samples", "step_s", "steps"]].sum() for table in (sync, alone))
-    means = {"mean_s": by_rank["step_s"] / by_rank["steps"], "own_s": own_times["step_s"] / own_times["steps"]}
+    by_rank, own_times = (
+        table.groupby("rank")[["samples", "step_s", "steps"]].sum() for table in (sync, alone)
+    )
+    means = {
+        "mean_s": by_rank["step_s"] / by_rank["steps"],
+        "own_s": own_times["step_s"] / own_times["steps"],
+    }
     by_rank = by_rank.assign(per_s=by_rank["samples"] / by_rank["step_s"], **means)
     ranks = [
-        RankFigures(rank=rank, host=hosts.get(rank, ""), throughput_per_s=per_s, step_s=mean_s, own_s=own_s)
-        for rank, per_s, mean_s, own_s in by_rank[["per_s", "mean_s", "own_s"]].itertuples(name=None)
+        RankFigures(
+            rank=rank, host=hosts.get(rank, ""), throughput_per_s=per_s, step_s=mean_s, own_s=own_s
+        )
+        for rank, per_s, mean_s, own_s in by_rank[["per_s", "mean_s", "own_s"]].itertuples(
+            name=None
+        )
     ]
     rates: dict[str, list[float]] = {}
     for figures in ranks:
@@ -53,7 +67,8 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, stragg
     return ByRank(
         ranks=ranks,
         hosts=[
-            HostFigures(host=host, ranks=len(throughputs), throughput_per_s=sum(throughputs)) for host, throughputs in rates.items()
+            HostFigures(host=host, ranks=len(throughputs), throughput_per_s=sum(throughputs))
+            for host, throughputs in rates.items()
         ],
         own_time="local step" if len(local) else "data wait and forward",
         straggler=straggler,
@@ -62,7 +77,12 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, stragg
 
 def before_exchange(sync: pd.DataFrame) -> pd.DataFrame:
     """Blocks with exchange as if their steps ended where it begins: data wait and forward alone."""
-    return sync.assign(step_s=sync["data_wait_s"] + sync["forward_s"], backward_s=0.0, optimizer_s=0.0, exchange_s=0.0)
+    return sync.assign(
+        step_s=sync["data_wait_s"] + sync["forward_s"],
+        backward_s=0.0,
+        optimizer_s=0.0,
+        exchange_s=0.0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,18 +98,31 @@ class _Lateness:
 
     def mean(self, arms: Sequence[str], rank: int) -> pd.Series:
         """Lateness of one rank by each time, over launches and arms alike."""
-        return self.table.loc[list(arms), (slice(None), rank)].droplevel("rank", axis="columns").groupby("arm").mean().mean()
+        return (
+            self.table.loc[list(arms), (slice(None), rank)]
+            .droplevel("rank", axis="columns")
+            .groupby("arm")
+            .mean()
+            .mean()
+        )
 
     def straggler(
-        self, late: pd.DataFrame, error_s: float, df: int, arms: Sequence[str], others: Sequence[str]
+        self,
+        late: pd.DataFrame,
+        error_s: float,
+        df: int,
+        arms: Sequence[str],
+        others: Sequence[str],
     ) -> Straggler | None:
-        """The rank that is late, if one is: one-sided for each rank, all of them at once (Bonferroni).
+        """The rank that is late, if one is: one-sided for each rank, all of them at once
+        (Bonferroni).
 
         Args:
             late: seconds, launches down, ranks across.
             error_s: the standard error of a rank's mean.
             df: its degrees of freedom.
-            arms: those that ``late`` is of, in which the rank must be late by itself: else other arms have another late rank.
+            arms: those that ``late`` is of, in which the rank must be late by itself: else other
+                arms have another late rank.
             others: those that they are compared with.
         """
         means = late.mean()
@@ -101,40 +134,64 @@ class _Lateness:
         excess = times_late - self.mean(others, rank) if others else times_late
         phase = str(excess.drop("step_s").idxmax()).removesuffix("_s")
         bounds = {"ci_low": late_s - half, "ci_high": late_s + half}
-        return Straggler(rank=rank, host=self.hosts.get(rank, ""), phase=phase, late_s=late_s, **bounds)
+        return Straggler(
+            rank=rank, host=self.hosts.get(rank, ""), phase=phase, late_s=late_s, **bounds
+        )
 
 
 def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dict[str, Straggler]:
     """By arm, of those that have one.
 
-    ``local``: blocks without exchange that count, by rank (``Steps.rank_blocks``), the floor's among them; of scripts
-    ``before_exchange``.
+    ``local``: blocks without exchange that count, by rank (``Steps.rank_blocks``), the floor's
+    among them; of scripts ``before_exchange``.
     """
-    tables = {str(arm): lateness(blocks, TIMES) for arm, blocks in local.groupby("arm") if blocks["rank"].nunique() > 1}
-    launches = set.intersection(*(set(table.index) for table in tables.values())) if tables else set()
+    tables = {
+        str(arm): lateness(blocks, TIMES)
+        for arm, blocks in local.groupby("arm")
+        if blocks["rank"].nunique() > 1
+    }
+    launches = (
+        set.intersection(*(set(table.index) for table in tables.values())) if tables else set()
+    )
     if len(launches) < 2:
         return {}
-    table = pd.concat({arm: table.loc[sorted(launches)] for arm, table in tables.items()}, names=["arm"])
+    table = pd.concat(
+        {arm: table.loc[sorted(launches)] for arm, table in tables.items()}, names=["arm"]
+    )
     at_least = MIN_LATE_SHARE * float(local["step_s"].sum() / local["steps"].sum())
     lateness_table = _Lateness(
-        table=table, at_least=at_least, hosts={place.rank: place.host for record in records for place in record.ranks}
+        table=table,
+        at_least=at_least,
+        hosts={place.rank: place.host for record in records for place in record.ranks},
     )
     whole = table.loc[:, "step_s":"step_s"].droplevel(0, axis="columns")
     arms, number = list(tables), len(launches)
     common = whole.groupby("launch").median()
-    everywhere = lateness_table.straggler(common, float(common.std().max()) / math.sqrt(number), number - 1, arms, [])
+    everywhere = lateness_table.straggler(
+        common, float(common.std().max()) / math.sqrt(number), number - 1, arms, []
+    )
     if len(arms) == 1:
         return {arms[0]: everywhere} if everywhere else {}
     others = {arm: [other for other in arms if other != arm] for arm in arms}
-    excess = {arm: whole.loc[arm] - whole.loc[others[arm]].groupby("launch").median() for arm in arms}
+    excess = {
+        arm: whole.loc[arm] - whole.loc[others[arm]].groupby("launch").median() for arm in arms
+    }
     # Of R ranks, each compared with the others, and A arms, (R - 1)(A - 1) are free in each launch.
     ranks = whole.shape[1]
-    squares = sum(float(np.square((late - late.mean()).to_numpy(dtype=np.float64)).sum()) for late in excess.values())
+    squares = sum(
+        float(np.square((late - late.mean()).to_numpy(dtype=np.float64)).sum())
+        for late in excess.values()
+    )
     error_s = math.sqrt(squares / len(arms) / ranks / (number - 1) / number)
     df = (number - 1) * (ranks - 1) * (len(arms) - 1)
-    stragglers = {arm: lateness_table.straggler(late, error_s, df, [arm], others[arm]) for arm, late in excess.items()}
+    stragglers = {
+        arm: lateness_table.straggler(late, error_s, df, [arm], others[arm])
+        for arm, late in excess.items()
+    }
     if everywhere:
-        late_arms = [arm for arm in arms if lateness_table.mean([arm], everywhere.rank)["step_s"] >= at_least]
+        late_arms = [
+            arm for arm in arms if lateness_table.mean([arm], everywhere.rank)["step_s"] >= at_least
+        ]
         stragglers |= {arm: stragglers[arm] or everywhere for arm in late_arms}
     return {arm: straggler for arm, straggler in stragglers.items() if straggler}
 
@@ -148,5 +205,7 @@ def lateness(local: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     times, some = np.stack([table.to_numpy() for table in means.values()], axis=1), means[names[0]]
     late = (times - times.mean(axis=2, keepdims=True)) * some.shape[1] / (some.shape[1] - 1)
     codes = np.indices((len(names), some.shape[1])).reshape(2, -1).tolist()
-    columns = pd.MultiIndex(levels=[list(names), list(some.columns)], codes=codes, names=[None, "rank"])
+    columns = pd.MultiIndex(
+        levels=[list(names), list(some.columns)], codes=codes, names=[None, "rank"]
+    )
     return pd.DataFrame(late.reshape(len(some), -1), index=some.index, columns=columns).dropna()

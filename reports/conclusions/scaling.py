@@ -1,9 +1,10 @@
 """What follows from points together: who wins where, speed-up and scaling efficiency.
 
-Speed-up: an arm's throughput over that of its scaling baseline. Scaling efficiency: speed-up over how many times the cores (or
-GPUs) that the ranks compute on, never over ranks that share them; with throughput in samples per second that is the same in weak
-and in strong scaling. The scaling baseline is the process without wrapper, where the plan has one and it was measured, else the
-arm itself on one rank, else the arm itself at the first point.
+Speed-up: an arm's throughput over that of its scaling baseline. Scaling efficiency: speed-up over
+how many times the cores (or GPUs) that the ranks compute on, never over ranks that share them; with
+throughput in samples per second that is the same in weak and in strong scaling. The scaling
+baseline is the process without wrapper, where the plan has one and it was measured, else the arm
+itself on one rank, else the arm itself at the first point.
 """
 
 from __future__ import annotations
@@ -34,11 +35,18 @@ class ScalingBase:
 
 
 def scaling_base(points: Sequence[Comparison], name: str) -> ScalingBase | None:
-    """What an arm's scaling is relative to; None where that was not measured, or where all points have as many ranks."""
+    """What an arm's scaling is relative to; None where that was not measured, or where all points
+    have as many ranks.
+    """
     if len({point.world_size for point in points}) == 1:
         return None
     first = points[0]
-    alone = [(point, arm) for point in points for arm in point.arms if arm.throughput_per_s and point.world_size == 1]
+    alone = [
+        (point, arm)
+        for point in points
+        for arm in point.arms
+        if arm.throughput_per_s and point.world_size == 1
+    ]
     for point, arm in alone:
         if arm.backend in WITHOUT_WRAPPER:
             return ScalingBase(kind="single process without wrapper", point=point, arm=arm)
@@ -46,27 +54,50 @@ def scaling_base(points: Sequence[Comparison], name: str) -> ScalingBase | None:
         if arm.name == name:
             return ScalingBase(kind="one rank with wrapper", point=point, arm=arm)
     arm = first.arm(name)
-    return ScalingBase(kind="the first point", point=first, arm=arm) if arm.throughput_per_s else None
+    return (
+        ScalingBase(kind="the first point", point=first, arm=arm) if arm.throughput_per_s else None
+    )
 
 
 def with_scaling(arm: ArmSummary, point: Comparison, base: ScalingBase | None) -> ArmSummary:
-    """The arm with its speed-up, its efficiency and what they are relative to; unchanged where it was not measured."""
+    """The arm with its speed-up, its efficiency and what they are relative to; unchanged where it
+    was not measured.
+    """
     if base is None or arm.throughput_per_s is None or base.arm.throughput_per_s is None:
         return arm
     is_base = base.point is point and base.arm.name == arm.name
-    speed_up = Estimate(value=1.0) if is_base else quotient(arm.throughput_per_s, base.arm.throughput_per_s)
+    speed_up = (
+        Estimate(value=1.0)
+        if is_base
+        else quotient(arm.throughput_per_s, base.arm.throughput_per_s)
+    )
     efficiency = speed_up.times(units(base.arm, base.point) / units(arm, point))
-    return arm.model_copy(update={"speed_up": speed_up, "scaling_efficiency": efficiency, "scaling_baseline": base.name})
+    return arm.model_copy(
+        update={
+            "speed_up": speed_up,
+            "scaling_efficiency": efficiency,
+            "scaling_baseline": base.name,
+        }
+    )
 
 
 def units(arm: ArmSummary, point: Comparison) -> int:
-    """What an arm computes on at a point: its cores or GPUs, or where that is not known as many as it has ranks."""
+    """What an arm computes on at a point: its cores or GPUs, or where that is not known as many as
+    it has ranks.
+    """
     return arm.compute_units or (1 if arm.backend in WITHOUT_WRAPPER else point.world_size)
 
 
 def has_own_units(points: Sequence[Comparison]) -> bool:
-    """Whether more ranks mean as many times more cores or GPUs at every point, so that there is an ideal speed-up."""
-    ratios = {units(arm, point) / point.world_size for point in points for arm in point.arms if arm.throughput_per_s}
+    """Whether more ranks mean as many times more cores or GPUs at every point, so that there is an
+    ideal speed-up.
+    """
+    ratios = {
+        units(arm, point) / point.world_size
+        for point in points
+        for arm in point.arms
+        if arm.throughput_per_s
+    }
     return len(ratios) == 1
 
 
@@ -82,11 +113,16 @@ def quotient(estimate: Estimate, other: Estimate) -> Estimate:
 
 
 def leaders(point: Comparison, *, without: Collection[str] = ()) -> tuple[str, ...]:
-    """The arms than which none is shown to be faster at a point: one, or several that are tied; none where nothing was compared.
+    """The arms than which none is shown to be faster at a point: one, or several that are tied;
+    none where nothing was compared.
 
     ``without``: arms that do not run at every point; they only show what the others scale from.
     """
-    timed = [result for result in point.results if result.role == "candidate" and result.throughput_ratio is not None]
+    timed = [
+        result
+        for result in point.results
+        if result.role == "candidate" and result.throughput_ratio is not None
+    ]
     if all(result.candidate in without for result in timed):
         return ()
     return tuple(name for name in point.fastest if name not in without)

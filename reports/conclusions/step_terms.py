@@ -1,27 +1,31 @@
-"""Why: the terms that an arm's mean step is made of, by the same definition whatever the library. They add up to the step.
+"""Why: the terms that an arm's mean step is made of, by the same definition whatever the library.
+
+They add up to the step.
 
 Of mean seconds per optimizer step, from blocks of the same launch:
 
-=================  =====================================================================================================
-F, f               a step of the floor, which has no library and waits for nobody, and the data wait in it
-L, l               the same of the arm's steps without exchange
-M                  of the same steps the slowest rank's, step by step
-S                  the synchronised step: the sum of the blocks' times, each its slowest rank's, over their steps
-compute            F - f, mean over ranks; without a floor, L - l of the typical rank, which then holds the library's overhead too
-data_wait          l, mean over ranks
-library_overhead   (L - l) - (F - f) of the typical rank: hooks, wrapper, threads that take the core
-imbalance          M less the three: what is lost because ranks differ, even over a free network
-exposed_exchange   S - M: what exchange adds; negative where ranks come out of it faster than without
-=================  =====================================================================================================
+=================
+=====================================================================================================
+F, f               a step of the floor, which has no library and waits for nobody, and the data wait
+in it L, l               the same of the arm's steps without exchange M                  of the same
+steps the slowest rank's, step by step S                  the synchronised step: the sum of the
+blocks' times, each its slowest rank's, over their steps compute            F - f, mean over ranks;
+without a floor, L - l of the typical rank, which then holds the library's overhead too data_wait
+l, mean over ranks library_overhead   (L - l) - (F - f) of the typical rank: hooks, wrapper, threads
+that take the core imbalance          M less the three: what is lost because ranks differ, even over
+a free network exposed_exchange   S - M: what exchange adds; negative where ranks come out of it
+faster than without =================
+=====================================================================================================
 
-The typical rank is the one in the middle by its mean over all launches, the lower of two: with means over ranks, half of what one
-late rank of two takes would be overhead, and only the other half imbalance. Its floor is that of the same rank, so that a slow core
-is in both.
+The typical rank is the one in the middle by its mean over all launches, the lower of two: with
+means over ranks, half of what one late rank of two takes would be overhead, and only the other half
+imbalance. Its floor is that of the same rank, so that a slow core is in both.
 
-One rank exchanges with nobody: there S - L is what the library's calls and copies cost, so it is overhead, or without a floor
-computing.
+One rank exchanges with nobody: there S - L is what the library's calls and copies cost, so it is
+overhead, or without a floor computing.
 
-That they add up proves nothing, since it follows from the definitions; that a planted cause moves its own term does.
+That they add up proves nothing, since it follows from the definitions; that a planted cause moves
+its own term does.
 """
 
 from __future__ import annotations
@@ -38,7 +42,17 @@ from measurement.records.record import LaunchRecord
 from reports.conclusions.disturbances import THREADS
 from reports.conclusions.ranks import before_exchange, find_stragglers
 from reports.conclusions.steps import Steps, group_starts, means_by_rank
-from reports.schema import DominantCause, Estimate, Phase, StepShares, StepTerms, Straggler, Term, ThreadFigures, Verdict
+from reports.schema import (
+    DominantCause,
+    Estimate,
+    Phase,
+    StepShares,
+    StepTerms,
+    Straggler,
+    Term,
+    ThreadFigures,
+    Verdict,
+)
 from reports.statistics.student import t_interval
 
 TERMS: tuple[Term, ...] = get_args(Term)
@@ -46,7 +60,8 @@ SCRIPT_PHASES: tuple[Phase, ...] = get_args(Phase)[:-1]
 LEAD_CONFIDENCE = 0.8
 """Confidence that the named term is the largest."""
 LIMIT = 0.25
-"""From this share of a step on, a cause is called the bottleneck: without it, throughput would rise by at least a third."""
+"""From this share of a step on, a cause is called the bottleneck: without it, throughput would rise
+by at least a third."""
 
 Bottleneck = Literal["input", "exchange", "library", "imbalance", "computing", "not the input"]
 """The last one where nothing but the data wait is known."""
@@ -63,35 +78,64 @@ class Terms:
     stragglers: Mapping[str, Straggler]
     """By arm, the rank that holds the others up, where one does."""
     phases: Mapping[str, pd.DataFrame]
-    """By arm (``phases_by_launch``), of scripts: they have neither a floor nor steps without exchange, so no terms."""
+    """By arm (``phases_by_launch``), of scripts: they have neither a floor nor steps without
+    exchange, so no terms."""
     libraries: Mapping[str, Any]
     """By arm, of scripts."""
 
     @classmethod
     def find(cls, records: Sequence[LaunchRecord], timed: Steps, readings: pd.DataFrame) -> Terms:
-        """Take them from the records of all arms, the floor's among them, and their steps that count."""
+        """Take them from the records of all arms, the floor's among them, and their steps that
+        count.
+        """
         bare = timed.where(arm=FLOOR)
         arms = timed.rank_blocks.loc[timed.rank_blocks["case"].isna(), "arm"].unique()
         unlike = {record.arm for record in records if any(rank.owns_step for rank in record.ranks)}
-        scripts = {record.arm: record.scripts[0].configuration.get("library") for record in records if record.scripts}
-        alone = before_exchange(timed.where(kind="sync").rank_blocks) if scripts else timed.where(kind="local").rank_blocks
+        scripts = {
+            record.arm: record.scripts[0].configuration.get("library")
+            for record in records
+            if record.scripts
+        }
+        alone = (
+            before_exchange(timed.where(kind="sync").rank_blocks)
+            if scripts
+            else timed.where(kind="local").rank_blocks
+        )
         return cls(
-            by_launch={arm: terms_by_launch(timed.where(arm=arm), None if arm in unlike else bare) for arm in arms if arm != FLOOR},
-            threads={arm: threads_by_launch(readings[readings["arm"] == arm]) for arm in arms if arm != FLOOR},
+            by_launch={
+                arm: terms_by_launch(timed.where(arm=arm), None if arm in unlike else bare)
+                for arm in arms
+                if arm != FLOOR
+            },
+            threads={
+                arm: threads_by_launch(readings[readings["arm"] == arm])
+                for arm in arms
+                if arm != FLOOR
+            },
             stragglers=find_stragglers(records, alone),
-            phases={arm: phases_by_launch(timed.where(arm=arm, kind="sync")) for arm in arms if arm in scripts},
+            phases={
+                arm: phases_by_launch(timed.where(arm=arm, kind="sync"))
+                for arm in arms
+                if arm in scripts
+            },
             libraries=scripts,
         )
 
-    def difference_fields(self, arm: str, copies: Sequence[str], verdict: Verdict, *, confidence: float) -> dict[str, Any]:
-        """Fields of ``RatioSummary``: what a candidate's and the baseline's steps differ by, and why the verdict is so."""
+    def difference_fields(
+        self, arm: str, copies: Sequence[str], verdict: Verdict, *, confidence: float
+    ) -> dict[str, Any]:
+        """Fields of ``RatioSummary``: what a candidate's and the baseline's steps differ by, and
+        why the verdict is so.
+        """
         is_script = arm in self.phases
         tables = self.phases if is_script else self.by_launch
         timed_copies = [copy for copy in copies if copy in tables]
         if arm not in tables or not timed_copies:
             return {}
         ours, theirs = tables[arm], [tables[copy] for copy in timed_copies]
-        differences = (ours - _mean_of(theirs)).dropna() if is_script else term_differences(ours, theirs)
+        differences = (
+            (ours - _mean_of(theirs)).dropna() if is_script else term_differences(ours, theirs)
+        )
         if is_script and self.libraries[arm] != self.libraries[timed_copies[0]]:
             both = differences.pop("backward") + differences.pop("exchange")
             differences = differences.assign(backward_and_exchange=both)
@@ -99,12 +143,20 @@ class Terms:
             return {}
         is_decided = verdict in ("faster", "slower")
         fields: dict[str, Any] = {
-            "phase_differences_s" if is_script else "term_differences_s": means(differences, confidence=confidence),
-            "because": dominant_cause(differences, slower=verdict == "slower", confidence=confidence) if is_decided else None,
+            "phase_differences_s" if is_script else "term_differences_s": means(
+                differences, confidence=confidence
+            ),
+            "because": dominant_cause(
+                differences, slower=verdict == "slower", confidence=confidence
+            )
+            if is_decided
+            else None,
         }
         if not is_script:
             threads = [self.threads[copy] for copy in timed_copies]
-            fields["cpu_contention_s"] = cpu_contention(self.threads[arm], threads, confidence=confidence)
+            fields["cpu_contention_s"] = cpu_contention(
+                self.threads[arm], threads, confidence=confidence
+            )
         return fields
 
 
@@ -114,19 +166,23 @@ def _mean_of(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def phases_by_launch(sync: Steps) -> pd.DataFrame:
-    """Mean seconds of each phase in every launch, of each step's slowest rank: ``SCRIPT_PHASES``, which add up to the step."""
+    """Mean seconds of each phase in every launch, of each step's slowest rank: ``SCRIPT_PHASES``,
+    which add up to the step.
+    """
     names = {f"{phase}_s": phase for phase in SCRIPT_PHASES}
     return sync.slowest.groupby("launch")[list(names)].mean().rename(columns=names)
 
 
 def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
-    """The terms of an arm in every launch that has blocks of both kinds (and of the floor), and what they are made of.
+    """The terms of an arm in every launch that has blocks of both kinds (and of the floor), and
+    what they are made of.
 
     No ``floor``: there is none, or it cannot be compared with this arm.
 
     Returns:
-        By launch, seconds: ``TERMS`` (``library_overhead`` NaN without a floor) and ``step``; ``in_forward``, what forward takes
-        longer with exchange than without, where DDP broadcasts buffers.
+        By launch, seconds: ``TERMS`` (``library_overhead`` NaN without a floor) and ``step``;
+        ``in_forward``, what forward takes longer with exchange than without, where DDP broadcasts
+        buffers.
     """
     sync, local = steps.where(kind="sync"), steps.where(kind="local")
     by_rank = means_by_rank(local.rank_blocks, ["step_s", "data_wait_s", "forward_s"])
@@ -134,9 +190,14 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
     exchanged = means_by_rank(sync.rank_blocks, ["forward_s"])["forward_s"]
     slowest = local.slowest.groupby("launch")["step_s"].mean()
     first = group_starts(sync.rank_blocks, ["launch", "turn"])
-    blocks = {name: np.maximum.reduceat(sync.rank_blocks[name].to_numpy(), first) for name in ("step_s", "steps")}
+    blocks = {
+        name: np.maximum.reduceat(sync.rank_blocks[name].to_numpy(), first)
+        for name in ("step_s", "steps")
+    }
     sums = pd.DataFrame(blocks).groupby(sync.rank_blocks["launch"].to_numpy()[first]).sum()
-    step = sums["step_s"] / sums["steps"]  # as throughput counts it: a block takes as long as its slowest rank
+    step = (
+        sums["step_s"] / sums["steps"]
+    )  # as throughput counts it: a block takes as long as its slowest rank
     computing = _besides_waiting(local)
     if floor is not None and len(floor):
         bare = _besides_waiting(floor)
@@ -168,7 +229,10 @@ def _besides_waiting(steps: Steps) -> pd.DataFrame:
 
 
 def _of_typical_rank(table: pd.DataFrame) -> pd.Series:
-    """By launch, of the rank in the middle by its mean over launches, the lower of two. ``table``: launches down, ranks across."""
+    """By launch, of the rank in the middle by its mean over launches, the lower of two.
+
+    ``table``: launches down, ranks across.
+    """
     if not table.size:
         return pd.Series(dtype="float64")
     typical = table.mean().sort_values(kind="stable").index[(table.shape[1] - 1) // 2]
@@ -177,9 +241,13 @@ def _of_typical_rank(table: pd.DataFrame) -> pd.Series:
 
 
 def means(by_launch: pd.DataFrame, *, confidence: float) -> dict[str, Estimate]:
-    """The mean over launches of every column that is known of all of them, each with its own interval; none without a launch."""
+    """The mean over launches of every column that is known of all of them, each with its own
+    interval; none without a launch.
+    """
     estimates = {
-        str(name): t_interval(by_launch[name], confidence=confidence) for name in by_launch if by_launch[name].notna().all()
+        str(name): t_interval(by_launch[name], confidence=confidence)
+        for name in by_launch
+        if by_launch[name].notna().all()
     }
     return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
@@ -190,22 +258,30 @@ def step_terms(by_launch: pd.DataFrame, *, confidence: float) -> StepTerms | Non
 
 
 def term_differences(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """How much longer each term is in one arm than in another and its copies, whose mean counts, by launch.
+    """How much longer each term is in one arm than in another and its copies, whose mean counts, by
+    launch.
 
     Returns:
-        Columns ``TERMS`` without those that are not known of both: then the library's overhead is in ``compute`` of both.
+        Columns ``TERMS`` without those that are not known of both: then the library's overhead is
+            in ``compute`` of both.
     """
     tables, names = [ours, *theirs], list(TERMS)
     if any(table["library_overhead"].isna().all() for table in tables):
         names.remove("library_overhead")
-        tables = [table.assign(compute=table["compute"] + table["library_overhead"].fillna(0.0)) for table in tables]
+        tables = [
+            table.assign(compute=table["compute"] + table["library_overhead"].fillna(0.0))
+            for table in tables
+        ]
     return (tables[0][names] - _mean_of([table[names] for table in tables[1:]])).dropna()
 
 
-def dominant_cause(differences: pd.DataFrame, *, slower: bool, confidence: float) -> DominantCause | None:
+def dominant_cause(
+    differences: pd.DataFrame, *, slower: bool, confidence: float
+) -> DominantCause | None:
     """The term that makes an arm slower, or faster; None where none does by itself.
 
-    Its interval excludes 0, and it exceeds the second one, of those that point the same way, with ``LEAD_CONFIDENCE`` confidence.
+    Its interval excludes 0, and it exceeds the second one, of those that point the same way, with
+    ``LEAD_CONFIDENCE`` confidence.
     """
     sign = 1 if slower else -1
     means = (sign * differences.mean()).sort_values(ascending=False)
@@ -213,16 +289,27 @@ def dominant_cause(differences: pd.DataFrame, *, slower: bool, confidence: float
     if len(differences) < 2 or not same_way:
         return None
     first = t_interval(differences[same_way[0]], confidence=confidence)
-    lead = [t_interval(differences[same_way[0]] - differences[name], confidence=LEAD_CONFIDENCE) for name in same_way[1:2]]
-    if first is None or not all(estimate is not None and estimate.excludes(0.0) for estimate in (first, *lead)):
+    lead = [
+        t_interval(differences[same_way[0]] - differences[name], confidence=LEAD_CONFIDENCE)
+        for name in same_way[1:2]
+    ]
+    if first is None or not all(
+        estimate is not None and estimate.excludes(0.0) for estimate in (first, *lead)
+    ):
         return None
     return DominantCause.model_validate(
-        {"term": same_way[0], "difference_s": first.value, "ci_low": first.ci_low, "ci_high": first.ci_high}
+        {
+            "term": same_way[0],
+            "difference_s": first.value,
+            "ci_low": first.ci_low,
+            "ci_high": first.ci_high,
+        }
     )
 
 
 def threads_by_launch(readings: pd.DataFrame) -> pd.DataFrame:
-    """What the threads of an arm's ranks did, seconds per step: by kind of block and launch, columns ``THREADS``.
+    """What the threads of an arm's ranks did, seconds per step: by kind of block and launch,
+    columns ``THREADS``.
 
     Blocks of which nothing is known are left out.
     """
@@ -232,37 +319,53 @@ def threads_by_launch(readings: pd.DataFrame) -> pd.DataFrame:
 
 
 def thread_figures(by_launch: pd.DataFrame, *, confidence: float) -> dict[str, ThreadFigures]:
-    """The mean over launches of ``threads_by_launch``, by kind of block; without those of which nothing is known."""
+    """The mean over launches of ``threads_by_launch``, by kind of block; without those of which
+    nothing is known.
+    """
     by_kind = {str(kind): of_kind.droplevel("kind") for kind, of_kind in by_launch.groupby("kind")}
-    return {kind: ThreadFigures(**means(by_kind[kind], confidence=confidence)) for kind in ("sync", "local") if kind in by_kind}
+    return {
+        kind: ThreadFigures(**means(by_kind[kind], confidence=confidence))
+        for kind in ("sync", "local")
+        if kind in by_kind
+    }
 
 
-def cpu_contention(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame], *, confidence: float) -> Estimate | None:
-    """How much longer an arm's training threads wait for a core than another arm's, seconds per step without exchange.
+def cpu_contention(
+    ours: pd.DataFrame, theirs: Sequence[pd.DataFrame], *, confidence: float
+) -> Estimate | None:
+    """How much longer an arm's training threads wait for a core than another arm's, seconds per
+    step without exchange.
 
-    None where the kernel does not report it, and where the arm's own threads do not run for half as long: then it waits for others.
-    ``theirs``: of the arm that it is compared with, and of its copies.
+    None where the kernel does not report it, and where the arm's own threads do not run for half as
+    long: then it waits for others. ``theirs``: of the arm that it is compared with, and of its
+    copies.
     """
     baseline = pd.concat(theirs).groupby(level=["kind", "launch"]).mean()
     differences = (ours - baseline).dropna()
     differences = differences[differences.index.get_level_values("kind") == "local"]
-    if not len(differences) or differences["library_s"].mean() < differences["runnable_s"].mean() / 2:
+    if (
+        not len(differences)
+        or differences["library_s"].mean() < differences["runnable_s"].mean() / 2
+    ):
         return None
     return t_interval(differences["runnable_s"], confidence=confidence)
 
 
 def data_wait_share(sync: pd.DataFrame) -> float:
-    """The share of its synchronised steps that a rank waits for data, of the rank that waits most; 0 to 1.
+    """The share of its synchronised steps that a rank waits for data, of the rank that waits most;
+    0 to 1.
 
-    The other ranks wait for that rank in the exchange. Without loader workers, all of the loading is such a wait. ``sync``: the
-    steps of one arm that count, at least one, columns ``rank``, ``data_wait_s`` and ``step_s``.
+    The other ranks wait for that rank in the exchange. Without loader workers, all of the loading
+    is such a wait. ``sync``: the steps of one arm that count, at least one, columns ``rank``,
+    ``data_wait_s`` and ``step_s``.
     """
     sums = sync.groupby("rank")[["data_wait_s", "step_s"]].sum()
     return float((sums["data_wait_s"] / sums["step_s"]).max())
 
 
 def step_shares(sync: pd.DataFrame, terms: StepTerms | None) -> StepShares:
-    """The shares of an arm's step; none is below 0, where noise, or exchange that saves time, would put it.
+    """The shares of an arm's step; none is below 0, where noise, or exchange that saves time, would
+    put it.
 
     Without ``terms`` only the data wait is known.
     """
@@ -270,13 +373,22 @@ def step_shares(sync: pd.DataFrame, terms: StepTerms | None) -> StepShares:
     if terms is None:
         return StepShares(data_wait=waiting)
     overhead = None if terms.library_overhead is None else terms.library_overhead.value
-    values = {"exposed_exchange": terms.exposed_exchange.value, "library_overhead": overhead, "imbalance": terms.imbalance.value}
-    shares = {name: None if value is None else max(value, 0.0) / terms.step.value for name, value in values.items()}
+    values = {
+        "exposed_exchange": terms.exposed_exchange.value,
+        "library_overhead": overhead,
+        "imbalance": terms.imbalance.value,
+    }
+    shares = {
+        name: None if value is None else max(value, 0.0) / terms.step.value
+        for name, value in values.items()
+    }
     return StepShares(data_wait=waiting, **shares)
 
 
 def bottleneck_of(shares: StepShares) -> Bottleneck:
-    """What holds an arm's speed back: the largest share, where it reaches ``LIMIT``; else computing."""
+    """What holds an arm's speed back: the largest share, where it reaches ``LIMIT``; else
+    computing.
+    """
     sizes: dict[Bottleneck, float] = {
         "input": shares.data_wait,
         "exchange": shares.exposed_exchange or 0.0,
@@ -290,8 +402,14 @@ def bottleneck_of(shares: StepShares) -> Bottleneck:
 
 
 def is_limit_shown(shares: StepShares, terms: StepTerms | None) -> bool:
-    """Whether the term that an arm's bottleneck is made of is longer than nothing, by its interval where it has one."""
-    names: dict[Bottleneck, Term] = {"exchange": "exposed_exchange", "library": "library_overhead", "imbalance": "imbalance"}
+    """Whether the term that an arm's bottleneck is made of is longer than nothing, by its interval
+    where it has one.
+    """
+    names: dict[Bottleneck, Term] = {
+        "exchange": "exposed_exchange",
+        "library": "library_overhead",
+        "imbalance": "imbalance",
+    }
     name = names.get(bottleneck_of(shares))
     term = terms.of(name) if terms and name else None
     return term is None or term.ci_low is None or term.ci_low > 0

@@ -1,7 +1,9 @@
-"""Raw steps, summed up as they are read: what every figure is made of, in a thousandth of the space.
+"""Raw steps, summed up as they are read: what every figure is made of, in a thousandth of the
+space.
 
-Two tables are kept. ``rank_blocks`` has every rank's sums over each block; ``slowest`` has, of each step of a block, the row of the
-rank that took longest, for which the others wait. Time and memory to make them are linear in the steps.
+Two tables are kept. ``rank_blocks`` has every rank's sums over each block; ``slowest`` has, of each
+step of a block, the row of the rank that took longest, for which the others wait. Time and memory
+to make them are linear in the steps.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from measurement.records.step_tables import ROWS_AT_ONCE, joined
 
 PLACE = ["launch", "arm"]
 BLOCK = ["round", "block", "kind", "case"]
-"""Constant within a ``turn`` of a launch and arm. ``case`` is null where the workload is trained."""
+"""Constant within a ``turn`` of a launch and arm. ``case`` is null where the workload is
+trained."""
 TIMES = ["step_s", *(f"{phase}_s" for phase in PHASES)]
 RANK_BLOCK_TYPES: dict[str, Any] = {
     "launch": "int64",
@@ -51,14 +54,19 @@ class Steps:
     """Steps of any number of launches and arms."""
 
     rank_blocks: pd.DataFrame
-    """Columns ``RANK_BLOCK_TYPES``: ``steps`` is their number, ``samples`` and times are sums. By launch, arm, turn and rank."""
+    """Columns ``RANK_BLOCK_TYPES``: ``steps`` is their number, ``samples`` and times are sums. By
+    launch, arm, turn and rank."""
     slowest: pd.DataFrame
     """Columns ``SLOWEST_TYPES``. By launch, arm, turn and step."""
 
     @classmethod
     def of(cls, raw: pd.DataFrame) -> Steps:
-        """Sum up a table of raw steps, ``launch`` and ``arm`` besides ``measurement.records.record.STEP_COLUMNS``, in any order."""
-        return cls.joined([_sum_up(raw.reset_index(drop=True))] if "launch" in raw and len(raw) else [])
+        """Sum up a table of raw steps, ``launch`` and ``arm`` besides
+        ``measurement.records.record.STEP_COLUMNS``, in any order.
+        """
+        return cls.joined(
+            [_sum_up(raw.reset_index(drop=True))] if "launch" in raw and len(raw) else []
+        )
 
     @classmethod
     def joined(cls, parts: Iterable[Steps]) -> Steps:
@@ -68,33 +76,56 @@ class Steps:
         key = [*PLACE, "turn", "rank"]
         if sums.duplicated(key).any():
             added = sums.groupby(key, sort=False)[["steps", "samples", *TIMES]].sum().reset_index()
-            sums = added.merge(sums.drop_duplicates(key)[[*key, *BLOCK]], on=key)[list(RANK_BLOCK_TYPES)]
+            sums = added.merge(sums.drop_duplicates(key)[[*key, *BLOCK]], on=key)[
+                list(RANK_BLOCK_TYPES)
+            ]
         slowest = joined([part.slowest for part in all_parts], SLOWEST_TYPES)
-        slowest = slowest.sort_values([*PLACE, "turn", "step", "step_s", "rank"], ascending=[True] * 4 + [False, True])
+        slowest = slowest.sort_values(
+            [*PLACE, "turn", "step", "step_s", "rank"], ascending=[True] * 4 + [False, True]
+        )
         slowest = slowest.drop_duplicates([*PLACE, "turn", "step"])
-        return cls(rank_blocks=sums.sort_values(key, ignore_index=True), slowest=slowest.reset_index(drop=True))
+        return cls(
+            rank_blocks=sums.sort_values(key, ignore_index=True),
+            slowest=slowest.reset_index(drop=True),
+        )
 
     def valid(self, records: Sequence[LaunchRecord]) -> Steps:
-        """Those whose launch is ok, whose arm was never wrong, and of blocks that every rank finished without a skipped step."""
+        """Those whose launch is ok, whose arm was never wrong, and of blocks that every rank
+        finished without a skipped step.
+        """
         good = counting(records)
-        skipping = {(record.launch, record.arm, block.turn) for record in good for block in record.blocks if block.skipped_steps}
+        skipping = {
+            (record.launch, record.arm, block.turn)
+            for record in good
+            for block in record.blocks
+            if block.skipped_steps
+        }
         world_sizes = {(record.launch, record.arm): record.world_size for record in good}
         key, steps = [*PLACE, "turn"], self.rank_blocks["steps"].to_numpy()
         first = group_starts(self.rank_blocks, key)
-        turns = self.rank_blocks.iloc[first][key].assign(ranks=np.diff(np.append(first, len(steps))))
+        turns = self.rank_blocks.iloc[first][key].assign(
+            ranks=np.diff(np.append(first, len(steps)))
+        )
         counts = [
             world_sizes.get((launch, arm)) == ranks and (launch, arm, turn) not in skipping
             for launch, arm, turn, ranks in turns.itertuples(index=False, name=None)
         ]
         is_even = np.minimum.reduceat(steps, first) == np.maximum.reduceat(steps, first)
         whole = turns.loc[np.array(counts, dtype=bool) & is_even, key]
-        return Steps(rank_blocks=self.rank_blocks.merge(whole, on=key), slowest=self.slowest.merge(whole, on=key))
+        return Steps(
+            rank_blocks=self.rank_blocks.merge(whole, on=key),
+            slowest=self.slowest.merge(whole, on=key),
+        )
 
     def where(self, **values: Any) -> Steps:
-        """Those with these values, such as ``arm="ddp", kind="sync"``; columns that both tables have."""
+        """Those with these values, such as ``arm="ddp", kind="sync"``; columns that both tables
+        have.
+        """
         selected = self
         for name, value in values.items():
-            selected = Steps(**{which: table[table[name] == value] for which, table in vars(selected).items()})
+            selected = Steps(
+                **{which: table[table[name] == value] for which, table in vars(selected).items()}
+            )
         return selected
 
     def without_arm(self, arm: str) -> Steps:
@@ -102,7 +133,9 @@ class Steps:
         return Steps(**{name: table[table["arm"] != arm] for name, table in vars(self).items()})
 
     def by_iteration(self) -> Steps:
-        """These steps with themselves as samples, counted once for all ranks: of scripts whose samples could not be counted."""
+        """These steps with themselves as samples, counted once for all ranks: of scripts whose
+        samples could not be counted.
+        """
         first = self.rank_blocks.groupby([*PLACE, "turn"])["rank"].transform("min")
         steps = self.rank_blocks["steps"].where(self.rank_blocks["rank"] == first, 0)
         return Steps(rank_blocks=self.rank_blocks.assign(samples=steps), slowest=self.slowest)
@@ -110,7 +143,9 @@ class Steps:
     def as_of(self, *, arm: str, launch: int) -> Steps:
         """These steps under the name of another arm and launch."""
         place: dict[str, Any] = {"arm": arm, "launch": launch}
-        return Steps(rank_blocks=self.rank_blocks.assign(**place), slowest=self.slowest.assign(**place))
+        return Steps(
+            rank_blocks=self.rank_blocks.assign(**place), slowest=self.slowest.assign(**place)
+        )
 
     def __len__(self) -> int:
         """The number of steps, each counted once for all ranks."""
@@ -130,12 +165,18 @@ def first_ranks(records: Iterable[LaunchRecord]) -> list[RankReport]:
 
 def read_steps(folder: ResultsFolder, records: Sequence[LaunchRecord]) -> Steps:
     """All steps of the records, summed up part by part."""
-    parts = (part.assign(launch=record.launch, arm=record.arm) for record in records for part in folder.parts_of_steps(record))
+    parts = (
+        part.assign(launch=record.launch, arm=record.arm)
+        for record in records
+        for part in folder.parts_of_steps(record)
+    )
     return Steps.joined(_sum_up(pd.concat(lot, ignore_index=True)) for lot in _in_lots(parts))
 
 
 def _in_lots(parts: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:
-    """Yield small tables together, since summing up costs the same for each; a lot ends where it has ``ROWS_AT_ONCE`` rows."""
+    """Yield small tables together, since summing up costs the same for each; a lot ends where it
+    has ``ROWS_AT_ONCE`` rows.
+    """
     lot: list[pd.DataFrame] = []
     for part in parts:
         if len(part):
@@ -148,40 +189,66 @@ def _in_lots(parts: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:
 
 
 def means_by_rank(rank_blocks: pd.DataFrame, names: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """Mean seconds per step of these times: launches down, ranks across, NaN where a launch lacks a rank."""
+    """Mean seconds per step of these times: launches down, ranks across, NaN where a launch lacks a
+    rank.
+    """
     launches, row = np.unique(rank_blocks["launch"], return_inverse=True)
     ranks, column = np.unique(rank_blocks["rank"], return_inverse=True)
     shape = {"index": pd.Index(launches, name="launch"), "columns": pd.Index(ranks, name="rank")}
     place, number = row * len(ranks) + column, len(launches) * len(ranks)
-    sums = {name: np.bincount(place, weights=rank_blocks[name], minlength=number) for name in (*names, "steps")}
+    sums = {
+        name: np.bincount(place, weights=rank_blocks[name], minlength=number)
+        for name in (*names, "steps")
+    }
     steps = np.where(sums["steps"] > 0, sums["steps"], np.nan)
-    return {name: pd.DataFrame((sums[name] / steps).reshape(len(launches), len(ranks)), **shape) for name in names}
+    return {
+        name: pd.DataFrame((sums[name] / steps).reshape(len(launches), len(ranks)), **shape)
+        for name in names
+    }
 
 
 def group_starts(table: pd.DataFrame, names: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The rows of an ordered table at which one of these columns changes, the first included, as ``ufunc.reduceat`` takes them."""
+    """The rows of an ordered table at which one of these columns changes, the first included, as
+    ``ufunc.reduceat`` takes them.
+    """
     codes = [pd.factorize(table[name])[0] for name in names]
-    return np.flatnonzero(np.logical_or.reduce([np.append(True, np.diff(code) != 0) for code in codes])[: len(table)])
+    return np.flatnonzero(
+        np.logical_or.reduce([np.append(True, np.diff(code) != 0) for code in codes])[: len(table)]
+    )
 
 
 def _sum_up(raw: pd.DataFrame) -> Steps:
     """Sum up raw steps of any launches and arms; their index is 0, 1, ..."""
-    keys = [pd.factorize(raw["arm"])[0], *(raw[name].to_numpy() for name in ("launch", "turn", "rank", "step"))]
+    keys = [
+        pd.factorize(raw["arm"])[0],
+        *(raw[name].to_numpy() for name in ("launch", "turn", "rank", "step")),
+    ]
     if not _is_in_order(keys):  # sums of floats depend on their order
         raw = raw.iloc[np.lexsort(keys[::-1])].reset_index(drop=True)
     first, turns = (group_starts(raw, [*PLACE, "turn", *more]) for more in (["rank"], []))
     sums = {name: np.add.reduceat(raw[name].to_numpy(), first) for name in ("samples", *TIMES)}
     sums["steps"] = np.diff(np.append(first, len(raw)))
-    rank_blocks = raw.iloc[first][[*PLACE, "turn", "rank", *BLOCK]].assign(**sums)[list(RANK_BLOCK_TYPES)]
+    rank_blocks = raw.iloc[first][[*PLACE, "turn", "rank", *BLOCK]].assign(**sums)[
+        list(RANK_BLOCK_TYPES)
+    ]
     turn = np.searchsorted(turns, np.arange(len(raw)), side="right")
-    longest = raw["step_s"].groupby([turn, raw["step"].to_numpy()]).idxmax()  # of equally long ones the lowest rank
+    longest = (
+        raw["step_s"].groupby([turn, raw["step"].to_numpy()]).idxmax()
+    )  # of equally long ones the lowest rank
     slowest = raw.loc[longest, list(SLOWEST_TYPES)]
-    return Steps(rank_blocks=rank_blocks.astype(RANK_BLOCK_TYPES), slowest=slowest.astype(SLOWEST_TYPES))
+    return Steps(
+        rank_blocks=rank_blocks.astype(RANK_BLOCK_TYPES), slowest=slowest.astype(SLOWEST_TYPES)
+    )
 
 
 def _is_in_order(keys: Sequence[npt.NDArray[np.int64]]) -> bool:
-    """Whether rows come by the first of these, then by the second and so on, as they are written."""
-    is_later, is_same = np.zeros(len(keys[0]) - 1, dtype=bool), np.ones(len(keys[0]) - 1, dtype=bool)
+    """Whether rows come by the first of these, then by the second and so on, as they are
+    written.
+    """
+    is_later, is_same = (
+        np.zeros(len(keys[0]) - 1, dtype=bool),
+        np.ones(len(keys[0]) - 1, dtype=bool),
+    )
     for key in keys:
         is_later |= is_same & (np.diff(key) > 0)
         is_same &= np.diff(key) == 0

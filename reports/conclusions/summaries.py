@@ -1,7 +1,7 @@
 """The figures of each arm, from blocks, steps and records; of a micro-benchmark case by case.
 
-Bandwidths as nccl-tests defines them (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): algbw = size / time, busbw = algbw ×
-the factor of the case, which the workload gives.
+Bandwidths as nccl-tests defines them (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): algbw =
+size / time, busbw = algbw × the factor of the case, which the workload gives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ import pandas as pd
 from measurement.probes.flops import peak_of
 from measurement.records.record import Case, Failure, LaunchRecord, RankReport
 from reports.conclusions.blocks import throughput_interval
-from reports.conclusions.disturbances import summarise_gaps, summarise_load, summarise_page_faults, summarise_stalls
+from reports.conclusions.disturbances import (
+    summarise_gaps,
+    summarise_load,
+    summarise_page_faults,
+    summarise_stalls,
+)
 from reports.conclusions.evidence import Evidence, cases_of
 from reports.conclusions.machine import (
     energy_per_sample_j,
@@ -27,7 +32,17 @@ from reports.conclusions.machine import (
 from reports.conclusions.ranks import summarise_ranks
 from reports.conclusions.step_terms import means, step_shares, step_terms, thread_figures
 from reports.conclusions.steps import first_ranks
-from reports.schema import PLANS_PEAK, ArmError, ArmSummary, CaseFigures, Estimate, RatioSummary, ResourceFigures, Status, Verdict
+from reports.schema import (
+    PLANS_PEAK,
+    ArmError,
+    ArmSummary,
+    CaseFigures,
+    Estimate,
+    RatioSummary,
+    ResourceFigures,
+    Status,
+    Verdict,
+)
 from reports.statistics.student import log_interval, t_interval
 
 Outcome = Verdict | Literal["not offered", "no timing"]
@@ -36,26 +51,45 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 OUTCOMES: tuple[Outcome, ...] = (*VERDICTS, "not offered", "no timing")
 
 
-def summarise_cases(records: Sequence[LaunchRecord], blocks: pd.DataFrame, *, confidence: float) -> list[CaseFigures]:
-    """One arm's figures, case by case: medians over blocks, with Student's interval of the launches' medians."""
-    not_offered = {name: why for record in reversed(records) for name, why in record.not_offered.items()}
+def summarise_cases(
+    records: Sequence[LaunchRecord], blocks: pd.DataFrame, *, confidence: float
+) -> list[CaseFigures]:
+    """One arm's figures, case by case: medians over blocks, with Student's interval of the
+    launches' medians.
+    """
+    not_offered = {
+        name: why for record in reversed(records) for name, why in record.not_offered.items()
+    }
     return [
-        _figures(case, blocks[blocks["case"] == case.name], not_offered.get(case.name), confidence) for case in cases_of(records)
+        _figures(case, blocks[blocks["case"] == case.name], not_offered.get(case.name), confidence)
+        for case in cases_of(records)
     ]
 
 
-def _figures(case: Case, blocks: pd.DataFrame, unsupported_reason: str | None, confidence: float) -> CaseFigures:
+def _figures(
+    case: Case, blocks: pd.DataFrame, unsupported_reason: str | None, confidence: float
+) -> CaseFigures:
     medians = blocks.groupby("launch")["throughput_per_s"].median()
-    figures = CaseFigures(case=case.name, not_offered=unsupported_reason, launches=len(medians), blocks=len(blocks))
+    figures = CaseFigures(
+        case=case.name, not_offered=unsupported_reason, launches=len(medians), blocks=len(blocks)
+    )
     if not len(blocks):
         return figures
-    algbw = log_interval(float(blocks["throughput_per_s"].median()), np.log(medians), confidence=confidence)
-    least, most = (None if bound is None else case.size / bound for bound in (algbw.ci_high, algbw.ci_low))
+    algbw = log_interval(
+        float(blocks["throughput_per_s"].median()), np.log(medians), confidence=confidence
+    )
+    least, most = (
+        None if bound is None else case.size / bound for bound in (algbw.ci_high, algbw.ci_low)
+    )
     latency = Estimate(value=case.size / algbw.value, ci_low=least, ci_high=most)
     if case.samples:
         return figures.model_copy(update={"latency_s": latency, "samples_per_s": algbw})
     return figures.model_copy(
-        update={"latency_s": latency, "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": algbw.times(case.busbw_factor)}
+        update={
+            "latency_s": latency,
+            "algbw_bytes_per_s": algbw,
+            "busbw_bytes_per_s": algbw.times(case.busbw_factor),
+        }
     )
 
 
@@ -67,7 +101,11 @@ def count_verdicts(arm: ArmSummary, results: Sequence[RatioSummary]) -> Counter[
 def _outcome(arm: ArmSummary, result: RatioSummary) -> Outcome:
     if result.throughput_ratio is not None:
         return result.verdict
-    return "not offered" if result.case is not None and arm.case(result.case).not_offered else "no timing"
+    return (
+        "not offered"
+        if result.case is not None and arm.case(result.case).not_offered
+        else "no timing"
+    )
 
 
 SEVERITY: tuple[Status, ...] = ("not measured", "ok", "timeout", "failed", "wrong")
@@ -79,11 +117,17 @@ def summarise_arm(evidence: Evidence, name: str) -> ArmSummary:
     records = [record for record in evidence.records if record.arm == name]
     readings = evidence.readings[evidence.readings["arm"] == name]
     sync = evidence.blocks[(evidence.blocks["arm"] == name) & (evidence.blocks["kind"] == "sync")]
-    timing: dict[str, Any] = {"launches": sync["launch"].nunique(), "blocks": len(sync)} if len(sync) or evidence.cases else {}
+    timing: dict[str, Any] = (
+        {"launches": sync["launch"].nunique(), "blocks": len(sync)}
+        if len(sync) or evidence.cases
+        else {}
+    )
     if evidence.cases:
         timing["cases"] = summarise_cases(records, sync, confidence=evidence.confidence)
     else:
-        timing |= _training_steps(evidence, name, records, sync) | {"page_faults": summarise_page_faults(readings)}
+        timing |= _training_steps(evidence, name, records, sync) | {
+            "page_faults": summarise_page_faults(readings)
+        }
     machine = summarise_machine(records, evidence.host_use[evidence.host_use["arm"] == name])
     return ArmSummary(
         **_identity(evidence, name, records),
@@ -97,12 +141,18 @@ def summarise_arm(evidence: Evidence, name: str) -> ArmSummary:
     )
 
 
-def _resources(evidence: Evidence, records: Sequence[LaunchRecord], throughput: Estimate | None) -> ResourceFigures | None:
+def _resources(
+    evidence: Evidence, records: Sequence[LaunchRecord], throughput: Estimate | None
+) -> ResourceFigures | None:
     """Devices and memory of an arm."""
     ranks = first_ranks(records)
     if not ranks:
         return None
-    peaks = [float(max(record.peak_memory_bytes)) for record in records if record.status == "ok" and record.peak_memory_bytes]
+    peaks = [
+        float(max(record.peak_memory_bytes))
+        for record in records
+        if record.status == "ok" and record.peak_memory_bytes
+    ]
     fields: dict[str, Any] = {
         "device": "core" if any(rank.device == "cpu" for rank in ranks) else "GPU",
         "memory_bytes": t_interval(peaks, confidence=evidence.confidence),
@@ -116,27 +166,50 @@ def _resources(evidence: Evidence, records: Sequence[LaunchRecord], throughput: 
     return ResourceFigures(**fields)
 
 
-def _flops(evidence: Evidence, records: Sequence[LaunchRecord], ranks: Sequence[RankReport], rate: Estimate) -> dict[str, Any]:
+def _flops(
+    evidence: Evidence, records: Sequence[LaunchRecord], ranks: Sequence[RankReport], rate: Estimate
+) -> dict[str, Any]:
     """Fields of ``ResourceFigures``: model FLOP/s and MFU, from the throughput of one device."""
     plan = evidence.plan
     same_work = [] if plan.has_own_work else evidence.records
     count = next((record.flops for record in [*records, *same_work] if record.flops), None)
     if count is None or not count.samples or not count.by_operation:
-        return {"flops_note": f"could not be counted: {count.error or 'none has a formula'}" if count else None}
-    left_out = f"of {', '.join(count.without_formula)} are not counted: there is no formula" if count.without_formula else None
+        return {
+            "flops_note": f"could not be counted: {count.error or 'none has a formula'}"
+            if count
+            else None
+        }
+    left_out = (
+        f"of {', '.join(count.without_formula)} are not counted: there is no formula"
+        if count.without_formula
+        else None
+    )
     each = sum(count.by_operation.values()) / count.samples
-    fields: dict[str, Any] = {"flops_per_sample": each, "flops_note": left_out, "flops_per_s": rate.times(each)}
+    fields: dict[str, Any] = {
+        "flops_per_sample": each,
+        "flops_note": left_out,
+        "flops_per_s": rate.times(each),
+    }
     peak, source = plan.peak_tflops, PLANS_PEAK
     if peak is None:
         device_peaks = [peak_of(rank.device) for rank in ranks]
-        peaks = [device_peak.at(count, precision=plan.precision) if device_peak else None for device_peak in device_peaks]
+        peaks = [
+            device_peak.at(count, precision=plan.precision) if device_peak else None
+            for device_peak in device_peaks
+        ]
         if any(flops is None for flops in peaks):
             return fields
         peak, source = (
             fmean(filter(None, peaks)),
-            " and ".join(dict.fromkeys(device_peak.source for device_peak in device_peaks if device_peak)),
+            " and ".join(
+                dict.fromkeys(device_peak.source for device_peak in device_peaks if device_peak)
+            ),
         )
-    return fields | {"mfu": rate.times(each / (1e12 * peak)), "peak_flops_per_s": 1e12 * peak, "peak_source": source}
+    return fields | {
+        "mfu": rate.times(each / (1e12 * peak)),
+        "peak_flops_per_s": 1e12 * peak,
+        "peak_source": source,
+    }
 
 
 def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) -> dict[str, Any]:
@@ -150,7 +223,9 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
     return {
         "name": name,
         "role": plan.role(name),
-        "status": max((record.status for record in records), key=SEVERITY.index, default="not measured"),
+        "status": max(
+            (record.status for record in records), key=SEVERITY.index, default="not measured"
+        ),
         "backend": asked.backend,
         "transport": ran.transport,
         "launcher": ran.launcher,
@@ -158,19 +233,27 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
         "command": first.command if first else "",
         "described": ranks[0].backend if ranks else {},
         "world_size": first.world_size if first else plan.world_size,
-        "local_batch_size": (ranks[0].local_batch_size or None) if ranks and not plan.are_scripts else None,
-        "samples_per_step": sum(rank.local_batch_size * rank.micro_steps for rank in batch_ranks) or None,
+        "local_batch_size": (ranks[0].local_batch_size or None)
+        if ranks and not plan.are_scripts
+        else None,
+        "samples_per_step": sum(rank.local_batch_size * rank.micro_steps for rank in batch_ranks)
+        or None,
         "complete": all(record.complete for record in records),
         "cores_per_rank": (len(ranks[0].affinity) or None) if ranks else None,
         "threads_per_rank": ranks[0].threads if ranks else None,
         "compute_units": compute_units(ranks) if ranks else None,
         "errors": [_error(record) for record in records if record.status != "ok" or record.error],
-        "parity": max(parity, key=lambda result: (not result.passed, result.gradient_error or 0.0), default=None),
+        "parity": max(
+            parity,
+            key=lambda result: (not result.passed, result.gradient_error or 0.0),
+            default=None,
+        ),
     }
 
 
 def compute_units(ranks: Sequence[RankReport]) -> int | None:
-    """Cores that the ranks' threads can use, host by host; of ranks on GPUs these, or as many as the backend says it uses.
+    """Cores that the ranks' threads can use, host by host; of ranks on GPUs these, or as many as
+    the backend says it uses.
 
     None where the platform does not report it.
     """
@@ -183,17 +266,24 @@ def compute_units(ranks: Sequence[RankReport]) -> int | None:
     for rank in ranks:
         hosts.setdefault(rank.host, []).append(rank)
     return sum(
-        min(len({core for rank in on_host for core in rank.affinity}), sum(rank.threads for rank in on_host))
+        min(
+            len({core for rank in on_host for core in rank.affinity}),
+            sum(rank.threads for rank in on_host),
+        )
         for on_host in hosts.values()
     )
 
 
 def _error(record: LaunchRecord) -> ArmError:
-    error = record.error or Failure(message="; ".join(record.parity.failures if record.parity else []))
+    error = record.error or Failure(
+        message="; ".join(record.parity.failures if record.parity else [])
+    )
     return ArmError(launch=record.launch, status=record.status, **error.model_dump())
 
 
-def _training_steps(evidence: Evidence, name: str, records: Sequence[LaunchRecord], sync: pd.DataFrame) -> dict[str, Any]:
+def _training_steps(
+    evidence: Evidence, name: str, records: Sequence[LaunchRecord], sync: pd.DataFrame
+) -> dict[str, Any]:
     """Fields of ``ArmSummary``: how fast its steps are, and why."""
     steps, confidence = evidence.steps.where(arm=name), evidence.confidence
     by_launch = evidence.terms.by_launch.get(name)
@@ -204,9 +294,13 @@ def _training_steps(evidence: Evidence, name: str, records: Sequence[LaunchRecor
         "links": summarise_links(evidence.plan, records) if by_rank else [],
         "step_terms_s": terms,
         "gaps": summarise_gaps(records),
-        "samples_from": next((report.samples_from for record in records for report in record.scripts), None),
+        "samples_from": next(
+            (report.samples_from for record in records for report in record.scripts), None
+        ),
         "script_starts": max((record.script_starts for record in records), default=1),
-        "threads_s": {} if by_launch is None else thread_figures(evidence.terms.threads[name], confidence=confidence),
+        "threads_s": {}
+        if by_launch is None
+        else thread_figures(evidence.terms.threads[name], confidence=confidence),
     }
     if not len(sync):
         return fields
@@ -214,8 +308,13 @@ def _training_steps(evidence: Evidence, name: str, records: Sequence[LaunchRecor
     slowest = exchanged.slowest
     return fields | {
         "throughput_per_s": throughput_interval(sync, confidence=confidence),
-        "step_phases_s": {} if phases is None else means(phases.loc[:, phases.any()], confidence=confidence),
+        "step_phases_s": {}
+        if phases is None
+        else means(phases.loc[:, phases.any()], confidence=confidence),
         "stalls": summarise_stalls(evidence.stalls[evidence.stalls["arm"] == name], sync),
         "step_shares": step_shares(exchanged.rank_blocks, terms),
-        "step_time_s": {f"p{p}": float(q) for p, q in zip(PERCENTILES, np.percentile(slowest["step_s"], PERCENTILES), strict=True)},
+        "step_time_s": {
+            f"p{p}": float(q)
+            for p, q in zip(PERCENTILES, np.percentile(slowest["step_s"], PERCENTILES), strict=True)
+        },
     }

@@ -1,7 +1,9 @@
-"""Training to the end, in numbers: curves, final accuracies beside the reference's, times to accuracy.
+"""Training to the end, in numbers: curves, final accuracies beside the reference's, times to
+accuracy.
 
-Arms of one seed begin with the same weights and see the same samples in the same order. Only the order of summation differs,
-and what that grows into. So arms are compared seed by seed, never mean by mean.
+Arms of one seed begin with the same weights and see the same samples in the same order. Only the
+order of summation differs, and what that grows into. So arms are compared seed by seed, never mean
+by mean.
 """
 
 from __future__ import annotations
@@ -18,13 +20,23 @@ from measurement.plans.settings import EpochRecord, Quantity, TrainingSettings
 from measurement.records.record import LaunchRecord
 from reports.conclusions.steps import counting
 from reports.estimate import Estimate
-from reports.parts_schema import QUANTITIES, ArmTraining, Band, Convergence, MeanCurve, NoDifference, SeedCurve, TrainingSummary
+from reports.parts_schema import (
+    QUANTITIES,
+    ArmTraining,
+    Band,
+    Convergence,
+    MeanCurve,
+    NoDifference,
+    SeedCurve,
+    TrainingSummary,
+)
 from reports.statistics.student import log_interval, t_interval
 
 EpochsByLaunch = dict[int, list[EpochRecord]]
 """By launch, which is by seed."""
 MIN_SEEDS = 3
-"""Seeds that an interval is made from. Two that happen to agree, as accuracies counted in samples do, would make a certainty."""
+"""Seeds that an interval is made from. Two that happen to agree, as accuracies counted in samples
+do, would make a certainty."""
 
 
 def summarise_training(plan: Plan, records: Sequence[LaunchRecord]) -> TrainingSummary | None:
@@ -36,7 +48,11 @@ def summarise_training(plan: Plan, records: Sequence[LaunchRecord]) -> TrainingS
         return None
     good = counting(records)
     epochs = {
-        arm: {record.launch: record.epochs for record in sorted(good, key=lambda record: record.launch) if record.arm == arm}
+        arm: {
+            record.launch: record.epochs
+            for record in sorted(good, key=lambda record: record.launch)
+            if record.arm == arm
+        }
         for arm in plan.compared_arms()
     }
     reference = reference_of(plan)
@@ -55,12 +71,23 @@ def reference_of(plan: Plan) -> str:
     return plan.baseline if plan.baseline in alone or not alone else alone[0]
 
 
-def _arm(plan: Plan, training: TrainingSettings, name: str, epochs: dict[str, EpochsByLaunch], reference: str) -> ArmTraining:
+def _arm(
+    plan: Plan,
+    training: TrainingSettings,
+    name: str,
+    epochs: dict[str, EpochsByLaunch],
+    reference: str,
+) -> ArmTraining:
     finished = {arm: _finished(training, trainings) for arm, trainings in epochs.items()}
     of_arm, confidence = finished[name], plan.measurement.confidence
-    curves = [_curve(plan, launch, trained, finished=launch in of_arm) for launch, trained in epochs[name].items()]
+    curves = [
+        _curve(plan, launch, trained, finished=launch in of_arm)
+        for launch, trained in epochs[name].items()
+    ]
     times = [training.time_to_accuracy_s(trained) for trained in of_arm.values()]
-    final = [accuracy for trained in of_arm.values() if (accuracy := _final_top1(trained)) is not None]
+    final = [
+        accuracy for trained in of_arm.values() if (accuracy := _final_top1(trained)) is not None
+    ]
     return ArmTraining(
         name=name,
         seeds=len(of_arm),
@@ -71,9 +98,15 @@ def _arm(plan: Plan, training: TrainingSettings, name: str, epochs: dict[str, Ep
         epoch_share=_epoch_share(training, of_arm),
         curve=_mean_curve(curves),
         by_seed=curves,
-        **(_times_compared(training, of_arm, finished[plan.baseline], confidence) if name != plan.baseline else {}),
         **(
-            _accuracies_compared(of_arm, finished[reference], plan.measurement.noise_threshold, confidence=confidence)
+            _times_compared(training, of_arm, finished[plan.baseline], confidence)
+            if name != plan.baseline
+            else {}
+        ),
+        **(
+            _accuracies_compared(
+                of_arm, finished[reference], plan.measurement.noise_threshold, confidence=confidence
+            )
             if name != reference
             else {}
         ),
@@ -81,23 +114,35 @@ def _arm(plan: Plan, training: TrainingSettings, name: str, epochs: dict[str, Ep
 
 
 def geometric_mean(values: Sequence[float], *, confidence: float) -> Estimate | None:
-    """The geometric mean over seeds of positive values, with Student's interval of their logarithms; None without any."""
+    """The geometric mean over seeds of positive values, with Student's interval of their
+    logarithms; None without any.
+    """
     logs = [math.log(value) for value in values]
-    return log_interval(math.exp(statistics.mean(logs)), logs, confidence=confidence, fewest=MIN_SEEDS) if logs else None
+    return (
+        log_interval(math.exp(statistics.mean(logs)), logs, confidence=confidence, fewest=MIN_SEEDS)
+        if logs
+        else None
+    )
 
 
 def median_time(times_s: Sequence[float | None]) -> float | None:
-    """The median of times, None counting as later than all others; None where that is the median."""
+    """The median of times, None counting as later than all others; None where that is the
+    median.
+    """
     if not times_s:
         return None
     median = statistics.median(math.inf if time is None else time for time in times_s)
     return median if math.isfinite(median) else None
 
 
-def _time_to_train(training: TrainingSettings, trainings: EpochsByLaunch, confidence: float) -> Estimate | None:
+def _time_to_train(
+    training: TrainingSettings, trainings: EpochsByLaunch, confidence: float
+) -> Estimate | None:
     """See ``ArmTraining``."""
     if training.target_accuracy is None:
-        times: list[float | None] = [math.fsum(epoch.train_s for epoch in epochs) for epochs in trainings.values()]
+        times: list[float | None] = [
+            math.fsum(epoch.train_s for epoch in epochs) for epochs in trainings.values()
+        ]
     else:
         times = [training.time_to_accuracy_s(epochs) for epochs in trainings.values()]
     known = [time for time in times if time is not None]
@@ -106,7 +151,9 @@ def _time_to_train(training: TrainingSettings, trainings: EpochsByLaunch, confid
 
 def _finished(training: TrainingSettings, trainings: EpochsByLaunch) -> EpochsByLaunch:
     """The launches that trained to their end."""
-    return {launch: epochs for launch, epochs in trainings.items() if len(epochs) == training.epochs}
+    return {
+        launch: epochs for launch, epochs in trainings.items() if len(epochs) == training.epochs
+    }
 
 
 def _final_top1(epochs: Sequence[EpochRecord]) -> Fraction | None:
@@ -114,9 +161,17 @@ def _final_top1(epochs: Sequence[EpochRecord]) -> Fraction | None:
     return Fraction(last.held_out_top1, last.held_out_count) if last.held_out_count else None
 
 
-def _accuracies_compared(ours: EpochsByLaunch, theirs: EpochsByLaunch, margin: float, *, confidence: float) -> dict[str, Any]:
-    """Fields of ``ArmTraining``: the difference to the reference, from the seeds with which both trained to the end."""
-    pairs = [(_final_top1(ours[launch]), _final_top1(theirs[launch])) for launch in ours if launch in theirs]
+def _accuracies_compared(
+    ours: EpochsByLaunch, theirs: EpochsByLaunch, margin: float, *, confidence: float
+) -> dict[str, Any]:
+    """Fields of ``ArmTraining``: the difference to the reference, from the seeds with which both
+    trained to the end.
+    """
+    pairs = [
+        (_final_top1(ours[launch]), _final_top1(theirs[launch]))
+        for launch in ours
+        if launch in theirs
+    ]
     differences = [mine - its for mine, its in pairs if mine is not None and its is not None]
     difference = t_interval(differences, confidence=confidence, fewest=MIN_SEEDS)
     caution: NoDifference | None = None
@@ -125,13 +180,19 @@ def _accuracies_compared(ours: EpochsByLaunch, theirs: EpochsByLaunch, margin: f
     elif len(differences) < MIN_SEEDS:
         caution = "few seeds"
     convergence = converges(difference, margin=margin)
-    return {"pairs": len(differences), "difference": difference, "convergence": convergence, "caution": caution}
+    return {
+        "pairs": len(differences),
+        "difference": difference,
+        "convergence": convergence,
+        "caution": caution,
+    }
 
 
 def converges(difference: Estimate | None, *, margin: float) -> Convergence:
     """Whether two arms come to the same accuracy.
 
-    'same' where the interval of their difference lies within ±margin, 'differs' where it does not and excludes 0, else 'undecided'.
+    'same' where the interval of their difference lies within ±margin, 'differs' where it does not
+    and excludes 0, else 'undecided'.
     """
     if difference is None or difference.bounds is None:
         return "undecided"
@@ -141,10 +202,17 @@ def converges(difference: Estimate | None, *, margin: float) -> Convergence:
     return "differs" if difference.excludes(0.0) else "undecided"
 
 
-def _times_compared(training: TrainingSettings, ours: EpochsByLaunch, theirs: EpochsByLaunch, confidence: float) -> dict[str, Any]:
-    """Fields of ``ArmTraining``: the ratio to the baseline, from the seeds with which both reached the target."""
+def _times_compared(
+    training: TrainingSettings, ours: EpochsByLaunch, theirs: EpochsByLaunch, confidence: float
+) -> dict[str, Any]:
+    """Fields of ``ArmTraining``: the ratio to the baseline, from the seeds with which both reached
+    the target.
+    """
     launches = [launch for launch in ours if launch in theirs]
-    times = [(training.time_to_accuracy_s(ours[launch]), training.time_to_accuracy_s(theirs[launch])) for launch in launches]
+    times = [
+        (training.time_to_accuracy_s(ours[launch]), training.time_to_accuracy_s(theirs[launch]))
+        for launch in launches
+    ]
     ratios = [mine / its for mine, its in times if mine and its]
     unpaired = len(times) - len(ratios)
     ratio = geometric_mean(ratios, confidence=confidence)
@@ -159,7 +227,9 @@ def _epoch_share(training: TrainingSettings, trainings: EpochsByLaunch) -> float
     for epochs in trainings.values():
         until = training.time_to_accuracy_s(epochs)
         if until:
-            shares.append(next(epoch for epoch in epochs if training.is_reached(epoch)).train_s / until)
+            shares.append(
+                next(epoch for epoch in epochs if training.is_reached(epoch)).train_s / until
+            )
     return statistics.median(shares) if shares else None
 
 
@@ -172,7 +242,10 @@ def _curve(plan: Plan, launch: int, epochs: Sequence[EpochRecord], *, finished: 
         train_s=list(itertools.accumulate(epoch.train_s for epoch in epochs)),
         figures={
             quantity: [
-                value if (value := values.get(quantity)) is not None and math.isfinite(value) else None for values in figures
+                value
+                if (value := values.get(quantity)) is not None and math.isfinite(value)
+                else None
+                for values in figures
             ]
             for quantity in QUANTITIES
         },
@@ -186,19 +259,34 @@ def _mean_curve(curves: Sequence[SeedCurve]) -> MeanCurve | None:
         return None
     so_long = [[curve for curve in curves if len(curve.train_s) > epoch] for epoch in range(length)]
     bands: dict[Quantity, Band] = {
-        quantity: _band([[curve.figures[quantity][epoch] for curve in present] for epoch, present in enumerate(so_long)])
+        quantity: _band(
+            [
+                [curve.figures[quantity][epoch] for curve in present]
+                for epoch, present in enumerate(so_long)
+            ]
+        )
         for quantity in QUANTITIES
     }
     return MeanCurve(
         seeds=[len(present) for present in so_long],
-        train_s=[statistics.fmean(curve.train_s[epoch] for curve in present) for epoch, present in enumerate(so_long)],
-        bands={quantity: band for quantity, band in bands.items() if any(value is not None for value in band.mean)},
+        train_s=[
+            statistics.fmean(curve.train_s[epoch] for curve in present)
+            for epoch, present in enumerate(so_long)
+        ],
+        bands={
+            quantity: band
+            for quantity, band in bands.items()
+            if any(value is not None for value in band.mean)
+        },
     )
 
 
 def _band(by_epoch: Sequence[Sequence[float | None]]) -> Band:
     values_by_epoch = [[value for value in values if value is not None] for values in by_epoch]
-    whole = [values if len(values) == len(all_) else [] for values, all_ in zip(values_by_epoch, by_epoch, strict=True)]
+    whole = [
+        values if len(values) == len(all_) else []
+        for values, all_ in zip(values_by_epoch, by_epoch, strict=True)
+    ]
     return Band(
         mean=[statistics.fmean(values) if values else None for values in whole],
         low=[min(values, default=None) for values in whole],

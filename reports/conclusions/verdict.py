@@ -19,16 +19,21 @@ MIN_LAUNCHES = 3
 CONFIDENCE = 0.95
 """At which Student's t falls with more launches; at others it falls nearly as fast."""
 LOAD_POWER = 2
-"""Load may slow one arm by its share of the cores, and once more since ranks wait for each other; and another arm not at all."""
+"""Load may slow one arm by its share of the cores, and once more since ranks wait for each other;
+and another arm not at all."""
 MAX_LOAD = 0.99
 """A share of the cores beyond this counts as this much."""
 
 
-def decide(interval: Estimate | None, *, threshold: float, control: Estimate | None = None) -> Verdict:
-    """The verdict on a candidate relative to its baseline, by the interval of their ratio; None: there is no timing.
+def decide(
+    interval: Estimate | None, *, threshold: float, control: Estimate | None = None
+) -> Verdict:
+    """The verdict on a candidate relative to its baseline, by the interval of their ratio; None:
+    there is no timing.
 
-    Faster and slower take the two-sided interval. Equivalence is two one-sided tests against the threshold: a ratio within ±this
-    of 1 is of no practical interest. Where the control's interval excludes 1, no smaller claim is made.
+    Faster and slower take the two-sided interval. Equivalence is two one-sided tests against the
+    threshold: a ratio within ±this of 1 is of no practical interest. Where the control's interval
+    excludes 1, no smaller claim is made.
     """
     if interval is None or interval.bounds is None:
         return "undecided"
@@ -48,34 +53,50 @@ def decide(interval: Estimate | None, *, threshold: float, control: Estimate | N
 
 def farthest(interval: Estimate | None) -> float:
     """How far an interval reaches from 1, as a log-ratio; 0 without one."""
-    return max(abs(math.log(bound)) for bound in interval.bounds) if interval is not None and interval.bounds else 0.0
+    return (
+        max(abs(math.log(bound)) for bound in interval.bounds)
+        if interval is not None and interval.bounds
+        else 0.0
+    )
 
 
 def reach_of_load(share: float, control: Estimate | None) -> float:
     """How large a log-ratio load alone may make between arms that are alike.
 
-    ``share``: of the cores, that others took in the disturbed blocks. The control may reach farther from 1 than it accounts for.
+    ``share``: of the cores, that others took in the disturbed blocks. The control may reach farther
+    from 1 than it accounts for.
     """
     return LOAD_POWER * max(-math.log1p(-min(share, MAX_LOAD)), farthest(control))
 
 
 def exceeds_margin(interval: Estimate, reach: float) -> bool:
     """Whether the whole interval is farther from 1 than ``reach``, a log-ratio."""
-    return interval.bounds is not None and max(math.log(interval.bounds[0]), -math.log(interval.bounds[1])) > reach
+    return (
+        interval.bounds is not None
+        and max(math.log(interval.bounds[0]), -math.log(interval.bounds[1])) > reach
+    )
 
 
 def is_uninformative(interval: Estimate | None, other: Estimate) -> bool:
-    """Whether an interval is missing, or so wide that it excludes neither 1 nor the estimate of the other."""
+    """Whether an interval is missing, or so wide that it excludes neither 1 nor the estimate of the
+    other.
+    """
     return interval is None or not (interval.excludes(1.0) or interval.excludes(other.value))
 
 
 def is_atypical(result: RatioSummary, *, threshold: float) -> bool:
-    """Whether the ratio of totals differs from that of a usual block by more than ``threshold``: a few blocks are far out.
+    """Whether the ratio of totals differs from that of a usual block by more than ``threshold``: a
+    few blocks are far out.
 
-    Where both are far from 1, they must differ by a tenth of that: 0.056 and 0.055 lead to the same choice.
+    Where both are far from 1, they must differ by a tenth of that: 0.056 and 0.055 lead to the same
+    choice.
     """
     total, typical = result.throughput_ratio, result.typical_ratio
-    return bool(total and typical and abs(math.log(total / typical)) > max(threshold, 0.1 * abs(math.log(total))))
+    return bool(
+        total
+        and typical
+        and abs(math.log(total / typical)) > max(threshold, 0.1 * abs(math.log(total)))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,16 +110,20 @@ class RequiredMeasuring:
     """None: more than ``MAX_MORE``."""
 
 
-def to_decide(interval: Estimate | None, *, threshold: float, measured: float, launches: int) -> RequiredMeasuring | None:
-    """How much to add to what was measured, minutes or runs of each arm, until there should be a verdict, if the estimate stays.
+def to_decide(
+    interval: Estimate | None, *, threshold: float, measured: float, launches: int
+) -> RequiredMeasuring | None:
+    """How much to add to what was measured, minutes or runs of each arm, until there should be a
+    verdict, if the estimate stays.
 
-    The half-width goes as Student's t over the square root of the launches, both of which more of them improve. It follows from
-    the spread of a few launches, which is known by a factor only: the range holds it at 80%, by the chi-squared distribution of a
-    variance. ``benchmarks/interval_coverage.py --only promise`` compares this with what it takes.
+    The half-width goes as Student's t over the square root of the launches, both of which more of
+    them improve. It follows from the spread of a few launches, which is known by a factor only: the
+    range holds it at 80%, by the chi-squared distribution of a variance.
+    ``benchmarks/interval_coverage.py --only promise`` compares this with what it takes.
 
     Returns:
-        None where nothing can be said: no interval yet, fewer than ``MIN_LAUNCHES`` launches, or an estimate so near the threshold
-        that it would take ``MAX_MORE``.
+        None where nothing can be said: no interval yet, fewer than ``MIN_LAUNCHES`` launches, or an
+        estimate so near the threshold that it would take ``MAX_MORE``.
     """
     if measured <= 0 or launches < MIN_LAUNCHES:
         return None
@@ -111,11 +136,17 @@ def to_decide(interval: Estimate | None, *, threshold: float, measured: float, l
     value, least, most = (measured * (number / launches - 1) for number in needed)
     if least > MAX_MORE:
         return None
-    return RequiredMeasuring(value=value if value <= MAX_MORE else None, low=least, high=most if most <= MAX_MORE else None)
+    return RequiredMeasuring(
+        value=value if value <= MAX_MORE else None,
+        low=least,
+        high=most if most <= MAX_MORE else None,
+    )
 
 
 def _launches_for(too_wide: float, launches: int) -> float:
-    """How many launches make an interval of so many of them that is too wide by a factor as narrow as it must be."""
+    """How many launches make an interval of so many of them that is too wide by a factor as narrow
+    as it must be.
+    """
     if too_wide <= 1:
         return launches
 
@@ -123,7 +154,9 @@ def _launches_for(too_wide: float, launches: int) -> float:
         return student_t(CONFIDENCE, number - 1) / math.sqrt(number)
 
     wanted = half_width(launches) / too_wide
-    return float(brentq(lambda number: half_width(number) - wanted, launches, launches * too_wide**2))
+    return float(
+        brentq(lambda number: half_width(number) - wanted, launches, launches * too_wide**2)
+    )
 
 
 def _too_wide(interval: Estimate | None, *, threshold: float) -> float | None:

@@ -1,4 +1,6 @@
-"""The console on which tables are printed; apart from them, so that commands without figures start without pandas and scipy."""
+"""The console on which tables are printed; apart from them, so that commands without figures start
+without pandas and scipy.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ PIPED_WIDTH = 100
 
 
 def new_console(*, plain: bool = False) -> Console:
-    """For standard output; wide enough where no terminal says its own width. ``plain``: without colours even on a terminal."""
+    """For standard output; wide enough where no terminal says its own width.
+
+    ``plain``: without colours even on a terminal.
+    """
     if plain:
         return Console(width=PIPED_WIDTH, force_terminal=False)
     return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)

@@ -1,4 +1,5 @@
-"""The figures of a result for programs: comparison.json, report.csv, comparison.prom, bencher.json, otava.csv.
+"""The figures of a result for programs: comparison.json, report.csv, comparison.prom, bencher.json,
+otava.csv.
 
 Trackers take theirs from here.
 """
@@ -48,7 +49,10 @@ class OpenmetricsReport(Report):
         """The families one after another; all samples of one are together."""
         families: dict[Figure, list[str]] = {}
         for figure, labels, value in gauges(summary):
-            texts = {name: in_report(text).translate(IN_LABELS) for name, text in {"plan": summary.name, **labels}.items()}
+            texts = {
+                name: in_report(text).translate(IN_LABELS)
+                for name, text in {"plan": summary.name, **labels}.items()
+            }
             shown = ",".join(f'{name}="{text}"' for name, text in texts.items())
             families.setdefault(figure, []).append(f"ringside_{figure.gauge}{{{shown}}} {value!r}")
         lines = []
@@ -65,10 +69,14 @@ def gauges(summary: Comparison) -> Iterator[tuple[Figure, Labels, float]]:
     sources += [([OK, *ARM], row, _labels(row)) for row in arm_rows(summary)]
     for row in arm_rows(summary, by_case=True):
         sources.append(([*CASE, *RATIO], row, _labels(row)))
-        sources.append(([VERDICT], row, _labels(row) | {"verdict": row.result.verdict if row.result else ""}))
+        sources.append(
+            ([VERDICT], row, _labels(row) | {"verdict": row.result.verdict if row.result else ""})
+        )
     for change in summary.against.changes if summary.against else []:
         labels = {"arm": change.arm, **({"case": change.case} if change.case else {})}
-        sources.append((CHANGE, change, {**labels, "figure": "ratio" if change.baseline else "throughput"}))
+        sources.append(
+            (CHANGE, change, {**labels, "figure": "ratio" if change.baseline else "throughput"})
+        )
     for figures, of, labels in sources:
         for figure in figures:
             value = figure.value(of) if figure.gauge else None
@@ -82,7 +90,8 @@ def _labels(row: ArmRow) -> Labels:
 
 
 class BencherReport(Report):
-    """Bencher Metric Format (https://bencher.dev/docs/reference/bencher-metric-format): by benchmark and measure, with intervals.
+    """Bencher Metric Format (https://bencher.dev/docs/reference/bencher-metric-format): by
+    benchmark and measure, with intervals.
 
     An arm without a figure is a benchmark without measures.
     """
@@ -95,29 +104,43 @@ class BencherReport(Report):
         for place, measure, estimate in throughputs(summary):
             measures = benchmarks.setdefault(f"{in_report(summary.name)}/{place}", {})
             if estimate is not None:
-                bounds = {"value": estimate.value, "lower_value": estimate.ci_low, "upper_value": estimate.ci_high}
-                measures[measure] = {name: value for name, value in bounds.items() if value is not None and isfinite(value)}
+                bounds = {
+                    "value": estimate.value,
+                    "lower_value": estimate.ci_low,
+                    "upper_value": estimate.ci_high,
+                }
+                measures[measure] = {
+                    name: value
+                    for name, value in bounds.items()
+                    if value is not None and isfinite(value)
+                }
         return (json.dumps(benchmarks, indent=1) + "\n").encode()
 
 
 class OtavaReport(Report):
-    """A header and a row, as Apache Otava reads CSV (https://otava.apache.org): a time, and a column for each figure.
+    """A header and a row, as Apache Otava reads CSV (https://otava.apache.org): a time, and a
+    column for each figure.
 
-    Results of one plan have the same columns, so their rows can be appended to one file. A missing figure is an empty field.
+    Results of one plan have the same columns, so their rows can be appended to one file. A missing
+    figure is an empty field.
     """
 
     file_name = "otava.csv"
     is_customary = False
 
     def render(self, summary: Comparison) -> bytes:
-        row: dict[str, str | float | None] = {"time": summary.created_at, "comparison": in_report(summary.comparison_id)}
+        row: dict[str, str | float | None] = {
+            "time": summary.created_at,
+            "comparison": in_report(summary.comparison_id),
+        }
         for place, measure, estimate in throughputs(summary):
             row[f"{place}/{measure}"] = None if estimate is None else estimate.value
         return csv_bytes(row, [row])
 
 
 def throughputs(summary: Comparison) -> Iterator[tuple[str, str, Estimate | None]]:
-    """Each arm's throughput and ratio, at each point: where, of what, and how much; None: there is no timing.
+    """Each arm's throughput and ratio, at each point: where, of what, and how much; None: there is
+    no timing.
 
     Of a micro-benchmark it is latencies and ratios, case by case.
     """
@@ -143,7 +166,10 @@ class CsvReport(Report):
         figures += [*IDENTITY, *RATIO, *(CASE if any(point.cases for point in points) else ARM)]
         figures += TRAINING if any(point.training for point in points) else ()
         figures += EQUALITY if any(point.equality for point in points) else ()
-        rows = [columns([*figures, *OUTCOME], row, unit=summary.sample_unit) for row in arm_rows(summary, by_case=True)]
+        rows = [
+            columns([*figures, *OUTCOME], row, unit=summary.sample_unit)
+            for row in arm_rows(summary, by_case=True)
+        ]
         return csv_bytes(rows[0], rows)
 
 
@@ -172,7 +198,8 @@ NAMED_BY = ("name", "candidate", "arm", "field", "scenario")
 def value_at(summary: Comparison, path: str) -> str:
     """One value of comparison.json, as text: numbers unrounded, text as it is, the rest as JSON.
 
-    ``path``: keys, and numbers or names of a list's items, with dots between: ``results.horovod.throughput_ratio``.
+    ``path``: keys, and numbers or names of a list's items, with dots between:
+    ``results.horovod.throughput_ratio``.
 
     Raises:
         PlanError: there is no such value; the message has what is there instead.
@@ -180,12 +207,16 @@ def value_at(summary: Comparison, path: str) -> str:
     value, walked, rest = json.loads(JsonReport().render(summary)), "", path
     while rest:
         steps = _steps(value)
-        step = max((name for name in steps if f"{rest}.".startswith(f"{name}.")), key=len, default=None)
+        step = max(
+            (name for name in steps if f"{rest}.".startswith(f"{name}.")), key=len, default=None
+        )
         if step is None:
             where = f" below '{walked[1:]}'" if walked else ""
             numbers = [f"0 to {len(value) - 1}"] if isinstance(value, list) and value else []
             shown = [*numbers, *(name for name in steps if not name.isdecimal())]
-            raise PlanError(unknown_name(f"value{where} in comparison.json", rest.partition(".")[0], shown))
+            raise PlanError(
+                unknown_name(f"value{where} in comparison.json", rest.partition(".")[0], shown)
+            )
         value, walked, rest = steps[step], f"{walked}.{step}", rest[len(step) + 1 :]
     return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
 
@@ -194,6 +225,14 @@ def _steps(value: Any) -> Mapping[str, Any]:
     """What may follow in a path, with where it leads."""
     if not isinstance(value, list):
         return value if isinstance(value, dict) else {}
-    named = [(str(item[key]), item) for item in value if isinstance(item, dict) for key in NAMED_BY if key in item]
+    named = [
+        (str(item[key]), item)
+        for item in value
+        if isinstance(item, dict)
+        for key in NAMED_BY
+        if key in item
+    ]
     names = [name for name, _ in named]
-    return {str(number): item for number, item in enumerate(value)} | {name: item for name, item in named if names.count(name) == 1}
+    return {str(number): item for number, item in enumerate(value)} | {
+        name: item for name, item in named if names.count(name) == 1
+    }

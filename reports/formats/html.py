@@ -1,7 +1,7 @@
 """report.html: one file that opens offline, the answer first.
 
-Plotly (``plotly/``: its basic bundle 4.1.1, MIT) is inlined once; the page asks the network for nothing. Names, messages and logs
-are shown as text, whatever they hold.
+Plotly (``plotly/``: its basic bundle 4.1.1, MIT) is inlined once; the page asks the network for
+nothing. Names, messages and logs are shown as text, whatever they hold.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class HtmlReport(Report):
     file_name = "report.html"
 
     def render(self, summary: Comparison) -> bytes:
-        """A page of about 0.6 MB, most of it Plotly (compressed), which draws the figures. Strict Jinja; everything is escaped."""
+        """A page of about 0.6 MB, most of it Plotly (compressed), which draws the figures.
+
+        Strict Jinja; everything is escaped.
+        """
         figures = charts(summary) | point_charts(summary)
         drawn = {"figures": figures, "figures_json": script_json(figures), "plotly": _plotly()}
         return _pages().get_template("report.html.j2").render(**drawn, **content(summary)).encode()
@@ -50,7 +53,9 @@ def _pages() -> Environment:
     pages = templates(autoescape=True)
     pages.finalize = _as_text
     used = (curve_name, has_own_units, interval_axis, pair_stride, formatting.plain)
-    pages.globals |= {function.__name__: function for function in used} | {"curve_titles": CURVE_TITLES}
+    pages.globals |= {function.__name__: function for function in used} | {
+        "curve_titles": CURVE_TITLES
+    }
     return pages
 
 
@@ -80,7 +85,30 @@ def _in_figures(value: Any) -> Any:
     return [_in_figures(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-TICKS = (0.001, 0.01, 0.1, 0.2, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1, 1.01, 1.02, 1.05, 1.1, 1.25, 1.5, 2, 5, 10, 100, 1000)
+TICKS = (
+    0.001,
+    0.01,
+    0.1,
+    0.2,
+    0.5,
+    0.75,
+    0.9,
+    0.95,
+    0.98,
+    0.99,
+    1,
+    1.01,
+    1.02,
+    1.05,
+    1.1,
+    1.25,
+    1.5,
+    2,
+    5,
+    10,
+    100,
+    1000,
+)
 MIN_TICK_DISTANCE = 14.0
 """Ticks are at least so far from each other."""
 
@@ -108,12 +136,21 @@ class IntervalAxis:
     """Left end and width of what is of no practical interest."""
 
 
-def interval_axis(candidates: Sequence[Candidate], *, threshold: float | None = None) -> IntervalAxis:
-    """The axis that holds all candidates; intervals that reach far beyond the ratios end at its ends."""
+def interval_axis(
+    candidates: Sequence[Candidate], *, threshold: float | None = None
+) -> IntervalAxis:
+    """The axis that holds all candidates; intervals that reach far beyond the ratios end at its
+    ends.
+    """
     ratios = [candidate.ratio for candidate in candidates if candidate.ratio]
     low, high = min([*ratios, 1.0]), max([*ratios, 1.0])
-    bounds = [bound for candidate in candidates for bound in (candidate.low, candidate.high) if bound]
-    ends = [math.log(min(max(end, low / MAX_REACH), high * MAX_REACH)) for end in (*ratios, *bounds, 1 - (threshold or 0.01), 1.01)]
+    bounds = [
+        bound for candidate in candidates for bound in (candidate.low, candidate.high) if bound
+    ]
+    ends = [
+        math.log(min(max(end, low / MAX_REACH), high * MAX_REACH))
+        for end in (*ratios, *bounds, 1 - (threshold or 0.01), 1.01)
+    ]
     first, room = min(ends), 0.06 * (max(ends) - min(ends))
     length = max(ends) - first + 2 * room
 
@@ -121,10 +158,16 @@ def interval_axis(candidates: Sequence[Candidate], *, threshold: float | None = 
         return round(min(max(100 * (math.log(value) - first + room) / length, 0.0), 100.0), 2)
 
     def bar(candidate: Candidate, value: float) -> IntervalBar:
-        text = f"ratio {formatting.ratio(value)}, {'interval ' + candidate.interval if candidate.interval else 'no interval'}"
+        text = (
+            f"ratio {formatting.ratio(value)},"
+            f" {'interval ' + candidate.interval if candidate.interval else 'no interval'}"
+        )
         left, right = place(candidate.low or value), place(candidate.high or value)
         return IntervalBar(
-            dot=place(value), left=left, width=round(max(right - left, 0.3), 2) if candidate.interval else None, text=text
+            dot=place(value),
+            left=left,
+            width=round(max(right - left, 0.3), 2) if candidate.interval else None,
+            text=text,
         )
 
     ticks: list[tuple[float, str]] = []
@@ -134,10 +177,25 @@ def interval_axis(candidates: Sequence[Candidate], *, threshold: float | None = 
             and 4 <= place(tick) <= 96
             and all(abs(place(tick) - other) >= MIN_TICK_DISTANCE for other, _ in ticks)
         ):
-            ticks.append((place(tick), "same" if tick == 1 else re.sub(r"\.0+(?=%| )", "", formatting.signed_difference(tick))))
-    band = None if threshold is None else (place(1 - threshold), round(place(1 + threshold) - place(1 - threshold), 2))
+            ticks.append(
+                (
+                    place(tick),
+                    (
+                        "same"
+                        if tick == 1
+                        else re.sub(r"\.0+(?=%| )", "", formatting.signed_difference(tick))
+                    ),
+                )
+            )
+    band = (
+        None
+        if threshold is None
+        else (place(1 - threshold), round(place(1 + threshold) - place(1 - threshold), 2))
+    )
     return IntervalAxis(
-        bars=[bar(candidate, candidate.ratio) if candidate.ratio else None for candidate in candidates],
+        bars=[
+            bar(candidate, candidate.ratio) if candidate.ratio else None for candidate in candidates
+        ],
         ticks=sorted(ticks) if ratios else [],
         at_one=place(1.0),
         band=band,

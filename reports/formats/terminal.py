@@ -44,27 +44,38 @@ MAX_DIFFERENCES = 15
 
 
 def against_group(comparison: Comparison) -> Group:
-    """What changed since an earlier result: a table, how to measure both states in turn, and what differs between the two."""
+    """What changed since an earlier result: a table, how to measure both states in turn, and what
+    differs between the two.
+    """
     against = comparison.against
     lines = [against.remedy, *against.notes] if against else []
     return Group(rich_table(against_table(comparison)), *map(shown, lines), Text())
 
 
 def comparison_lines(comparison: Comparison) -> Group:
-    """The first screen; how the arms scale, where nothing is compared; latency in every case, without the control."""
+    """The first screen; how the arms scale, where nothing is compared; latency in every case,
+    without the control.
+    """
     screen_data = first_screen(comparison)
     scales = comparison.findings if comparison.points and not screen_data.candidates else []
     screen = Group(*screen_lines(screen_data).renderables, *(shown(f"{line}.") for line in scales))
     if not comparison.cases:
         return screen
-    reasons = dict.fromkeys(figures.not_offered for arm in comparison.arms for figures in arm.cases if figures.not_offered)
+    reasons = dict.fromkeys(
+        figures.not_offered
+        for arm in comparison.arms
+        for figures in arm.cases
+        if figures.not_offered
+    )
     first = "loaders" if comparison.are_loaders else "latency"
     latencies = _by_operation(case_table(comparison, control=False), first)
     return Group(screen, Text(), latencies, *(shown(f"–: {reason}") for reason in reasons))
 
 
 def screen_lines(screen: FirstScreen) -> Group:
-    """Headline, what was compared, a row for each candidate, the marks, and what to do next: 14 lines for three arms."""
+    """Headline, what was compared, a row for each candidate, the marks, and what to do next: 14
+    lines for three arms.
+    """
     rows = RichTable.grid(padding=(0, 2, 0, 0))
     for column in range(6 if any(candidate.point for candidate in screen.candidates) else 5):
         rows.add_column(no_wrap=column > 0, overflow="fold")
@@ -82,7 +93,8 @@ def screen_lines(screen: FirstScreen) -> Group:
         rows.add_row(*cells[:-3], shown(candidate.verdict, style=kind), *cells[-3:])
     more = len(screen.candidates) - MAX_LINES
     marks = Text(" · ").join(
-        Text.assemble(f"{mark.name}: ", (printable(mark.word), "green" if mark.ok else "yellow")) for mark in screen.marks
+        Text.assemble(f"{mark.name}: ", (printable(mark.word), "green" if mark.ok else "yellow"))
+        for mark in screen.marks
     )
     below = [shown(f"Next: {screen.next_step}.", style="bold")] if screen.next_step else []
     return Group(
@@ -90,7 +102,11 @@ def screen_lines(screen: FirstScreen) -> Group:
         shown(screen.compared, style="dim"),
         *(shown(f"{line}.") for line in screen.notes),
         *map(_bar, screen.bars),
-        *([shown(f"{'':{len(screen.bars[0].label)}}  {LEGEND}", style="dim")] if screen.bars else []),
+        *(
+            [shown(f"{'':{len(screen.bars[0].label)}}  {LEGEND}", style="dim")]
+            if screen.bars
+            else []
+        ),
         rows,
         *([shown(f"and {more} more, in the report")] if more > 0 else []),
         marks,
@@ -99,8 +115,12 @@ def screen_lines(screen: FirstScreen) -> Group:
 
 
 def _bar(bar: Bar) -> Text:
-    """A rank's step, a letter for each fortieth of the slowest rank's: the first of the phase's name."""
-    letters = "".join(PHASE_WORDS[phase].split()[-1][0] * round(BAR_WIDTH * part) for phase, part in bar.parts)
+    """A rank's step, a letter for each fortieth of the slowest rank's: the first of the phase's
+    name.
+    """
+    letters = "".join(
+        PHASE_WORDS[phase].split()[-1][0] * round(BAR_WIDTH * part) for phase, part in bar.parts
+    )
     return shown(f"{bar.label}  {letters:{BAR_WIDTH}}  {bar.text.partition(':')[0]}")
 
 
@@ -142,7 +162,9 @@ def rich_table(table: Table) -> RichTable:
 
 
 def _frame() -> RichTable:
-    return RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    return RichTable(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True
+    )
 
 
 def _text(entry: Entry) -> Text:
@@ -150,19 +172,31 @@ def _text(entry: Entry) -> Text:
 
 
 def shown(text: str, *, style: str = "") -> Text:
-    """``Text`` and not ``str``, since names and messages may hold what looks like markup, or what a terminal obeys."""
+    """``Text`` and not ``str``, since names and messages may hold what looks like markup, or what a
+    terminal obeys.
+    """
     return Text(printable(text), style=style)
 
 
 def differences_table(differences: Sequence[Difference]) -> Group:
-    """What scripts do differently, before they are timed: what a sentence explains, then at most ``MAX_DIFFERENCES`` settings."""
+    """What scripts do differently, before they are timed: what a sentence explains, then at most
+    ``MAX_DIFFERENCES`` settings.
+    """
     if not differences:
         return Group(shown("The scripts do nothing differently that the agent sees"))
     culprits = [difference for difference in differences if isinstance(difference, Culprit)]
-    rest = [difference for difference in differences if not (difference.is_note or isinstance(difference, Culprit))]
+    rest = [
+        difference
+        for difference in differences
+        if not (difference.is_note or isinstance(difference, Culprit))
+    ]
     rest = (rest if culprits or rest else list(differences))[:MAX_DIFFERENCES]
     lines = [
-        shown(f"{'other work: ' if culprit.withholds else ''}{culprit.sentence}", style=STYLES["differs"]) for culprit in culprits
+        shown(
+            f"{'other work: ' if culprit.withholds else ''}{culprit.sentence}",
+            style=STYLES["differs"],
+        )
+        for culprit in culprits
     ]
     made: list[RichTable | Text] = [shown("What the scripts do differently:", style="bold"), *lines]
     if rest:

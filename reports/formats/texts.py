@@ -1,7 +1,8 @@
-"""Texts from templates: the method, what figures mean, sections with their tables and captions; and the Markdown made of them.
+"""Texts from templates: the method, what figures mean, sections with their tables and captions; and
+the Markdown made of them.
 
-report.md is the first screen and all else folded by question; pull-request.md is the first screen as a comment. junit.xml is for
-programs that show or gate on test results.
+report.md is the first screen and all else folded by question; pull-request.md is the first screen
+as a comment. junit.xml is for programs that show or gate on test results.
 """
 
 from __future__ import annotations
@@ -49,17 +50,24 @@ def method(shown: Comparison) -> list[str]:
         "load_power": LOAD_POWER,
         "fewest_seeds": MIN_SEEDS,
     }
-    paragraphs = re.split(r"\n\s*\n", render_text("method.md.j2", c=shown, d=disturbances, **constants).strip())
+    paragraphs = re.split(
+        r"\n\s*\n", render_text("method.md.j2", c=shown, d=disturbances, **constants).strip()
+    )
     return [paragraph.replace("\n", " ") for paragraph in paragraphs]
 
 
 def render_text(template: str, **shown: Any) -> str:
-    """A template filled. What comes from users and programs it passes through its filter ``md``, which is ``escape``."""
+    """A template filled.
+
+    What comes from users and programs it passes through its filter ``md``, which is ``escape``.
+    """
     return _texts().get_template(template).render(shown)
 
 
 def caption(name: str, shown: Comparison) -> str:
-    """What the figures of a section mean, without a full stop; empty where they say it themselves."""
+    """What the figures of a section mean, without a full stop; empty where they say it
+    themselves.
+    """
     macro = getattr(_texts().get_template("captions.md.j2").module, name, None)
     return macro(shown).strip().replace("\n", " ") if macro else ""
 
@@ -88,7 +96,10 @@ def templates(*, autoescape: bool) -> Environment:
 @cache
 def _texts() -> Environment:
     texts = templates(autoescape=False)
-    texts.filters |= {"md": escape, "xml": lambda text: saxutils.escape(in_report(str(text)), {'"': "&quot;"})}
+    texts.filters |= {
+        "md": escape,
+        "xml": lambda text: saxutils.escape(in_report(str(text)), {'"': "&quot;"}),
+    }
     texts.tests["is_far_off"] = lambda arm: any(map(is_far_off, arm.links))
     texts.globals |= {"limits": section_tables, "trace_sentence": trace_sentence}
     return texts
@@ -117,13 +128,20 @@ def sections(c: Comparison) -> dict[str, Section]:
     }
     made = by_arm | {
         "against": (f"Against {c.against.comparison_id}" if c.against else "", against_table(c)),
-        "differences": ("What the arms do differently", differences_table(_differences(c, is_note=False))),
+        "differences": (
+            "What the arms do differently",
+            differences_table(_differences(c, is_note=False)),
+        ),
         "notes": ("", differences_table(_differences(c, is_note=True), in_words=False)),
         "ranks": ("Ranks and hosts", rank_table(c)),
         "what_if": ("Without one cause of lost time", what_if_table(c)),
         "resources": ("Per device, memory, energy", resource_table(c)),
     }
-    return {name: Section(title, shown, caption(name, c)) for name, (title, shown) in made.items() if shown.rows}
+    return {
+        name: Section(title, shown, caption(name, c))
+        for name, (title, shown) in made.items()
+        if shown.rows
+    }
 
 
 def _differences(c: Comparison, *, is_note: bool) -> dict[str, list[Difference]]:
@@ -136,10 +154,18 @@ def _differences(c: Comparison, *, is_note: bool) -> dict[str, list[Difference]]
 
 def content(shown: Comparison) -> dict[str, Any]:
     """What the templates of the page and of Markdown are filled with."""
-    return {"c": shown, "screen": first_screen(shown), "method": method(shown), "sections": sections(shown)}
+    return {
+        "c": shown,
+        "screen": first_screen(shown),
+        "method": method(shown),
+        "sections": sections(shown),
+    }
 
 
-JOBS = ("{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}/actions/runs/{GITHUB_RUN_ID}", "{CI_JOB_URL}/artifacts/browse")
+JOBS = (
+    "{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}/actions/runs/{GITHUB_RUN_ID}",
+    "{CI_JOB_URL}/artifacts/browse",
+)
 """Where the files of a job are seen, by the variables of GitHub Actions and of GitLab."""
 NOT_IN_MARKERS = re.compile(r"[^\w.+-]")
 
@@ -155,7 +181,10 @@ class MarkdownReport(Report):
 
 
 class PullRequestReport(Report):
-    """Markdown of GitHub and GitLab. Its first line is an invisible comment, the same for every result of a plan."""
+    """Markdown of GitHub and GitLab.
+
+    Its first line is an invisible comment, the same for every result of a plan.
+    """
 
     file_name = "pull-request.md"
     is_customary = False
@@ -183,11 +212,13 @@ def _job() -> str | None:
 
 
 class JunitReport(Report):
-    """A candidate that failed or computed wrongly is a failure; its ratio is in the test case's properties.
+    """A candidate that failed or computed wrongly is a failure; its ratio is in the test case's
+    properties.
 
-    The baseline is a test case, too, if it is not ok, since nothing was compared then. A slower candidate is no failure: what to
-    do about a ratio is for the reader to decide. Changes since an earlier result are another suite: every throughput and every
-    ratio is a test case, and a failure where it lost more than was allowed.
+    The baseline is a test case, too, if it is not ok, since nothing was compared then. A slower
+    candidate is no failure: what to do about a ratio is for the reader to decide. Changes since an
+    earlier result are another suite: every throughput and every ratio is a test case, and a failure
+    where it lost more than was allowed.
     """
 
     file_name = "junit.xml"
@@ -196,7 +227,13 @@ class JunitReport(Report):
     def render(self, summary: Comparison) -> bytes:
         suites: dict[str, list[ArmRow]] = {place: [] for place in summary.places}
         for row in arm_rows(summary, by_case=True):
-            if row.arm.role == "candidate" or (row.arm.role == "baseline" and row.arm.status != "ok"):
+            if row.arm.role == "candidate" or (
+                row.arm.role == "baseline" and row.arm.status != "ok"
+            ):
                 suites[row.place].append(row)
-        named = {".".join(filter(None, [summary.name, place])): rows for place, rows in suites.items()}
-        return render_text("junit.xml.j2", c=summary, suites=named, figures=figures, columns=figures.columns).encode()
+        named = {
+            ".".join(filter(None, [summary.name, place])): rows for place, rows in suites.items()
+        }
+        return render_text(
+            "junit.xml.j2", c=summary, suites=named, figures=figures, columns=figures.columns
+        ).encode()

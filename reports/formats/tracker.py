@@ -1,4 +1,7 @@
-"""Reports for programs in which teams follow their runs. One of your own is a class in one file: see docs/extending.md."""
+"""Reports for programs in which teams follow their runs.
+
+One of your own is a class in one file: see docs/extending.md.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,17 @@ from reports.formats.html import HtmlReport
 from reports.schema import Comparison
 from reports.tables.figures import CREATED, OK, VERDICT
 
-SETTINGS = {"name", "workload", "baseline", "device", "world_size", "hosts", "local_batch_size", "global_batch_size", "seed"}
+SETTINGS = {
+    "name",
+    "workload",
+    "baseline",
+    "device",
+    "world_size",
+    "hosts",
+    "local_batch_size",
+    "global_batch_size",
+    "seed",
+}
 CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+@")
 
 
@@ -30,7 +43,8 @@ class TrackedRun:
     """A comparison, as trackers see runs."""
 
     identity: str
-    """Letters and digits that stay the same when the comparison is resumed or its reports are rebuilt."""
+    """Letters and digits that stay the same when the comparison is resumed or its reports are
+    rebuilt."""
     name: str
     plan: str
     headline: str
@@ -41,7 +55,8 @@ class TrackedRun:
     settings: Mapping[str, Any]
     """What was compared, in plain JSON."""
     figures: Mapping[str, float]
-    """By names such as ``horovod-mpi/throughput_ratio``; where there are points, theirs comes first."""
+    """By names such as ``horovod-mpi/throughput_ratio``; where there are points, theirs comes
+    first."""
     verdicts: Mapping[str, str]
     """By names such as ``horovod-mpi/verdict``."""
     page: str
@@ -49,7 +64,10 @@ class TrackedRun:
 
 
 class Tracker(Report):
-    """A report that goes to another program. Its file is JSON and says where the run is found there."""
+    """A report that goes to another program.
+
+    Its file is JSON and says where the run is found there.
+    """
 
     is_customary = False
     package: ClassVar[str | None] = None
@@ -59,7 +77,8 @@ class Tracker(Report):
 
     @abstractmethod
     def send(self, run: TrackedRun) -> Mapping[str, Any]:
-        """Make the run there, or bring it up to date; returns what the file says, the same for the same run.
+        """Make the run there, or bring it up to date; returns what the file says, the same for the
+        same run.
 
         One of ``errors`` becomes a message that says what to do.
         """
@@ -73,21 +92,26 @@ class Tracker(Report):
         if self.package is None or (spec and spec.origin):  # a folder of that name has no origin
             return None
         return (
-            f"{self.file_name} needs the package {self.package}, which is not installed; run: pip install "
-            f"'{self.requirement or self.package}', or leave the report out of the plan's 'reports'"
+            f"{self.file_name} needs the package {self.package}, which is not installed; run: pip"
+            f" install '{self.requirement or self.package}', or leave the report out of the plan's"
+            " 'reports'"
         )
 
     def render(self, summary: Comparison) -> bytes:
         return self.deliver(tracked_run(summary, HtmlReport().render(summary)))
 
     def deliver(self, run: TrackedRun) -> bytes:
-        """Send the run to the program; returns the file. A failure is a ``ReportError`` that says what to do."""
+        """Send the run to the program; returns the file.
+
+        A failure is a ``ReportError`` that says what to do.
+        """
         try:
             return json.dumps(self.send(run), indent=2).encode() + b"\n"
         except self.errors() as error:
             raise ReportError(
-                f"{self.file_name} could not be made: {CREDENTIALS.sub('', cut(str(error)))}; what was measured and the other "
-                "reports are written, and 'ringside report' with the folder tries again"
+                f"{self.file_name} could not be made: {CREDENTIALS.sub('', cut(str(error)))}; what"
+                " was measured and the other reports are written, and 'ringside report' with the"
+                " folder tries again"
             ) from error
 
 
@@ -103,8 +127,15 @@ def tracked_run(summary: Comparison, page: bytes) -> TrackedRun:
         created_s=CREATED.value(summary),
         is_ok=all(value for figure, _, value in figures if figure == OK),
         settings=summary.model_dump(mode="json", include=SETTINGS),
-        figures={"/".join([*labels.values(), figure.gauge]): value for figure, labels, value in figures if figure != VERDICT},
-        verdicts={"/".join([*list(labels.values())[:-1], "verdict"]): labels["verdict"] for labels in verdicts},
+        figures={
+            "/".join([*labels.values(), figure.gauge]): value
+            for figure, labels, value in figures
+            if figure != VERDICT
+        },
+        verdicts={
+            "/".join([*list(labels.values())[:-1], "verdict"]): labels["verdict"]
+            for labels in verdicts
+        },
         page=page.decode(),
     )
 
@@ -133,7 +164,9 @@ class MlflowReport(Tracker):
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param, RunTag
 
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # its own number takes minutes
+        os.environ.setdefault(
+            "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"
+        )  # its own number takes minutes
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         client, experiment = MlflowClient(), os.environ.get("MLFLOW_EXPERIMENT_NAME", "ringside")
         project = client.get_experiment_by_name(experiment)
@@ -143,22 +176,38 @@ class MlflowReport(Tracker):
             run_id = runs[0].info.run_id
         else:
             began = None if run.created_s is None else int(1000 * run.created_s)
-            run_id = client.create_run(number, start_time=began, tags={IDENTITY: run.identity}, run_name=run.name).info.run_id
-            client.log_batch(run_id, params=[Param(name, str(value)[:500]) for name, value in run.settings.items()])
+            run_id = client.create_run(
+                number, start_time=began, tags={IDENTITY: run.identity}, run_name=run.name
+            ).info.run_id
+            client.log_batch(
+                run_id,
+                params=[Param(name, str(value)[:500]) for name, value in run.settings.items()],
+            )
         now = int(1000 * time.time())
-        metrics = [Metric(NOT_IN_NAMES.sub("_", name), value, now, 0) for name, value in run.figures.items()]
+        metrics = [
+            Metric(NOT_IN_NAMES.sub("_", name), value, now, 0)
+            for name, value in run.figures.items()
+        ]
         tags = [
             RunTag(NOT_IN_NAMES.sub("_", name), text)
             for name, text in {**run.verdicts, "mlflow.note.content": run.headline}.items()
         ]
-        client.log_batch(run_id, metrics=metrics, tags=tags)  # which makes requests of the size that servers take
+        client.log_batch(
+            run_id, metrics=metrics, tags=tags
+        )  # which makes requests of the size that servers take
         client.log_text(run_id, run.page, "report.html")
         client.set_terminated(run_id, status="FINISHED" if run.is_ok else "FAILED")
-        return {"experiment": experiment, "run_id": run_id, "url": _url(client.tracking_uri, f"{number}/runs/{run_id}")}
+        return {
+            "experiment": experiment,
+            "run_id": run_id,
+            "url": _url(client.tracking_uri, f"{number}/runs/{run_id}"),
+        }
 
 
 def _url(server: str, place: str) -> str | None:
-    """The run's page, without the password that the server's address may hold; None without a server."""
+    """The run's page, without the password that the server's address may hold; None without a
+    server.
+    """
     parts = urlsplit(server)
     if parts.scheme not in ("http", "https"):
         return None
@@ -168,7 +217,8 @@ def _url(server: str, place: str) -> str | None:
 class WandbReport(Tracker):
     """Settings as the run's config, figures and verdicts as its summary, and the page.
 
-    W&B's own variables are in force, WANDB_MODE=offline for one. Neither code, packages, commands nor the console are sent.
+    W&B's own variables are in force, WANDB_MODE=offline for one. Neither code, packages, commands
+    nor the console are sent.
     """
 
     file_name = "wandb.json"
@@ -185,7 +235,12 @@ class WandbReport(Tracker):
 
         project = os.environ.get("WANDB_PROJECT", "ringside")
         settings = wandb.Settings(
-            silent=True, console="off", disable_git=True, x_disable_meta=True, x_save_requirements=False, login_timeout=60
+            silent=True,
+            console="off",
+            disable_git=True,
+            x_disable_meta=True,
+            x_save_requirements=False,
+            login_timeout=60,
         )
         try:
             with wandb.init(
@@ -199,6 +254,10 @@ class WandbReport(Tracker):
             ) as sent:
                 sent.summary.update({"headline": run.headline, **run.figures, **run.verdicts})
                 sent.log({"report": wandb.Html(run.page, inject=False)})
-                return {"project": project, "id": run.identity, "url": None if sent.offline else sent.url}
+                return {
+                    "project": project,
+                    "id": run.identity,
+                    "url": None if sent.offline else sent.url,
+                }
         finally:
             wandb.teardown()

@@ -1,1 +1,3 @@
-"""Throughput at sizes that were not measured, each with an interval; says why where there is no answer."""
+"""Throughput at sizes that were not measured, each with an interval; says why where there is no
+answer.
+"""

@@ -1,16 +1,20 @@
-"""How a rank's time for a sample grows with the number of hosts: a few terms with priors, and what measured sizes leave of them.
+"""How a rank's time for a sample grows with the number of hosts: a few terms with priors, and what
+measured sizes leave of them.
 
 The time of h hosts is ``level × (1 + step [h > 1] + exchange × growth(h) + straggle × log2 h)``:
 
-- ``step``: what it costs to leave one host. It is a term of its own, so that no growth is read off the boundary of one host.
-- ``exchange``: grows with each doubling of hosts by ``share`` times what the doubling before added. A share near 0 holds the
-  efficiency, 1/2 is a ring's (h - 1) / h, 1 a tree's log2 h, and 2 a part that more hosts do not shorten.
+- ``step``: what it costs to leave one host. It is a term of its own, so that no growth is read off
+  the boundary of one host.
+- ``exchange``: grows with each doubling of hosts by ``share`` times what the doubling before added.
+  A share near 0 holds the efficiency, 1/2 is a ring's (h - 1) / h, 1 a tree's log2 h, and 2 a part
+  that more hosts do not shorten.
 - ``straggle``: a little more waiting for the slowest with each doubling.
 
-Measured times vary by ``noise``, in logarithms, which grows with hosts. All five are unknown. Every cell of a grid over them is
-weighted by its prior and by how well it predicts the measured sizes; the level is integrated out. A prediction is the mixture of
-all cells, so that its interval holds both the noise and that the forms disagree. The priors are round figures, chosen on published
-series (docs/projection.md).
+Measured times vary by ``noise``, in logarithms, which grows with hosts. All five are unknown. Every
+cell of a grid over them is weighted by its prior and by how well it predicts the measured sizes;
+the level is integrated out. A prediction is the mixture of all cells, so that its interval holds
+both the noise and that the forms disagree. The priors are round figures, chosen on published series
+(docs/projection.md).
 """
 
 from __future__ import annotations
@@ -58,7 +62,9 @@ PRIOR = Prior()
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """What measured sizes leave of the terms: cells of the grid, those left out that weigh nothing."""
+    """What measured sizes leave of the terms: cells of the grid, those left out that weigh
+    nothing.
+    """
 
     cells: npt.NDArray[np.intp]
     """Positions in the flattened grid."""
@@ -96,7 +102,11 @@ class Growth:
 
 
 def fit_growth(
-    hosts: Sequence[float], times_s: Sequence[float], errors: Sequence[float] | None = None, *, prior: Prior = PRIOR
+    hosts: Sequence[float],
+    times_s: Sequence[float],
+    errors: Sequence[float] | None = None,
+    *,
+    prior: Prior = PRIOR,
 ) -> Growth:
     """Weigh the terms by measured sizes.
 
@@ -106,15 +116,22 @@ def fit_growth(
         errors: standard errors of the logarithms of these, beside the noise; none where not known.
         prior: of the terms.
     """
-    logs, variances = np.log(times_s), np.square(np.zeros(len(times_s)) if errors is None else errors)
+    logs, variances = (
+        np.log(times_s),
+        np.square(np.zeros(len(times_s)) if errors is None else errors),
+    )
     rests = logs[:, None] - np.stack([_log_terms(count) for count in hosts])  # by size and cell
     factors = np.array([_noise_factor(count) for count in hosts])
     precisions = 1 / ((NOISES[:, None] * factors) ** 2 + variances)  # by noise and size
     total_precisions = precisions.sum(axis=1, keepdims=True)
     levels = precisions @ rests / total_precisions
-    squares = np.stack([p @ (rests - level) ** 2 for p, level in zip(precisions, levels, strict=True)])
+    squares = np.stack(
+        [p @ (rests - level) ** 2 for p, level in zip(precisions, levels, strict=True)]
+    )
     # The log-likelihood of each noise and cell, with the level integrated out.
-    scores = -0.5 * (squares - np.log(precisions).sum(axis=1, keepdims=True) + np.log(total_precisions))
+    scores = -0.5 * (
+        squares - np.log(precisions).sum(axis=1, keepdims=True) + np.log(total_precisions)
+    )
     weights = np.exp(scores - scores.max()) * _weights(prior) * NOISE_PRIOR[:, None]
     kept = weights > NEGLIGIBLE * weights.max()
     noises, cells = np.nonzero(kept)
@@ -135,17 +152,24 @@ def _noise_factor(hosts: float) -> float:
 def _log_terms(hosts: float) -> Array:
     """Logarithm of the time over the level, by cell."""
     doublings = math.log2(hosts)
-    growth = np.array([doublings if share == 1 else (1 - share**doublings) / (1 - share) for share in SHARES])
+    growth = np.array(
+        [doublings if share == 1 else (1 - share**doublings) / (1 - share) for share in SHARES]
+    )
     step = (STEPS * (hosts > 1))[:, None, None, None]
     exchange = EXCHANGES[None, :, None, None] * growth[None, None, :, None]
-    return np.asarray(np.log1p(step + exchange + (STRAGGLES * doublings)[None, None, None, :])).ravel()
+    return np.asarray(
+        np.log1p(step + exchange + (STRAGGLES * doublings)[None, None, None, :])
+    ).ravel()
 
 
 @lru_cache(maxsize=8)
 def _weights(prior: Prior) -> Array:
     """Probability of each cell before anything is measured."""
     # Distribution functions at the edges of the cells: half-Cauchy, and exponential.
-    step, exchange = (2 / math.pi * np.arctan(_edges(g) / s) for g, s in ((STEPS, prior.step), (EXCHANGES, prior.exchange)))
+    step, exchange = (
+        2 / math.pi * np.arctan(_edges(g) / s)
+        for g, s in ((STEPS, prior.step), (EXCHANGES, prior.exchange))
+    )
     straggle = -np.expm1(-_edges(STRAGGLES) / prior.straggle)
     parts = [np.diff(step), np.diff(exchange), np.array(prior.shares), np.diff(straggle)]
     step_weights, two, three, four = (part / part.sum() for part in parts)

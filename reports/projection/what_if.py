@@ -1,7 +1,9 @@
-"""What if one cause of lost time were gone, or the links were others: how fast each arm would be, and which would be fastest.
+"""What if one cause of lost time were gone, or the links were others: how fast each arm would be,
+and which would be fastest.
 
-Every answer is made of an arm's terms (``reports.conclusions.step_terms``), launch by launch. Where these leave a step between two
-bounds, as they do of what exchange hides behind computing, the interval holds both. Questions that they cannot answer stay open.
+Every answer is made of an arm's terms (``reports.conclusions.step_terms``), launch by launch. Where
+these leave a step between two bounds, as they do of what exchange hides behind computing, the
+interval holds both. Questions that they cannot answer stay open.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class Scenario:
     """A step's bounds, or why there is no answer."""
 
 
-def what_if(evidence: Evidence, arms: Sequence[ArmSummary], *, links: Links | None = None) -> list[WhatIf]:
+def what_if(
+    evidence: Evidence, arms: Sequence[ArmSummary], *, links: Links | None = None
+) -> list[WhatIf]:
     """Answer for every arm that has terms, the control left out; nothing where none has.
 
     Args:
@@ -68,9 +72,23 @@ def what_if(evidence: Evidence, arms: Sequence[ArmSummary], *, links: Links | No
         links: to answer for, beside the scenarios that every report has.
     """
     asked = links or Links()
-    terms_by_arm = {arm.name: terms for arm in arms if arm.competes and (terms := _arm_terms(evidence, arm, asked.measured))}
-    scenarios = (*SCENARIOS, *(links_of(rate, is_known=asked.measured is not None) for rate in asked.rates))
-    return [_in_scenario(scenario, terms_by_arm, confidence=evidence.confidence) for scenario in scenarios] if terms_by_arm else []
+    terms_by_arm = {
+        arm.name: terms
+        for arm in arms
+        if arm.competes and (terms := _arm_terms(evidence, arm, asked.measured))
+    }
+    scenarios = (
+        *SCENARIOS,
+        *(links_of(rate, is_known=asked.measured is not None) for rate in asked.rates),
+    )
+    return (
+        [
+            _in_scenario(scenario, terms_by_arm, confidence=evidence.confidence)
+            for scenario in scenarios
+        ]
+        if terms_by_arm
+        else []
+    )
 
 
 def _arm_terms(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> ArmTerms | None:
@@ -81,14 +99,19 @@ def _arm_terms(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> Ar
     besides = means_by_rank(local, ["data_wait_s", "forward_s", "optimizer_s"]).values()
     return ArmTerms(
         terms=terms,
-        quiet_s=pd.concat([by_rank.mean(axis="columns") for by_rank in besides], axis="columns").sum(axis="columns"),
-        link_bits=8 * max((max(link.sent_bytes, link.received_bytes) for link in arm.links), default=0.0),
+        quiet_s=pd.concat(
+            [by_rank.mean(axis="columns") for by_rank in besides], axis="columns"
+        ).sum(axis="columns"),
+        link_bits=8
+        * max((max(link.sent_bytes, link.received_bytes) for link in arm.links), default=0.0),
         link_rate=link_rate,
         throughput=arm.throughput_per_s.value,
     )
 
 
-def _in_scenario(scenario: Scenario, terms_by_arm: Mapping[str, ArmTerms], *, confidence: float) -> WhatIf:
+def _in_scenario(
+    scenario: Scenario, terms_by_arm: Mapping[str, ArmTerms], *, confidence: float
+) -> WhatIf:
     arms, steps = [], {}
     for name, terms in terms_by_arm.items():
         bounds = scenario.steps(terms)
@@ -123,12 +146,21 @@ def _log(values: pd.Series) -> pd.Series:
 
 
 def _fastest(steps: Mapping[str, Bounds], *, confidence: float) -> list[str]:
-    """The arms than which none is shown to be faster, the leader's intervals against all others held at once; none of one arm."""
+    """The arms than which none is shown to be faster, the leader's intervals against all others
+    held at once; none of one arm.
+    """
     if len(steps) < 2:
         return []
     leader = min(steps, key=lambda name: float(sum(_log(step).mean() for step in steps[name])))
     each = 1 - (1 - confidence) / (len(steps) - 1)
-    return [leader, *(name for name in steps if name != leader and not _beats(steps[leader], steps[name], confidence=each))]
+    return [
+        leader,
+        *(
+            name
+            for name in steps
+            if name != leader and not _beats(steps[leader], steps[name], confidence=each)
+        ),
+    ]
 
 
 def _beats(ours: Bounds, theirs: Bounds, *, confidence: float) -> bool:
@@ -151,8 +183,9 @@ def _without(term: Term, arm: ArmTerms) -> Bounds | str:
 def _with_link(rate: int, arm: ArmTerms) -> Bounds | str:
     """Send the bytes at another rate.
 
-    The bounds hold all of backward hiding them and no more of them hidden than now. They hold both ways used at once, and one after
-    the other, as Open MPI does over TCP: twice as long, or on a link of known rate as long as a step leaves time for.
+    The bounds hold all of backward hiding them and no more of them hidden than now. They hold both
+    ways used at once, and one after the other, as Open MPI does over TCP: twice as long, or on a
+    link of known rate as long as a step leaves time for.
     """
     if not arm.link_bits:
         return "no bytes of its exchange were counted between hosts"
@@ -169,12 +202,20 @@ def _with_link(rate: int, arm: ArmTerms) -> Bounds | str:
 
 
 def links_of(rate: int, *, is_known: bool) -> Scenario:
-    """The scenario of links of another rate; ``is_known``: whether the rate of those measured is known."""
-    unit, words = next((unit, words) for unit, words in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")) if rate >= unit)
+    """The scenario of links of another rate; ``is_known``: whether the rate of those measured is
+    known.
+    """
+    unit, words = next(
+        (unit, words)
+        for unit, words in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
+        if rate >= unit
+    )
     faster = "" if is_known else ", and the links measured are faster"
     return Scenario(
         name=f"links of {rate / unit:g} {words}",
-        assumes="the bytes of a step stay, latency stays" + faster + "; bounds hold both ways at once and one after the "
+        assumes="the bytes of a step stay, latency stays"
+        + faster
+        + "; bounds hold both ways at once and one after the "
         "other, all of backward hiding it and no more of it hidden",
         steps=partial(_with_link, rate),
     )
@@ -193,8 +234,10 @@ SCENARIOS = (
     ),
     Scenario(
         name="no library overhead",
-        assumes="wrapper, hooks and threads take nothing in steps without exchange; exchange stays, and none of it had hidden "
-        "behind them",
+        assumes=(
+            "wrapper, hooks and threads take nothing in steps without exchange; exchange stays, and"
+            " none of it had hidden behind them"
+        ),
         steps=partial(_without, "library_overhead"),
     ),
 )

@@ -1,11 +1,19 @@
-"""What scripts do differently, most important first: porting mistakes, other work, other settings."""
+"""What scripts do differently, most important first: porting mistakes, other work, other
+settings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from measurement.conditions.conditions import CONDITIONS, SPEED_ENDS, Condition, Severity, condition_of
+from measurement.conditions.conditions import (
+    CONDITIONS,
+    SPEED_ENDS,
+    Condition,
+    Severity,
+    condition_of,
+)
 from measurement.conditions.differences import (
     Difference,
     arm_differences,
@@ -24,15 +32,20 @@ from reports.scripts.lines import line_differences
 from reports.scripts.script_arms import OF_LOADER, SEEN, ScriptArm
 
 PARTS = ("accumulation", "rank_local_batch", "loader.batch_size", "loader.length")
-"""Settings that are no other work where as many samples make a step, in another number of passes."""
+"""Settings that are no other work where as many samples make a step, in another number of
+passes."""
 
 
-def script_differences(records: Sequence[LaunchRecord], *, allow: Collection[str] = ()) -> list[Difference]:
+def script_differences(
+    records: Sequence[LaunchRecord], *, allow: Collection[str] = ()
+) -> list[Difference]:
     """In what the scripts of one launch differ, most important first.
 
     ``allow``: differences in work that do not withhold the verdict: names of fields, or ``all``.
     """
-    compared = [record for record in records if record.scripts and record.role in ("baseline", "candidate")]
+    compared = [
+        record for record in records if record.scripts and record.role in ("baseline", "candidate")
+    ]
     compared.sort(key=lambda record: record.role != "baseline")
     if len(compared) < 2 or compared[0].role != "baseline":
         return []
@@ -40,13 +53,21 @@ def script_differences(records: Sequence[LaunchRecord], *, allow: Collection[str
     pairs = [Pair(ours=candidate, theirs=baseline) for candidate in candidates]
     culprits = [culprit for pair in pairs for finder in FINDERS for culprit in finder(pair)]
     mistakes = _mistakes(culprits)
-    covered = {start: culprit.field for culprit in culprits for start in (culprit.field, *culprit.covers)}
-    controls = [ScriptArm.of(record) for record in records if record.scripts and record.role == "control"]
+    covered = {
+        start: culprit.field for culprit in culprits for start in (culprit.field, *culprit.covers)
+    }
+    controls = [
+        ScriptArm.of(record) for record in records if record.scripts and record.role == "control"
+    ]
     rest = _settings(arms, controls, covered=covered, own_fields=own_work(compared))
-    of_ranks = [row for row in arm_differences(compared, allow=allow) if condition_of(row.field).scripts]
+    of_ranks = [
+        row for row in arm_differences(compared, allow=allow) if condition_of(row.field).scripts
+    ]
     rows = []
     for row in [*mistakes.values(), *(row for row in rest if row.field not in mistakes)]:
-        cause = next((field for start, field in covered.items() if row.field.startswith(start)), row.field)
+        cause = next(
+            (field for start, field in covered.items() if row.field.startswith(start)), row.field
+        )
         allows = is_allowed({row.field, cause}, allow, changes_work=row.changes_work)
         rows.append(row.model_copy(update={"allowed": row.allowed or allows}))
     return by_severity([*rows, *line_differences(arms), *of_ranks])
@@ -58,7 +79,10 @@ def _mistakes(culprits: Sequence[Culprit]) -> dict[str, Difference]:
     for culprit in culprits:
         before = by_field.setdefault(culprit.field, culprit)
         if before is not culprit:
-            both = {"values": {**culprit.values, **before.values}, "sentence": f"{before.sentence}; {culprit.sentence}"}
+            both = {
+                "values": {**culprit.values, **before.values},
+                "sentence": f"{before.sentence}; {culprit.sentence}",
+            }
             by_field[culprit.field] = culprit.model_copy(
                 update={**both, "changes_work": culprit.changes_work or before.changes_work}
             )
@@ -66,18 +90,28 @@ def _mistakes(culprits: Sequence[Culprit]) -> dict[str, Difference]:
 
 
 def _settings(
-    arms: Sequence[ScriptArm], controls: Sequence[ScriptArm], *, covered: Collection[str], own_fields: Collection[str]
+    arms: Sequence[ScriptArm],
+    controls: Sequence[ScriptArm],
+    *,
+    covered: Collection[str],
+    own_fields: Collection[str],
 ) -> list[Difference]:
-    """Every setting in which arms differ, the most informative first; a note where a culprit says it already."""
+    """Every setting in which arms differ, the most informative first; a note where a culprit says
+    it already.
+    """
     rows = []
     for name, values in differing({arm.name: arm.fields for arm in arms}).items():
         condition = condition_of(name, of_scripts=True)
         if _is_idle(name, arms) or len({shown(value) for value in values.values()}) == 1:
             continue
         is_half_known = None in values.values()
-        by_itself = [shown(arm.first.defaults[name]) for arm in arms if name in arm.first.defaults][:1]
+        by_itself = [shown(arm.first.defaults[name]) for arm in arms if name in arm.first.defaults][
+            :1
+        ]
         is_default = condition.of_library and is_half_known and not by_itself
-        changes_work = condition.matters == "work" and not is_half_known and not _is_as_much(name, arms)
+        changes_work = (
+            condition.matters == "work" and not is_half_known and not _is_as_much(name, arms)
+        )
         is_note = is_default or name.startswith(tuple(covered)) or _is_without_effect(name, arms)
         again = any(control.fields.get(name) != arms[0].fields.get(name) for control in controls)
         sentence = _sentence(name, condition, values, is_random=again, arms=arms)
@@ -85,7 +119,9 @@ def _settings(
             Difference(
                 field=name,
                 values=values,
-                severity="note" if is_note else _severity(name, condition, changes_work=changes_work),
+                severity=(
+                    "note" if is_note else _severity(name, condition, changes_work=changes_work)
+                ),
                 changes_work=changes_work,
                 allowed=is_default or bool(condition.follows & set(own_fields)),
                 is_default=is_default,
@@ -98,26 +134,41 @@ def _settings(
 
 
 def _is_idle(name: str, arms: Sequence[ScriptArm]) -> bool:
-    """Whether a setting belongs to something that some arm does not use, or was not seen to, which has a line of its own."""
+    """Whether a setting belongs to something that some arm does not use, or was not seen to, which
+    has a line of its own.
+    """
     whole = name.partition(".")[0]
     if name.startswith(OF_LOADER) and name != SEEN:
         return not all(SEEN in arm.fields for arm in arms)
-    if (whole == "step" or (whole == "sampler" and name != "sampler.class")) and any(arm.fields.get(name) is None for arm in arms):
-        return True  # it was not seen, which is not "none", or another class of sampler has no such setting
-    return name in ("autocast.dtype", "scaler.scale") and not all(arm.fields.get(f"{whole}.enabled") for arm in arms)
+    if (whole == "step" or (whole == "sampler" and name != "sampler.class")) and any(
+        arm.fields.get(name) is None for arm in arms
+    ):
+        return True  # it was not seen, which is not "none", or a sampler has no such setting
+    return name in ("autocast.dtype", "scaler.scale") and not all(
+        arm.fields.get(f"{whole}.enabled") for arm in arms
+    )
 
 
 def _is_without_effect(name: str, arms: Sequence[ScriptArm]) -> bool:
     """Whether a variable controls what no arm uses, or what is equal in all arms."""
     if name == "environment.OMP_NUM_THREADS":
-        return len({arm.number("threads.torch") for arm in arms}) == 1 and arms[0].number("threads.torch") is not None
+        return (
+            len({arm.number("threads.torch") for arm in arms}) == 1
+            and arms[0].number("threads.torch") is not None
+        )
     if name == "ddp.broadcast_buffers":  # Horovod never does
-        return all(arm.fields.get("library") == "horovod" or arm.fields.get(name) is False for arm in arms)
-    return name.startswith("environment.NCCL_") and all(arm.fields.get("transport") not in ("nccl", None) for arm in arms)
+        return all(
+            arm.fields.get("library") == "horovod" or arm.fields.get(name) is False for arm in arms
+        )
+    return name.startswith("environment.NCCL_") and all(
+        arm.fields.get("transport") not in ("nccl", None) for arm in arms
+    )
 
 
 def _is_as_much(name: str, arms: Sequence[ScriptArm]) -> bool:
-    """Whether a setting leaves the work as it is: a step has as many samples in other passes, or a rank as many batches."""
+    """Whether a setting leaves the work as it is: a step has as many samples in other passes, or a
+    rank as many batches.
+    """
     counts: set[float | None] = {None}
     if name in PARTS and len({arm.number("accumulation") for arm in arms}) > 1:
         counts = {arm.samples for arm in arms}
@@ -129,10 +180,21 @@ def _is_as_much(name: str, arms: Sequence[ScriptArm]) -> bool:
 def _severity(name: str, condition: Condition, *, changes_work: bool) -> Severity:
     if condition.matters == "work" and not changes_work:
         return "training"
-    return "speed" if condition.matters == "training" and name.endswith(SPEED_ENDS) else condition.matters
+    return (
+        "speed"
+        if condition.matters == "training" and name.endswith(SPEED_ENDS)
+        else condition.matters
+    )
 
 
-def _sentence(name: str, condition: Condition, values: Mapping[str, Any], *, is_random: bool, arms: Sequence[ScriptArm]) -> str:
+def _sentence(
+    name: str,
+    condition: Condition,
+    values: Mapping[str, Any],
+    *,
+    is_random: bool,
+    arms: Sequence[ScriptArm],
+) -> str:
     """Such as ``threads of a rank: 1 in new, 2 in old (torchrun sets OMP_NUM_THREADS=1)``."""
     if name.startswith("seed.") and is_random:
         return f"{name} is another each time {arms[0].name} is started: it sets no seed"
@@ -140,7 +202,9 @@ def _sentence(name: str, condition: Condition, values: Mapping[str, Any], *, is_
     none = "not seen on every rank" if name == SEEN else "not set"
     sentence = in_words(condition.label or variable, values, none=none)
     ones = {arm.name for arm in arms if str(arm.fields.get("environment.OMP_NUM_THREADS")) == "1"}
-    if name in ("threads.torch", "environment.OMP_NUM_THREADS") and any(str(values[arm_name]) == "1" for arm_name in ones):
+    if name in ("threads.torch", "environment.OMP_NUM_THREADS") and any(
+        str(values[arm_name]) == "1" for arm_name in ones
+    ):
         return f"{sentence} (torchrun sets OMP_NUM_THREADS=1)"
     if name.startswith("seed.") and not any(is_by_rank(value) for value in values.values()):
         return f"{sentence}: they draw other weights, orders and dropout"

@@ -1,4 +1,6 @@
-"""Common porting mistakes, each detected from the settings and first steps of two scripts, in words."""
+"""Common porting mistakes, each detected from the settings and first steps of two scripts, in
+words.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +49,16 @@ class Pair:
     def is_ranks(self, factor: float | None) -> bool:
         """Whether two numbers differ by as much as there are ranks."""
         wanted = [float(arm.ranks) for arm in (self.ours, self.theirs) if arm.ranks > 1]
-        return factor is not None and any(_near(factor, ranks) or _near(factor, 1 / ranks) for ranks in wanted)
+        return factor is not None and any(
+            _near(factor, ranks) or _near(factor, 1 / ranks) for ranks in wanted
+        )
 
-    def differing(self, is_so: Callable[[ScriptArm], bool | None]) -> list[tuple[ScriptArm, ScriptArm]]:
-        """The arm for which something is so, and the other; none unless it is so for one and not for the other."""
+    def differing(
+        self, is_so: Callable[[ScriptArm], bool | None]
+    ) -> list[tuple[ScriptArm, ScriptArm]]:
+        """The arm for which something is so, and the other; none unless it is so for one and not
+        for the other.
+        """
         ours, theirs = is_so(self.ours), is_so(self.theirs)
         if ours is None or theirs is None or ours == theirs:
             return []
@@ -58,8 +66,12 @@ class Pair:
 
     @cached_property
     def gradient_factor(self) -> float | None:
-        """How many times as large the candidate's first gradients are, where they are the same up to this factor."""
-        mine, its = first_gradients(matched(self.ours.first, self.theirs.first)[0], self.theirs.first)
+        """How many times as large the candidate's first gradients are, where they are the same up
+        to this factor.
+        """
+        mine, its = first_gradients(
+            matched(self.ours.first, self.theirs.first)[0], self.theirs.first
+        )
         return gradient_factor(mine, its) if mine.names else None
 
     @property
@@ -77,17 +89,24 @@ CAUSES = {
     "ddp.is_passed_by": "its forward passes are those of model.module, which DDP does not see",
     "step.clipping": "it clips gradients before they are exchanged, on each rank by its own",
 }
-"""Why ranks may differ, by a setting that is then on, differs between ranks, or comes before the exchange."""
+"""Why ranks may differ, by a setting that is then on, differs between ranks, or comes before the
+exchange."""
 
 
 def _ranks_apart(pair: Pair) -> Iterator[Culprit]:
-    agreements = {arm.name: arm.agreement for arm in (pair.theirs, pair.ours) if arm.agreement is not None}
+    agreements = {
+        arm.name: arm.agreement for arm in (pair.theirs, pair.ours) if arm.agreement is not None
+    }
     sentences = {name: agreement.sentence(name) for name, agreement in agreements.items()}
     for arm, _ in pair.differing(lambda arm: bool(sentences.get(arm.name))):
         field = "gradients.by_rank" if agreements[arm.name].gradients else "parameters.by_rank"
         values = {name: "apart" if words else "alike" for name, words in sentences.items()}
         seen = {name: arm.fields.get(name) for name in CAUSES}
-        settings = [name for name, value in seen.items() if is_by_rank(value) or value is True or str(value).startswith("before")]
+        settings = [
+            name
+            for name, value in seen.items()
+            if is_by_rank(value) or value is True or str(value).startswith("before")
+        ]
         why = "".join(f": {CAUSES[name]}" for name in settings)
         yield Culprit(field=field, sentence=f"{sentences[arm.name]}{why}", values=values)
 
@@ -96,9 +115,18 @@ def _summed(pair: Pair) -> Iterator[Culprit]:
     factor = pair.gradient_factor
     if pair.has_same_gradients:
         return  # however each comes to them
-    for arm, other in pair.differing(lambda arm: "sum" in str(arm.fields.get("horovod.op", "")).lower().replace("adasum", "")):
-        sentence = f"{arm.name} sums gradients over its ranks (horovod.op Sum) where {other.name} averages them"
-        yield Culprit(field="horovod.op", sentence=f"{sentence}: {arm.ranks} times as large", values=pair.values("horovod.op"))
+    for arm, other in pair.differing(
+        lambda arm: "sum" in str(arm.fields.get("horovod.op", "")).lower().replace("adasum", "")
+    ):
+        sentence = (
+            f"{arm.name} sums gradients over its ranks (horovod.op Sum) where {other.name} averages"
+            " them"
+        )
+        yield Culprit(
+            field="horovod.op",
+            sentence=f"{sentence}: {arm.ranks} times as large",
+            values=pair.values("horovod.op"),
+        )
         return
     if factor is None or len({shown(value) for value in pair.values("step.clipping").values()}) > 1:
         return  # gradients are those of a step, after they are clipped
@@ -111,15 +139,25 @@ def _summed(pair: Pair) -> Iterator[Culprit]:
         * any(number > 1 and _near(size, number) for number in passes),
     ]
     why = f", {', or '.join(reasons)}" if reasons else ""
-    sentence = f"gradients of {arm.name} are {size:.3g} times as large as those of {other.name}{why}"
-    yield Culprit(field="gradients.scale", sentence=sentence, values={pair.theirs.name: 1.0, pair.ours.name: factor})
+    sentence = (
+        f"gradients of {arm.name} are {size:.3g} times as large as those of {other.name}{why}"
+    )
+    yield Culprit(
+        field="gradients.scale",
+        sentence=sentence,
+        values={pair.theirs.name: 1.0, pair.ours.name: factor},
+    )
 
 
 def _not_zeroed(pair: Pair) -> Iterator[Culprit]:
     field = "optimizer.keeps_gradients"
     for arm, other in pair.differing(lambda arm: arm.fields.get(field)):
         how = "never zeroes its gradients: each step adds to those of the steps before"
-        yield Culprit(field=field, sentence=f"{arm.name} {how}; {other.name} has zero_grad()", values=pair.values(field))
+        yield Culprit(
+            field=field,
+            sentence=f"{arm.name} {how}; {other.name} has zero_grad()",
+            values=pair.values(field),
+        )
 
 
 def _without_optimizer(arm: ScriptArm) -> list[str]:
@@ -132,7 +170,9 @@ def _unmoved(arm: ScriptArm) -> list[str]:
     steps = arm.first.steps
     if not steps or not any(rate for step in steps for rate in step.learning_rates):
         return []
-    negligible = Sketches.of(steps[0].gradients).negligible(arm.first.sizes, ARITHMETICS[arithmetic(arm.first.configuration)])
+    negligible = Sketches.of(steps[0].gradients).negligible(
+        arm.first.sizes, ARITHMETICS[arithmetic(arm.first.configuration)]
+    )
     return [
         name
         for name, started in arm.first.started.items()
@@ -149,12 +189,21 @@ def _not_optimized(pair: Pair) -> Iterator[Culprit]:
     for arm, _ in pair.differing(lambda arm: bool(left[arm.name])):
         why = "its optimizer was made before the model was moved or replaced, or lacks them"
         sentence = f"no step of {arm.name} changes {named(left[arm.name])}: {why}"
-        values = {name: f"without {named(names)}" if names else "all parameters" for name, names in left.items()}
-        yield Culprit(field="optimizer.left_out", sentence=sentence, values=values, covers=["optimizer.0.parameters"])
+        values = {
+            name: f"without {named(names)}" if names else "all parameters"
+            for name, names in left.items()
+        }
+        yield Culprit(
+            field="optimizer.left_out",
+            sentence=sentence,
+            values=values,
+            covers=["optimizer.0.parameters"],
+        )
     stay = pair.each(_unmoved)
     for arm, _ in pair.differing(lambda arm: bool(stay[arm.name])):
         sentence = (
-            f"the first {len(arm.first.steps)} steps of {arm.name} leave {named(stay[arm.name])} as before; its optimizer has it"
+            f"the first {len(arm.first.steps)} steps of {arm.name} leave {named(stay[arm.name])} as"
+            " before; its optimizer has it"
         )
         yield Culprit(
             field="parameters.unmoved",
@@ -165,31 +214,64 @@ def _not_optimized(pair: Pair) -> Iterator[Culprit]:
 
 
 def _zeros_for_none(pair: Pair) -> Iterator[Culprit]:
-    """Horovod exchanges zeros for a parameter that no pass used, so that an optimizer steps it; DDP leaves it alone."""
+    """Horovod exchanges zeros for a parameter that no pass used, so that an optimizer steps it; DDP
+    leaves it alone.
+    """
     for arm, other in ((pair.theirs, pair.ours), (pair.ours, pair.theirs)):
         if not arm.first.steps or not other.first.steps:
             return
-        gradients, started, ended = other.first.steps[0].gradients, arm.first.started, arm.first.steps[-1].parameters
-        zeros = [name for name, gradient in arm.first.steps[0].gradients.items() if not any(gradient) and name not in gradients]
-        if moved := [name for name in zeros if name in other.first.started and ended.get(name) != started.get(name)]:
-            sentence = f"{arm.name} has zeros as gradients of {named(moved)}, {other.name} none: weight decay moves them"
+        gradients, started, ended = (
+            other.first.steps[0].gradients,
+            arm.first.started,
+            arm.first.steps[-1].parameters,
+        )
+        zeros = [
+            name
+            for name, gradient in arm.first.steps[0].gradients.items()
+            if not any(gradient) and name not in gradients
+        ]
+        if moved := [
+            name
+            for name in zeros
+            if name in other.first.started and ended.get(name) != started.get(name)
+        ]:
+            sentence = (
+                f"{arm.name} has zeros as gradients of {named(moved)}, {other.name} none: weight"
+                " decay moves them"
+            )
             values = {arm.name: "zeros", other.name: None}
-            yield Culprit(field="gradients.zeros", sentence=f"{sentence} in {arm.name} alone", values=values, severity="training")
+            yield Culprit(
+                field="gradients.zeros",
+                sentence=f"{sentence} in {arm.name} alone",
+                values=values,
+                severity="training",
+            )
 
 
 def _stepped_empty(pair: Pair) -> Iterator[Culprit]:
-    """Horovod's ``broadcast_optimizer_state`` has a new optimizer make its state by a step in which all gradients are zero."""
+    """Horovod's ``broadcast_optimizer_state`` has a new optimizer make its state by a step in which
+    all gradients are zero.
+    """
     field = "optimizer.empty_steps"
     for arm, other in pair.differing(lambda arm: bool(arm.number(field))):
-        settings = {name.rpartition(".")[2] for name, value in arm.fields.items() if name.startswith("optimizer.") and value}
-        does = {"weight_decay": "weight decay moves parameters", "betas": "Adam's bias correction counts it"}
+        settings = {
+            name.rpartition(".")[2]
+            for name, value in arm.fields.items()
+            if name.startswith("optimizer.") and value
+        }
+        does = {
+            "weight_decay": "weight decay moves parameters",
+            "betas": "Adam's bias correction counts it",
+        }
         if effects := [words for name, words in does.items() if name in settings]:
             sentence = (
-                f"{arm.name} takes a step without gradients before the first (Horovod's broadcast_optimizer_state): "
-                f"{' and '.join(effects)}; {other.name} takes none"
+                f"{arm.name} takes a step without gradients before the first (Horovod's"
+                f" broadcast_optimizer_state): {' and '.join(effects)}; {other.name} takes none"
             )
             values, covers = pair.values(field), ["optimizer.loaded"]
-            yield Culprit(field=field, sentence=sentence, values=values, covers=covers, severity="training")
+            yield Culprit(
+                field=field, sentence=sentence, values=values, covers=covers, severity="training"
+            )
 
 
 def _global_batch(pair: Pair) -> Iterator[Culprit]:
@@ -197,7 +279,10 @@ def _global_batch(pair: Pair) -> Iterator[Culprit]:
     if pair.ours.number("accumulation") != pair.theirs.number("accumulation"):
         fields = ("samples",)  # one of them makes up its step of several batches
     for field in fields:
-        ours, theirs = (arm.samples if field == "samples" else arm.number(field) for arm in (pair.ours, pair.theirs))
+        ours, theirs = (
+            arm.samples if field == "samples" else arm.number(field)
+            for arm in (pair.ours, pair.theirs)
+        )
         if ours and theirs and ours != theirs:
             break
     else:
@@ -207,8 +292,8 @@ def _global_batch(pair: Pair) -> Iterator[Culprit]:
     big, small = (pair.ours, pair.theirs) if ours > theirs else (pair.theirs, pair.ours)
     most, least = max(ours, theirs), min(ours, theirs)
     sentence = (
-        f"each rank of {big.name} takes {most:g} samples, of {small.name} {least:g}, a factor of {most / least:g}, "
-        "the number of ranks: one batch is global"
+        f"each rank of {big.name} takes {most:g} samples, of {small.name} {least:g}, a factor of"
+        f" {most / least:g}, the number of ranks: one batch is global"
     )
     values = {pair.theirs.name: int(theirs), pair.ours.name: int(ours)}
     covers = ["loader.batch_size", "rank_local_batch", "loader.length", "epoch.steps"]
@@ -216,40 +301,80 @@ def _global_batch(pair: Pair) -> Iterator[Culprit]:
 
 
 def _is_sharded_by_sampler(arm: ScriptArm) -> bool | None:
-    """Whether a sampler gives each rank a share of the data; None where that is not known, as of a stream or another sampler."""
+    """Whether a sampler gives each rank a share of the data; None where that is not known, as of a
+    stream or another sampler.
+    """
     if arm.ranks < 2 or SEEN not in arm.fields:
         return None
-    if arm.fields.get("sampler.replicas") == arm.ranks and is_by_rank(arm.fields.get("sampler.rank")):
+    if arm.fields.get("sampler.replicas") == arm.ranks and is_by_rank(
+        arm.fields.get("sampler.rank")
+    ):
         return True
     return False if arm.fields.get("sampler.class") in WHOLE else None
 
 
 def _same_data(pair: Pair) -> Iterator[Culprit]:
     covers = ["sampler.", "loader.length", "epoch.steps", "loader.class"]
-    shared, sampled = pair.differing(lambda arm: arm.shares_batches), pair.differing(_is_sharded_by_sampler)
-    lengths = [length for arm in (pair.ours, pair.theirs) if (length := arm.number("loader.length", "epoch.steps"))]
+    shared, sampled = (
+        pair.differing(lambda arm: arm.shares_batches),
+        pair.differing(_is_sharded_by_sampler),
+    )
+    lengths = [
+        length
+        for arm in (pair.ours, pair.theirs)
+        if (length := arm.number("loader.length", "epoch.steps"))
+    ]
     changes_work = len(set(lengths)) > 1
     for arm, other in shared:
         replicas, why = arm.fields.get("sampler.replicas"), ""
         if replicas is not None:
-            why = f" (sampler.replicas {shown(replicas)}, sampler.rank {shown(arm.fields.get('sampler.rank'))})"
+            why = (
+                f" (sampler.replicas {shown(replicas)}, sampler.rank"
+                f" {shown(arm.fields.get('sampler.rank'))})"
+            )
         elif sampled and sampled[0][0] is other:
             why = ", since it has no distributed sampler"
-        sentence = f"every rank of {arm.name} reads the same batches{why}; those of {other.name} read different ones"
+        sentence = (
+            f"every rank of {arm.name} reads the same batches{why}; those of {other.name} read"
+            " different ones"
+        )
         values = {arm.name: "the same on all ranks", other.name: "different by rank"}
-        yield Culprit(field="batches.by_rank", sentence=sentence, values=values, covers=covers, changes_work=changes_work)
+        yield Culprit(
+            field="batches.by_rank",
+            sentence=sentence,
+            values=values,
+            covers=covers,
+            changes_work=changes_work,
+        )
     has_all = len(set(pair.each(lambda arm: arm.number("loader.samples")).values()) - {None}) == 1
     for other, arm in sampled if not shared and changes_work and has_all else []:
-        sentence = f"no sampler shares out the data of {arm.name} among its ranks: each reads all of it; {other.name} has one"
+        sentence = (
+            f"no sampler shares out the data of {arm.name} among its ranks: each reads all of it;"
+            f" {other.name} has one"
+        )
         values = pair.values("sampler.class")
-        yield Culprit(field="sampler.class", sentence=sentence, values=values, covers=covers, changes_work=changes_work)
+        yield Culprit(
+            field="sampler.class",
+            sentence=sentence,
+            values=values,
+            covers=covers,
+            changes_work=changes_work,
+        )
 
 
 def _scaled_rate(pair: Pair) -> Iterator[Culprit]:
     field = next(
-        (name for name in pair.theirs.fields if name.startswith("optimizer.0.") and name.endswith(".lr")), "optimizer.0.0.lr"
+        (
+            name
+            for name in pair.theirs.fields
+            if name.startswith("optimizer.0.") and name.endswith(".lr")
+        ),
+        "optimizer.0.0.lr",
     )
-    ours, theirs = (arm.learning_rates[0] if arm.learning_rates else arm.number(field) for arm in (pair.ours, pair.theirs))
+    ours, theirs = (
+        arm.learning_rates[0] if arm.learning_rates else arm.number(field)
+        for arm in (pair.ours, pair.theirs)
+    )
     if not ours or not theirs:
         return
     arm, other = (pair.ours, pair.theirs) if ours > theirs else (pair.theirs, pair.ours)
@@ -260,14 +385,21 @@ def _scaled_rate(pair: Pair) -> Iterator[Culprit]:
         why = f"the square of the number of ranks: {arm.name} scales it twice"
     else:
         return
-    sentence = f"the learning rate of {arm.name} is {factor:.3g} times as high ({theirs:.4g} and {ours:.4g}), {why}"
-    covers = [name for name in pair.theirs.fields if name.startswith("optimizer.") and name.endswith("lr")]
+    sentence = (
+        f"the learning rate of {arm.name} is {factor:.3g} times as high ({theirs:.4g} and"
+        f" {ours:.4g}), {why}"
+    )
+    covers = [
+        name for name in pair.theirs.fields if name.startswith("optimizer.") and name.endswith("lr")
+    ]
     values = {pair.theirs.name: theirs, pair.ours.name: ours}
     yield Culprit(field=field, sentence=sentence, values=values, covers=[*covers, "schedule.lr"])
 
 
 def _counts_steps(arm: ScriptArm) -> bool | None:
-    """Whether its schedule was stepped with every compared step, and not once; None where that is not known or neither."""
+    """Whether its schedule was stepped with every compared step, and not once; None where that is
+    not known or neither.
+    """
     stepped, steps = arm.number("schedule.steps"), len(arm.first.steps)
     if stepped is None or steps < 3:
         return None
@@ -276,18 +408,34 @@ def _counts_steps(arm: ScriptArm) -> bool | None:
 
 def _schedule(pair: Pair) -> Iterator[Culprit]:
     reported = pair.values("schedule.lr")
-    rates = pair.each(lambda arm: arm.learning_rates or (values if isinstance(values := reported[arm.name], list) else []))
-    moving = pair.differing(lambda arm: len(set(rates[arm.name])) > 1 if len(rates[arm.name]) > 1 else None)
+    rates = pair.each(
+        lambda arm: (
+            arm.learning_rates or (values if isinstance(values := reported[arm.name], list) else [])
+        )
+    )
+    moving = pair.differing(
+        lambda arm: len(set(rates[arm.name])) > 1 if len(rates[arm.name]) > 1 else None
+    )
     for arm, other in moving or pair.differing(_counts_steps):
-        taken, kinds = len(arm.first.steps), pair.each(lambda arm: arm.fields.get("schedule.class") or "no schedule")
+        taken, kinds = (
+            len(arm.first.steps),
+            pair.each(lambda arm: arm.fields.get("schedule.class") or "no schedule"),
+        )
         sentence = (
-            f"{arm.name} steps its {kinds[arm.name]} with every optimizer step, {other.name} in none of the first {taken} steps"
+            f"{arm.name} steps its {kinds[arm.name]} with every optimizer step, {other.name} in"
+            f" none of the first {taken} steps"
         )
         if moving:
-            parts = (f"{_span(rates[script.name])} in {script.name} ({kinds[script.name]})" for script in (arm, other))
+            parts = (
+                f"{_span(rates[script.name])} in {script.name} ({kinds[script.name]})"
+                for script in (arm, other)
+            )
             sentence = f"the learning rate of the first {taken} steps: {', '.join(parts)}"
         settings = (
-            name for script in (arm, other) for name in script.fields if name.startswith("optimizer.") and name.endswith("lr")
+            name
+            for script in (arm, other)
+            for name in script.fields
+            if name.startswith("optimizer.") and name.endswith("lr")
         )
         covers = ["schedule.", *settings]
         yield Culprit(field="schedule.lr", sentence=sentence, values=rates, covers=covers)
@@ -303,7 +451,10 @@ def _compressed(pair: Pair) -> Iterator[Culprit]:
         return
     arm, other = (pair.ours, pair.theirs) if ours is not None else (pair.theirs, pair.ours)
     field = "horovod.compression" if "horovod.compression" in arm.fields else "ddp.comm_hook"
-    sentence = f"{arm.name} exchanges gradients {_exchanged(arm)} ({field}), {other.name} {_exchanged(other)}"
+    sentence = (
+        f"{arm.name} exchanges gradients {_exchanged(arm)} ({field}), {other.name}"
+        f" {_exchanged(other)}"
+    )
     values = {pair.theirs.name: theirs, pair.ours.name: ours}
     is_harmless = pair.has_same_gradients and not {ours, theirs} & {"float16", "bfloat16"}
     severity: Severity = "speed" if is_harmless else "mistake"
@@ -315,7 +466,11 @@ def _exchanged(arm: ScriptArm) -> str:
     """In a type, or by a hook whose type is not known."""
     if arm.compression is None:
         return "in their own type"
-    return f"in {arm.compression}" if arm.compression in ("float16", "bfloat16") else f"by {arm.compression}"
+    return (
+        f"in {arm.compression}"
+        if arm.compression in ("float16", "bfloat16")
+        else f"by {arm.compression}"
+    )
 
 
 def _seeds(pair: Pair) -> Iterator[Culprit]:
@@ -337,21 +492,32 @@ def _buffers(pair: Pair) -> Iterator[Culprit]:
 
     buffers = pair.each(own)
     if any(arm.number("model.buffers") != 0 for arm in (pair.ours, pair.theirs)):
-        for arm, _ in pair.differing(lambda arm: None if (kept := arm.fields.get(field)) is None else not kept):  # Horovod has none
+        for arm, _ in pair.differing(
+            lambda arm: None if (kept := arm.fields.get(field)) is None else not kept
+        ):  # Horovod has none
             kept = "each rank keeps its own, such as statistics of batch norm"
             yield Culprit(
-                field=field, sentence=f"{arm.name} does not broadcast buffers ({field}): {kept}", values=pair.values(field)
+                field=field,
+                sentence=f"{arm.name} does not broadcast buffers ({field}): {kept}",
+                values=pair.values(field),
             )
             return
-    for arm, other in pair.differing(lambda arm: None if buffers[arm.name] is None else bool(buffers[arm.name])):
+    for arm, other in pair.differing(
+        lambda arm: None if buffers[arm.name] is None else bool(buffers[arm.name])
+    ):
         if other.shares_batches and not arm.shares_batches:
-            continue  # ranks that read the same batches have the same statistics, with or without a broadcast
-        comes_with_it = (arm.fields.get("library"), other.fields.get("library")) == ("horovod", "ddp")
+            continue  # ranks that read the same batches have the same statistics
+        comes_with_it = (arm.fields.get("library"), other.fields.get("library")) == (
+            "horovod",
+            "ddp",
+        )
         apart = named(buffers[arm.name] or [])
         how = "gets rank 0's before each forward pass" if comes_with_it else "has like ones"
         sentence = f"buffers differ between ranks of {arm.name} ({apart}); {other.name} {how}"
         values = {name: "apart" if names else "alike" for name, names in buffers.items()}
-        has_other_norms = len({str(script.fields.get("model.norms")) for script in (arm, other)}) > 1
+        has_other_norms = (
+            len({str(script.fields.get("model.norms")) for script in (arm, other)}) > 1
+        )
         severity: Severity = "training" if comes_with_it or has_other_norms else "mistake"
         yield Culprit(
             field="buffers.by_rank",

@@ -1,7 +1,9 @@
-"""Whether scripts train alike: start, gradients of the first step, parameters after each compared step, loss.
+"""Whether scripts train alike: start, gradients of the first step, parameters after each compared
+step, loss.
 
-Rank 0 of each arm is compared with the baseline's, launch by launch; the launch with the largest difference counts. Rounding is
-allowed, and three times the difference of the control, which is the baseline's command once more.
+Rank 0 of each arm is compared with the baseline's, launch by launch; the launch with the largest
+difference counts. Rounding is allowed, and three times the difference of the control, which is the
+baseline's command once more.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ from measurement.judging.distances import (
     start_distances,
     step_distances,
 )
-from measurement.judging.ranks import BUFFER, START_TOLERANCE, common_names, describe_rank_difference
+from measurement.judging.ranks import (
+    BUFFER,
+    START_TOLERANCE,
+    common_names,
+    describe_rank_difference,
+)
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
@@ -59,28 +66,63 @@ class _LaunchPair:
 
 
 def judge_equality(
-    plan: Plan, records: Sequence[LaunchRecord], *, losses: Mapping[tuple[int, str], pd.DataFrame] | None = None
+    plan: Plan,
+    records: Sequence[LaunchRecord],
+    *,
+    losses: Mapping[tuple[int, str], pd.DataFrame] | None = None,
 ) -> Equality:
     """Compare every arm of scripts with the baseline.
 
-    ``losses``: by launch and arm (``measurement.records.results.ResultsFolder.losses``); None: not known.
+    ``losses``: by launch and arm (``measurement.records.results.ResultsFolder.losses``); None: not
+    known.
     """
-    firsts = {(record.launch, record.arm): ScriptArm.of(record).first for record in records if record.scripts}
+    firsts = {
+        (record.launch, record.arm): ScriptArm.of(record).first
+        for record in records
+        if record.scripts
+    }
     others = [arm for arm in plan.compared_arms() if arm != plan.baseline]
     arithmetics = {arm: _shared_arithmetic(plan.baseline, arm, firsts) for arm in others}
-    pairs = {arm: _farthest_launch(plan.baseline, arm, firsts, ARITHMETICS[arithmetics[arm]]) for arm in others}
+    pairs = {
+        arm: _farthest_launch(plan.baseline, arm, firsts, ARITHMETICS[arithmetics[arm]])
+        for arm in others
+    }
     control = pairs.get(plan.control_name) if plan.measurement.control else None
-    judged = {arm: _judge(pair, arithmetics[arm], None if arm == plan.control_name else control) for arm, pair in pairs.items()}
+    judged = {
+        arm: _judge(pair, arithmetics[arm], None if arm == plan.control_name else control)
+        for arm, pair in pairs.items()
+    }
     arms = {record.arm: ScriptArm.of(record) for record in reversed(records) if record.scripts}
-    curves = compare_losses(plan, losses or {}, scales={arm: _loss_scale(judged[arm], plan.baseline, arm, arms) for arm in others})
-    batches = {arm: sentence for arm in others if (sentence := _batches(plan.baseline, arm, records)) is not None}
-    candidates = {arm: judgement for arm, judgement in judged.items() if plan.role(arm) == "candidate"}
-    steps = [judgement.first_step for judgement in candidates.values() if judgement.first_step is not None]
+    curves = compare_losses(
+        plan,
+        losses or {},
+        scales={arm: _loss_scale(judged[arm], plan.baseline, arm, arms) for arm in others},
+    )
+    batches = {
+        arm: sentence
+        for arm in others
+        if (sentence := _batches(plan.baseline, arm, records)) is not None
+    }
+    candidates = {
+        arm: judgement for arm, judgement in judged.items() if plan.role(arm) == "candidate"
+    }
+    steps = [
+        judgement.first_step
+        for judgement in candidates.values()
+        if judgement.first_step is not None
+    ]
     worse = {arm for arm, loss in curves.items() if loss.verdict == "worse"}
-    seeds = [arms[name].fields.get("seed.torch") for name in (plan.baseline, plan.control_name) if name in arms]
+    seeds = [
+        arms[name].fields.get("seed.torch")
+        for name in (plan.baseline, plan.control_name)
+        if name in arms
+    ]
     again = BaselineRepeat(
-        starts_apart=control is not None and judged[plan.control_name].start.verdict == "another start",
-        why="its batches are others" if "other batches" in batches.get(plan.control_name, "") else "it is not repeatable",
+        starts_apart=control is not None
+        and judged[plan.control_name].start.verdict == "another start",
+        why="its batches are others"
+        if "other batches" in batches.get(plan.control_name, "")
+        else "it is not repeatable",
         remedy="set a seed" if seeds[0:1] != seeds[1:] and seeds[1:] else "",
     )
     seen = [arm for arm in candidates if _launches_of_both(plan.baseline, arm, firsts)]
@@ -88,7 +130,11 @@ def judge_equality(
         candidates[arm].hint = hint(candidates[arm], arms[plan.baseline], arms[arm])
     clauses = [clause(arm, candidates[arm], plan, arithmetics[arm], batches, again) for arm in seen]
     clauses += [batches[arm] for arm in candidates if arm in batches and plan.scripts.same_data]
-    by_rank = {record.arm: sentence for record in records if (sentence := describe_rank_difference(record)) is not None}
+    by_rank = {
+        record.arm: sentence
+        for record in records
+        if (sentence := describe_rank_difference(record)) is not None
+    }
     return Equality(
         start={arm: judgement.start for arm, judgement in judged.items()},
         gradients={arm: judgement.gradients for arm, judgement in judged.items()},
@@ -98,18 +144,26 @@ def judge_equality(
         loss_unit=loss_unit(losses or {}),
         batches=batches,
         ranks=dict(sorted(by_rank.items())),
-        unequal=[arm for arm, judgement in candidates.items() if not judgement.is_equal or arm in worse],
+        unequal=[
+            arm for arm, judgement in candidates.items() if not judgement.is_equal or arm in worse
+        ],
         first_difference_step=min(steps, default=None),
         sentence=". ".join(clauses) or f"{plan.baseline} has nothing to be compared with",
     )
 
 
-def _loss_scale(judgement: Judgement, baseline: str, arm: str, arms: Mapping[str, ScriptArm]) -> float | None:
-    """Times how much the mean loss of an arm's passes is comparable with the baseline's; None where that is not known.
+def _loss_scale(
+    judgement: Judgement, baseline: str, arm: str, arms: Mapping[str, ScriptArm]
+) -> float | None:
+    """Times how much the mean loss of an arm's passes is comparable with the baseline's; None where
+    that is not known.
 
-    Where a step has another number of passes, gradients decide: if they agree, so do the sums of the passes' losses.
+    Where a step has another number of passes, gradients decide: if they agree, so do the sums of
+    the passes' losses.
     """
-    passes, wanted = (arms[name].number("accumulation") if name in arms else None for name in (arm, baseline))
+    passes, wanted = (
+        arms[name].number("accumulation") if name in arms else None for name in (arm, baseline)
+    )
     if not passes or not wanted or passes == wanted:
         return 1.0
     return passes / wanted if judgement.gradients.verdict in NEAR else None
@@ -118,33 +172,50 @@ def _loss_scale(judgement: Judgement, baseline: str, arm: str, arms: Mapping[str
 def _farthest_launch(
     baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport], shared: Arithmetic
 ) -> _LaunchPair | None:
-    """The launch in which two arms are farthest apart; None where no launch has both, or each rank has a share only."""
+    """The launch in which two arms are farthest apart; None where no launch has both, or each rank
+    has a share only.
+    """
     pairs = [
         _compare_launch(firsts[launch, arm], firsts[launch, baseline], shared)
         for launch in _launches_of_both(baseline, arm, firsts)
     ]
     comparable = [pair for pair in pairs if pair is not None and pair.names]
     return max(
-        comparable, key=lambda pair: (pair.start.distance, max((step.distance for step in pair.steps), default=0.0)), default=None
+        comparable,
+        key=lambda pair: (
+            pair.start.distance,
+            max((step.distance for step in pair.steps), default=0.0),
+        ),
+        default=None,
     )
 
 
-def _launches_of_both(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport]) -> list[int]:
+def _launches_of_both(
+    baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport]
+) -> list[int]:
     return sorted(launch for launch, name in firsts if name == arm and (launch, baseline) in firsts)
 
 
-def _compare_launch(ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic) -> _LaunchPair | None:
+def _compare_launch(
+    ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic
+) -> _LaunchPair | None:
     if ours.sharded or theirs.sharded:
         return None
     ours, how = matched(ours, theirs)
-    names = [name for name in common_names(ours.started, theirs.started) if ours.sizes.get(name) == theirs.sizes.get(name)]
+    names = [
+        name
+        for name in common_names(ours.started, theirs.started)
+        if ours.sizes.get(name) == theirs.sizes.get(name)
+    ]
     mine, its = first_gradients(ours, theirs)
     return _LaunchPair(
         names=names,
         start=start_distances(Sketches.of(ours.started, names), Sketches.of(theirs.started, names)),
         only_here=[name for name in ours.started if name not in names],
         missing_here=[name for name in theirs.started if name not in names],
-        gradients=[gradient_distances(mine, its, theirs.sizes, shared)] if mine.norm or its.norm else [],
+        gradients=[gradient_distances(mine, its, theirs.sizes, shared)]
+        if mine.norm or its.norm
+        else [],
         factor=gradient_factor(mine, its),
         steps=_steps(ours, theirs, names, negligible=its.negligible(theirs.sizes, shared)),
         how=how,
@@ -152,14 +223,20 @@ def _compare_launch(ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic
 
 
 def first_gradients(ours: ScriptReport, theirs: ScriptReport) -> tuple[Sketches, Sketches]:
-    """Those of the first step that both have, of reports with alike names (``matched``); none where one took no step."""
+    """Those of the first step that both have, of reports with alike names (``matched``); none where
+    one took no step.
+    """
     mine, its = (report.steps[0].gradients if report.steps else {} for report in (ours, theirs))
     names = common_names(mine, its)
     return Sketches.of(mine, names), Sketches.of(its, names)
 
 
-def _steps(ours: ScriptReport, theirs: ScriptReport, names: Sequence[str], *, negligible: Sequence[str]) -> list[Distances]:
-    """Parameters after each step that both have; without those whose gradients are nothing but rounding."""
+def _steps(
+    ours: ScriptReport, theirs: ScriptReport, names: Sequence[str], *, negligible: Sequence[str]
+) -> list[Distances]:
+    """Parameters after each step that both have; without those whose gradients are nothing but
+    rounding.
+    """
     kept = [name for name in names if not name.startswith(BUFFER) and name not in negligible]
     stored = max((_stored(report) for report in (ours, theirs)), key=lambda kind: kind.epsilon)
     distances = []
@@ -168,7 +245,9 @@ def _steps(ours: ScriptReport, theirs: ScriptReport, names: Sequence[str], *, ne
         if not shared:
             break
         moved, wanted = (
-            TensorChange(start=Sketches.of(report.started, shared), end=Sketches.of(step.parameters, shared))
+            TensorChange(
+                start=Sketches.of(report.started, shared), end=Sketches.of(step.parameters, shared)
+            )
             for report, step in ((ours, mine), (theirs, its))
         )
         distances.append(step_distances(moved, wanted, theirs.sizes, steps=number, stored=stored))
@@ -182,9 +261,14 @@ def _stored(report: ScriptReport) -> Arithmetic:
     return max(kept, key=lambda kind: kind.epsilon, default=arithmetic_of("float32"))
 
 
-def _shared_arithmetic(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport]) -> str:
+def _shared_arithmetic(
+    baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport]
+) -> str:
     """The coarsest arithmetic that both arms use; one alone is a difference and no excuse."""
-    reports = [next((report for (_, name), report in firsts.items() if name == wanted), None) for wanted in (baseline, arm)]
+    reports = [
+        next((report for (_, name), report in firsts.items() if name == wanted), None)
+        for wanted in (baseline, arm)
+    ]
     arithmetics = [arithmetic(report.configuration) for report in reports if report is not None]
     return min(arithmetics, key=list(ARITHMETICS).index, default="float32")
 
@@ -200,7 +284,11 @@ def arithmetic(configuration: Mapping[str, Any]) -> str:
     if "fp16" in text or "float16" in text:
         return "float16"
     is_rounded = configuration.get("tf32.matmul") or configuration.get("tf32.cudnn")
-    return "TensorFloat-32" if is_rounded and str(configuration.get("device", "cpu")) != "cpu" else "float32"
+    return (
+        "TensorFloat-32"
+        if is_rounded and str(configuration.get("device", "cpu")) != "cpu"
+        else "float32"
+    )
 
 
 def _judge(pair: _LaunchPair | None, precision: str, control: _LaunchPair | None) -> Judgement:
@@ -217,21 +305,31 @@ def _judge(pair: _LaunchPair | None, precision: str, control: _LaunchPair | None
     )
     judged, allowed = Judgement(start=start, how=pair.how), ARITHMETICS[precision]
     if pair.gradients and not beyond:
-        fields, first_beyond = _verdict_of(pair.gradients, allowed.recomputed, control.gradients if control else [])
+        fields, first_beyond = _verdict_of(
+            pair.gradients, allowed.recomputed, control.gradients if control else []
+        )
         distance, factor = pair.gradients[0].distance, pair.factor if first_beyond else None
         judged.gradients = GradientEquality(distance=distance, factor=factor, **fields)
     if pair.steps and not beyond:
-        fields, first_beyond = _verdict_of(pair.steps, allowed.stepped, control.steps if control else [])
+        fields, first_beyond = _verdict_of(
+            pair.steps, allowed.stepped, control.steps if control else []
+        )
         if first_beyond and len(fields["names"]) == len(pair.steps[first_beyond - 1].names):
             fields["names"] = []
         judged.parameters = ParameterEquality(
-            distances=[step.distance for step in pair.steps], first_difference_step=first_beyond, **fields
+            distances=[step.distance for step in pair.steps],
+            first_difference_step=first_beyond,
+            **fields,
         )
     return judged
 
 
-def _verdict_of(distances: Sequence[Distances], least: float, control: Sequence[Distances]) -> tuple[dict[str, Any], int | None]:
-    """Verdict, tolerance and names; and the number, from 1, of the first that differs from the baseline's beyond tolerance."""
+def _verdict_of(
+    distances: Sequence[Distances], least: float, control: Sequence[Distances]
+) -> tuple[dict[str, Any], int | None]:
+    """Verdict, tolerance and names; and the number, from 1, of the first that differs from the
+    baseline's beyond tolerance.
+    """
     tolerance = max([least, *(TIMES_CONTROL * step.distance for step in control)])
     single = max([SINGLE_TENSOR * tolerance, *(TIMES_CONTROL * step.worst for step in control)])
     if tolerance > NOT_REPEATABLE:
@@ -240,7 +338,10 @@ def _verdict_of(distances: Sequence[Distances], least: float, control: Sequence[
         if step.is_beyond(tolerance, single):
             names = step.names_beyond(single if step.distance <= tolerance else tolerance)
             return {"tolerance": tolerance, "verdict": "apart", "names": names}, number
-    return {"tolerance": tolerance, "verdict": _equality(max(step.distance for step in distances))}, None
+    return {
+        "tolerance": tolerance,
+        "verdict": _equality(max(step.distance for step in distances)),
+    }, None
 
 
 def _equality(distance: float) -> Literal["equal", "equal up to rounding"]:
@@ -248,13 +349,27 @@ def _equality(distance: float) -> Literal["equal", "equal up to rounding"]:
 
 
 def _batches(baseline: str, arm: str, records: Sequence[LaunchRecord]) -> str | None:
-    """What the digests of the first batches say, of the first launch that has them; None where there are none."""
-    arms = [(record, ScriptArm.of(record)) for record in records if record.scripts and record.arm in (arm, baseline)]
+    """What the digests of the first batches say, of the first launch that has them; None where
+    there are none.
+    """
+    arms = [
+        (record, ScriptArm.of(record))
+        for record in records
+        if record.scripts and record.arm in (arm, baseline)
+    ]
     if len({script.fields.get("accumulation") for _, script in arms}) > 1:
         return None  # a digest is that of all batches of a step
     batches = {(record.launch, record.arm): script.batches for record, script in arms}
-    whole = {place: digests for place, digests in batches.items() if all(None not in ranks for ranks in digests)}
-    launches = sorted(launch for launch, name in whole if name == arm and whole[launch, arm] and whole.get((launch, baseline)))
+    whole = {
+        place: digests
+        for place, digests in batches.items()
+        if all(None not in ranks for ranks in digests)
+    }
+    launches = sorted(
+        launch
+        for launch, name in whole
+        if name == arm and whole[launch, arm] and whole.get((launch, baseline))
+    )
     if not launches:
         return None
     shared = list(zip(whole[launches[0], arm], whole[launches[0], baseline], strict=False))
@@ -262,5 +377,9 @@ def _batches(baseline: str, arm: str, records: Sequence[LaunchRecord]) -> str | 
         return f"{arm} reads the same batches as {baseline}"
     if all(Counter(mine) == Counter(its) for mine, its in shared):
         return f"{arm} reads the same batches as {baseline}, on other ranks"
-    first = next(number for number, (mine, its) in enumerate(shared, start=1) if Counter(mine) != Counter(its))
+    first = next(
+        number
+        for number, (mine, its) in enumerate(shared, start=1)
+        if Counter(mine) != Counter(its)
+    )
     return f"{arm} reads other batches than {baseline}, from step {first} on"

@@ -1,4 +1,6 @@
-"""A golden result: the first steps of a command at an earlier date, which later ones are compared with without running it again."""
+"""A golden result: the first steps of a command at an earlier date, which later ones are compared
+with without running it again.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from reports.scripts.equality import judge_equality
 GOLDEN = "golden"
 """The name of the stored arm in sentences."""
 HOLDS_FOR = ("version.", "device", "gpu", "world_size", "threads.torch")
-"""How settings begin for which a stored result holds: another one computes otherwise, or in another order."""
+"""How settings begin for which a stored result holds: another one computes otherwise, or in another
+order."""
 
 
 class Golden(Written):
@@ -33,15 +36,23 @@ class Golden(Written):
 
 
 def write_golden(file: Path, plan: Plan, records: Sequence[LaunchRecord]) -> None:
-    """Store the first steps of the baseline; raises a ``PlanError`` where there are none, or the file cannot be written."""
+    """Store the first steps of the baseline; raises a ``PlanError`` where there are none, or the
+    file cannot be written.
+    """
     scripts = {
-        name: next((record.scripts for record in records if record.arm == name and record.scripts), [])
+        name: next(
+            (record.scripts for record in records if record.arm == name and record.scripts), []
+        )
         for name in plan.compared_arms()
     }
     if not scripts[plan.baseline]:
         raise PlanError(f"no golden result: {plan.baseline} took no step that could be read")
     command = str(plan.arms[plan.baseline].command)
-    golden = Golden(command=command, scripts=scripts[plan.baseline], control=tuple(scripts.get(plan.control_name, [])))
+    golden = Golden(
+        command=command,
+        scripts=scripts[plan.baseline],
+        control=tuple(scripts.get(plan.control_name, [])),
+    )
     try:
         write_whole(file, golden.model_dump_json(exclude_defaults=True))
     except OSError as error:
@@ -53,14 +64,24 @@ def read_golden(file: Path) -> Golden:
     try:
         return Golden.model_validate_json(read_text(file))
     except (OSError, ValueError, ValidationError) as error:
-        raise PlanError(f"'{file}' is no golden result; write one by 'ringside ab COMMAND --write-golden FILE'") from error
+        raise PlanError(
+            f"'{file}' is no golden result; write one by 'ringside ab COMMAND --write-golden FILE'"
+        ) from error
 
 
-def compare_to_golden(golden: Golden, records: Sequence[LaunchRecord], arm: str) -> tuple[Equality, list[str]]:
-    """Whether an arm trains as the stored run, and in what they differ for which the stored one holds, a phrase each."""
-    measured_record = next((record for record in records if record.arm == arm and record.scripts), None)
+def compare_to_golden(
+    golden: Golden, records: Sequence[LaunchRecord], arm: str
+) -> tuple[Equality, list[str]]:
+    """Whether an arm trains as the stored run, and in what they differ for which the stored one
+    holds, a phrase each.
+    """
+    measured_record = next(
+        (record for record in records if record.arm == arm and record.scripts), None
+    )
     if measured_record is None:
-        return Equality(loss_margin=0.0, unequal=[arm], sentence=f"{arm} took no step that could be read"), []
+        return Equality(
+            loss_margin=0.0, unequal=[arm], sentence=f"{arm} took no step that could be read"
+        ), []
     arms = {GOLDEN: Arm(command=golden.command), arm: Arm(command=golden.command)}
     measured = Measurement(control=bool(golden.control), floor=False, local_every=0)
     plan = Plan.model_validate(
@@ -81,12 +102,34 @@ def compare_to_golden(golden: Golden, records: Sequence[LaunchRecord], arm: str)
         if scripts
     ]
     now, then = measured_record.scripts[0].configuration, golden.scripts[0].configuration
-    fields = [field for field in {**then, **now} if field.startswith(HOLDS_FOR) and then.get(field) != now.get(field)]
-    equality = judge_equality(plan, [*stored_records, measured_record.model_copy(update={"role": "candidate"})])
-    losses = [(mine.loss, its.loss) for mine, its in zip(measured_record.scripts[0].steps, golden.scripts[0].steps, strict=False)]
-    largest = max(
-        (abs(mine - its) / max(abs(its), 1e-12) for mine, its in losses if mine is not None and its is not None), default=None
+    fields = [
+        field
+        for field in {**then, **now}
+        if field.startswith(HOLDS_FOR) and then.get(field) != now.get(field)
+    ]
+    equality = judge_equality(
+        plan, [*stored_records, measured_record.model_copy(update={"role": "candidate"})]
     )
-    loss_clause = "" if largest is None else f"; losses of the first steps differ by at most {largest:.2g} of theirs"
-    changes = [f"{field} was {then.get(field)}, and is {now.get(field)}" for field in sorted(fields)]
+    losses = [
+        (mine.loss, its.loss)
+        for mine, its in zip(
+            measured_record.scripts[0].steps, golden.scripts[0].steps, strict=False
+        )
+    ]
+    largest = max(
+        (
+            abs(mine - its) / max(abs(its), 1e-12)
+            for mine, its in losses
+            if mine is not None and its is not None
+        ),
+        default=None,
+    )
+    loss_clause = (
+        ""
+        if largest is None
+        else f"; losses of the first steps differ by at most {largest:.2g} of theirs"
+    )
+    changes = [
+        f"{field} was {then.get(field)}, and is {now.get(field)}" for field in sorted(fields)
+    ]
     return equality.model_copy(update={"sentence": f"{equality.sentence}{loss_clause}"}), changes

@@ -42,7 +42,9 @@ class Judgement:
     def is_equal(self) -> bool:
         """Whether all that was compared is equal, and the parameters were."""
         rest = (self.gradients.verdict, self.parameters.verdict)
-        return self.start.verdict in NEAR and self.parameters.verdict in NEAR and "apart" not in rest
+        return (
+            self.start.verdict in NEAR and self.parameters.verdict in NEAR and "apart" not in rest
+        )
 
 
 class BaselineRepeat(NamedTuple):
@@ -54,50 +56,92 @@ class BaselineRepeat(NamedTuple):
 
 
 def hint(judgement: Judgement, *arms: ScriptArm) -> str:
-    """What explains another start besides other weights; or that later steps may have amplified rounding."""
+    """What explains another start besides other weights; or that later steps may have amplified
+    rounding.
+    """
     if judgement.start.verdict == "another start":
         empty = [arm.name for arm in arms if arm.number("optimizer.empty_steps")]
-        return f"; {empty[0]} takes a step without gradients before its first" if len(empty) == 1 else ""
-    if judgement.gradients.verdict not in NEAR or (judgement.parameters.first_difference_step or 0) < 2:
+        return (
+            f"; {empty[0]} takes a step without gradients before its first"
+            if len(empty) == 1
+            else ""
+        )
+    if (
+        judgement.gradients.verdict not in NEAR
+        or (judgement.parameters.first_difference_step or 0) < 2
+    ):
         return ""
     threads = {str(arm.fields.get("threads.torch")) for arm in arms}
     remedies = ["with equal threads (torch.set_num_threads)"] * (len(threads) > 1)
-    remedies += ["without compression"] * all(arm.compression for arm in arms)  # of one alone it is a cause of its own
-    return f"; it may be rounding that later steps amplify: look again {' and '.join(remedies)}" if remedies else ""
+    remedies += ["without compression"] * all(
+        arm.compression for arm in arms
+    )  # of one alone it is a cause of its own
+    return (
+        f"; it may be rounding that later steps amplify: look again {' and '.join(remedies)}"
+        if remedies
+        else ""
+    )
 
 
-def clause(arm: str, judgement: Judgement, plan: Plan, precision: str, batches: Mapping[str, str], again: BaselineRepeat) -> str:
+def clause(
+    arm: str,
+    judgement: Judgement,
+    plan: Plan,
+    precision: str,
+    batches: Mapping[str, str],
+    again: BaselineRepeat,
+) -> str:
     """The clause on one candidate, without a full stop."""
     start, parameters = judgement.start, judgement.parameters
     if start.verdict == "not compared":
-        return f"Whether {arm} trains like {plan.baseline} is not known: there are no parameters that both have whole"
+        return (
+            f"Whether {arm} trains like {plan.baseline} is not known: there are no parameters that"
+            " both have whole"
+        )
     if start.verdict == "another start":
         return _another_start(arm, judgement, plan, again)
     unmatched = [*start.only_here, *start.missing_here]
     besides = judgement.how + (f"; without a counterpart: {named(unmatched)}" if unmatched else "")
     if "apart" in (judgement.gradients.verdict, parameters.verdict):
         data = "; their batches differ, too" if "other batches" in batches.get(arm, "") else ""
-        return f"{arm} starts equal to {plan.baseline}{_apart_words(judgement)}{data}{judgement.hint}{besides}"
+        return (
+            f"{arm} starts equal to"
+            f" {plan.baseline}{_apart_words(judgement)}{data}{judgement.hint}{besides}"
+        )
     if parameters.verdict == "not compared":
         why = "its parameters after the first steps are not known"
         if parameters.distances:
-            why = f"{plan.baseline} itself steps otherwise each time: {'; '.join(filter(None, again[1:]))}"
+            why = (
+                f"{plan.baseline} itself steps otherwise each time:"
+                f" {'; '.join(filter(None, again[1:]))}"
+            )
         return f"{arm} starts equal to {plan.baseline}, but {why}{besides}"
     rounding = "" if parameters.verdict == "equal" else f" up to {precision} rounding"
     steps = "step" if len(parameters.distances) == 1 else f"{len(parameters.distances)} steps"
-    return f"{arm} trains like {plan.baseline}: equal start, and equal{rounding} over the first {steps}{besides}"
+    return (
+        f"{arm} trains like {plan.baseline}: equal start, and equal{rounding} over the first"
+        f" {steps}{besides}"
+    )
 
 
 def _another_start(arm: str, judgement: Judgement, plan: Plan, again: BaselineRepeat) -> str:
     start = judgement.start
-    which = "" if start.distance is not None and start.distance > NOT_REPEATABLE else f" ({named(start.names)})"
+    which = (
+        ""
+        if start.distance is not None and start.distance > NOT_REPEATABLE
+        else f" ({named(start.names)})"
+    )
     if again.starts_apart:
         remedy = ", or ".join(filter(None, (again.remedy, "use --same-start")))
         return (
             f"{arm} has another start than {plan.baseline}, but so has {plan.baseline} each time: "
             f"it is not repeatable; {remedy}{judgement.how}"
         )
-    remedy = judgement.how or judgement.hint or ("" if plan.scripts.same_start else "; --same-start compares what follows")
+    remedy = (
+        judgement.how
+        or judgement.hint
+        or ("" if plan.scripts.same_start else "; --same-start compares what follows")
+    )
     return f"{arm} has another start than {plan.baseline}{which}{remedy}"
 
 
@@ -111,7 +155,10 @@ def _apart_words(judgement: Judgement) -> str:
     percent = float(f"{100 * parameters.distances[parameters.first_difference_step - 1]:.2g}")
     by = f"{percent:g}%"
     where = f" ({named(parameters.names)})" if 0 < len(parameters.names) <= MAX_TENSORS else ""
-    words = f", then is apart from step {parameters.first_difference_step} on by {by} of what the steps changed{where}"
+    words = (
+        f", then is apart from step {parameters.first_difference_step} on by {by} of what the steps"
+        f" changed{where}"
+    )
     if gradients.verdict == "apart":
         return f"{words}; its gradients differ{_gradient_words(gradients)}"
     return f"{words}; its first gradients agree" if gradients.verdict != "not compared" else words

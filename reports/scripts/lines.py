@@ -23,17 +23,29 @@ MAX_LINES = 3
 
 
 def other_lines(arm: ScriptArm) -> list[LineUse]:
-    """Lines of rank 0's step that hold no phase, the longest first: seconds besides exchange, and exchange without a late rank."""
+    """Lines of rank 0's step that hold no phase, the longest first: seconds besides exchange, and
+    exchange without a late rank.
+    """
     others = []
     for line in arm.first.lines:
-        waited_s = min(same.exchange_s for report in arm.reports for same in report.lines if same.place == line.place)
+        waited_s = min(
+            same.exchange_s
+            for report in arm.reports
+            for same in report.lines
+            if same.place == line.place
+        )
         if not line.phases:
-            others.append(line.model_copy(update={"seconds": line.seconds - line.exchange_s, "exchange_s": waited_s}))
+            others.append(
+                line.model_copy(
+                    update={"seconds": line.seconds - line.exchange_s, "exchange_s": waited_s}
+                )
+            )
     return sorted(others, key=lambda line: -line.seconds)
 
 
 def line_causes(records: Iterable[LaunchRecord], *, step_s: float) -> list[NamedCause]:
-    """Lines that take time of an arm's step, as causes of a difference in what is neither data, backward nor optimizer.
+    """Lines that take time of an arm's step, as causes of a difference in what is neither data,
+    backward nor optimizer.
 
     ``records``: of one arm; the first with reports counts.
     """
@@ -42,7 +54,12 @@ def line_causes(records: Iterable[LaunchRecord], *, step_s: float) -> list[Named
     for line in other_lines(arm) if arm else []:
         parts += [(line, "exchange", line.exchange_s), (line, "forward", line.seconds)]
     return [
-        NamedCause(name=f"{line.place} ({line.text})", term=phase, per_step_s=Estimate(value=seconds), setting=None)
+        NamedCause(
+            name=f"{line.place} ({line.text})",
+            term=phase,
+            per_step_s=Estimate(value=seconds),
+            setting=None,
+        )
         for line, phase, seconds in parts
         if seconds >= MIN_LINE_SHARE * step_s
     ]
@@ -51,51 +68,79 @@ def line_causes(records: Iterable[LaunchRecord], *, step_s: float) -> list[Named
 def line_differences(arms: Sequence[ScriptArm]) -> list[Difference]:
     """In what the lines of arms differ. ``arms``: the baseline first.
 
-    Named are lines that one arm alone has, where all its lines take longer than the other's; and collectives besides those of
-    gradients, where arms call unlike numbers of them in a step.
+    Named are lines that one arm alone has, where all its lines take longer than the other's; and
+    collectives besides those of gradients, where arms call unlike numbers of them in a step.
     """
     traced = [arm for arm in arms if arm.first.lines]
     rows = [difference for arm in traced[1:] for difference in _own_lines(arm, traced[0])]
     called = {arm.name: _collectives(arm) for arm in traced}
-    sums = {arm.name: any("(sum)" in call for call in called[arm.name]) for arm in traced if called[arm.name]}
+    sums = {
+        arm.name: any("(sum)" in call for call in called[arm.name])
+        for arm in traced
+        if called[arm.name]
+    }
     if len({(calls.total(), sums.get(name)) for name, calls in called.items()}) > 1:
         label = "collectives of a step besides those of gradients"
-        values = {arm.name: _listed(called[arm.name], arm) if called[arm.name] else None for arm in traced}
+        values = {
+            arm.name: _listed(called[arm.name], arm) if called[arm.name] else None for arm in traced
+        }
         one_sums = len(set(sums.values())) > 1
-        sentence = in_words(label, values) + "; a sum is the mean times the number of ranks" * one_sums
+        sentence = (
+            in_words(label, values) + "; a sum is the mean times the number of ranks" * one_sums
+        )
         severity: Severity = "training" if one_sums else "speed"
-        rows.append(Difference(field="step.collectives", values=values, severity=severity, sentence=sentence))
+        rows.append(
+            Difference(
+                field="step.collectives", values=values, severity=severity, sentence=sentence
+            )
+        )
     return rows
 
 
 def _own_lines(ours: ScriptArm, theirs: ScriptArm) -> Iterator[Difference]:
-    """The lines that the arm whose lines take longer has alone, where they are worth it, and are more than a wait for exchange."""
+    """The lines that the arm whose lines take longer has alone, where they are worth it, and are
+    more than a wait for exchange.
+    """
     whole_s = {arm.name: sum(line.seconds for line in other_lines(arm)) for arm in (ours, theirs)}
     more, less = (ours, theirs) if whole_s[ours.name] > whole_s[theirs.name] else (theirs, ours)
     apart_s = whole_s[more.name] - whole_s[less.name]
     texts = {line.text for line in less.first.lines}
     for line in other_lines(more)[:MAX_LINES]:
-        waited_s = max(same.exchange_s for report in more.reports for same in report.lines if same.place == line.place)
+        waited_s = max(
+            same.exchange_s
+            for report in more.reports
+            for same in report.lines
+            if same.place == line.place
+        )
         if (
             line.text not in texts
             and line.seconds > waited_s
-            and min(line.seconds, apart_s) >= MIN_LINE_SHARE * sum(other.seconds for other in more.first.lines)
+            and min(line.seconds, apart_s)
+            >= MIN_LINE_SHARE * sum(other.seconds for other in more.first.lines)
         ):
             size = f"{milliseconds(line.seconds)} ms of each of the first steps"
             sentence = f"{size} of {more.name} is {line.place}: {line.text}"
             values = {more.name: f"{milliseconds(line.seconds)} ms: {line.text}", less.name: None}
-            yield Difference(field=f"step.line.{line.place}", values=values, severity="speed", sentence=sentence)
+            yield Difference(
+                field=f"step.line.{line.place}", values=values, severity="speed", sentence=sentence
+            )
 
 
 def _collectives(arm: ScriptArm) -> Counter[str]:
     counts: Counter[str] = Counter()
     for line in arm.first.lines:
-        counts.update({f"{name} at {line.place}": round(count) for name, count in line.collectives.items()})
+        counts.update(
+            {f"{name} at {line.place}": round(count) for name, count in line.collectives.items()}
+        )
     return +counts
 
 
 def _listed(called: Counter[str], arm: ScriptArm) -> str:
-    """Such as ``2 all_reduce of 4 B at train.py:48, waited for 3.1 ms in each of the first steps``."""
+    """Such as ``2 all_reduce of 4 B at train.py:48, waited for 3.1 ms in each of the first
+    steps``.
+    """
     seconds = sum(line.exchange_s for line in other_lines(arm) if line.collectives)
-    waited = f", waited for {milliseconds(seconds)} ms in each of the first steps" if seconds else ""
+    waited = (
+        f", waited for {milliseconds(seconds)} ms in each of the first steps" if seconds else ""
+    )
     return ", ".join(f"{count} {name}" for name, count in called.items()) + waited

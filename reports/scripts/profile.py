@@ -32,7 +32,9 @@ MIN_BLOCKS = 2
 
 
 def profile_of(evidence: Evidence, arm: ArmSummary) -> Profile | None:
-    """Where the step of a plan's only arm goes; None where the plan compares, and where nothing was timed."""
+    """Where the step of a plan's only arm goes; None where the plan compares, and where nothing was
+    timed.
+    """
     blocks = evidence.steps.where(arm=arm.name, kind="sync").rank_blocks
     if not evidence.plan.is_alone or not len(blocks):
         return None
@@ -49,7 +51,10 @@ def profile_of(evidence: Evidence, arm: ArmSummary) -> Profile | None:
     first_rank = blocks[blocks["rank"] == blocks["rank"].min()]
     drift = _drift(first_rank, confidence=CONFIDENCE)
     step_s = max(rank.step_s for rank in ranks)
-    costs = sorted(_findings(arm, ranks, drift, steps=int(first_rank["steps"].sum())), key=lambda cost: -cost[0])
+    costs = sorted(
+        _findings(arm, ranks, drift, steps=int(first_rank["steps"].sum())),
+        key=lambda cost: -cost[0],
+    )
     findings = [sentence for seconds, sentence in costs if seconds >= MIN_SHARE * step_s]
     waits = max(rank.phases_s["data_wait"] for rank in ranks) >= MIN_SHARE * step_s
     to_try = settings_to_try([record for record in evidence.records if record.arm == arm.name])
@@ -62,24 +67,37 @@ def profile_of(evidence: Evidence, arm: ArmSummary) -> Profile | None:
 
 
 def settings_to_try(records: Sequence[LaunchRecord]) -> dict[str, Any]:
-    """Settings that can be imposed and are no usual choice, with the value to try; by what a script's ranks report."""
+    """Settings that can be imposed and are no usual choice, with the value to try; by what a
+    script's ranks report.
+    """
     record = next((record for record in records if record.scripts), None)
     if record is None:
         return {}
     fields = ScriptArm.of(record).fields
-    cores = {core for rank in record.ranks for core in rank.affinity if rank.host == record.ranks[0].host}
-    each = max(1, len(cores) // max(1, sum(rank.host == record.ranks[0].host for rank in record.ranks)))
+    cores = {
+        core for rank in record.ranks for core in rank.affinity if rank.host == record.ranks[0].host
+    }
+    each = max(
+        1, len(cores) // max(1, sum(rank.host == record.ranks[0].host for rank in record.ranks))
+    )
     tried: dict[str, Any] = {}
     if isinstance(workers := fields.get(WORKERS), int):
         tried[WORKERS] = max(2, 2 * workers)
-    if isinstance(threads := fields.get(THREADS), int) and cores and threads > each and record.ranks[0].device == "cpu":
+    if (
+        isinstance(threads := fields.get(THREADS), int)
+        and cores
+        and threads > each
+        and record.ranks[0].device == "cpu"
+    ):
         tried[THREADS] = each
     if isinstance(bucket := fields.get(BUCKET), int | float) and bucket < USUAL_BUCKET_MB:
         tried[BUCKET] = USUAL_BUCKET_MB
     return tried
 
 
-def _findings(arm: ArmSummary, ranks: Sequence[RankProfile], drift: Estimate | None, *, steps: int) -> Iterator[tuple[float, str]]:
+def _findings(
+    arm: ArmSummary, ranks: Sequence[RankProfile], drift: Estimate | None, *, steps: int
+) -> Iterator[tuple[float, str]]:
     """What costs time, with seconds of a step."""
     step_s = max(rank.step_s for rank in ranks)
     late = arm.by_rank.straggler if arm.by_rank else None
@@ -94,23 +112,46 @@ def _findings(arm: ArmSummary, ranks: Sequence[RankProfile], drift: Estimate | N
     exchange_s = 0.0 if is_horovods else min(rank.phases_s["exchange"] for rank in ranks)
     yield exchange_s, f"All ranks wait for exchange for {part(exchange_s)}, outside of backward"
     for cause in arm.causes:
-        yield cause.per_step_s.value, f"{part(cause.per_step_s.value)} is {cause.name}, in the first steps"
+        yield (
+            cause.per_step_s.value,
+            f"{part(cause.per_step_s.value)} is {cause.name}, in the first steps",
+        )
     if late is not None:
         yield late.late_s, straggler_lines([arm])[0]
     if threads := arm.threads_s.get("sync"):
-        if arm.load is None or arm.load.foreign_share < MIN_SHARE:  # else it is others that have the cores
+        if (
+            arm.load is None or arm.load.foreign_share < MIN_SHARE
+        ):  # else it is others that have the cores
             yield (
                 threads.runnable_s.value,
-                f"The training threads are ready, and wait for a core, for {part(threads.runnable_s.value)}",
+                (
+                    "The training threads are ready, and wait for a core, for"
+                    f" {part(threads.runnable_s.value)}"
+                ),
             )
         if threads.others_s:
-            yield threads.others_s.value, f"Threads of the script's own run for {part(threads.others_s.value)} on each rank"
+            yield (
+                threads.others_s.value,
+                f"Threads of the script's own run for {part(threads.others_s.value)} on each rank",
+            )
     if arm.gaps:
         seconds = arm.gaps.seconds / steps
-        yield seconds, f"{part(seconds)} are {count(arm.gaps.count, 'long gap')}, such as evaluations or checkpoints"
+        yield (
+            seconds,
+            (
+                f"{part(seconds)} are {count(arm.gaps.count, 'long gap')}, such as evaluations or"
+                " checkpoints"
+            ),
+        )
     if drift is not None and drift.excludes(0.0):
         more = "longer" if drift.value > 0 else "shorter"
-        yield abs(drift.value) * step_s, f"Steps take {percent(abs(drift.value))} {more} at the end of a launch than at its start"
+        yield (
+            abs(drift.value) * step_s,
+            (
+                f"Steps take {percent(abs(drift.value))} {more} at the end of a launch than at its"
+                " start"
+            ),
+        )
 
 
 def _drift(blocks: pd.DataFrame, *, confidence: float) -> Estimate | None:

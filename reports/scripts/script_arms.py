@@ -1,4 +1,6 @@
-"""The scripts of one launch, with what each arm's ranks reported, and what a reader must know of them."""
+"""The scripts of one launch, with what each arm's ranks reported, and what a reader must know of
+them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ class ScriptArm:
     @classmethod
     def of(cls, record: LaunchRecord) -> ScriptArm:
         """Take it from the arm's record."""
-        return cls(name=record.arm, image=record.image, reports=sorted(record.scripts, key=lambda report: report.rank))
+        return cls(
+            name=record.arm,
+            image=record.image,
+            reports=sorted(record.scripts, key=lambda report: report.rank),
+        )
 
     @property
     def first(self) -> ScriptReport:
@@ -41,11 +47,18 @@ class ScriptArm:
 
     @cached_property
     def fields(self) -> dict[str, Any]:
-        """Every setting: one value where all ranks have it, else ``{"by_rank": [...]}``; of loaders where all ranks' were seen."""
+        """Every setting: one value where all ranks have it, else ``{"by_rank": [...]}``; of loaders
+        where all ranks' were seen.
+        """
         names = dict.fromkeys(name for report in self.reports for name in report.configuration)
-        unseen = OF_LOADER if any(SEEN not in report.configuration for report in self.reports) else ()
+        unseen = (
+            OF_LOADER if any(SEEN not in report.configuration for report in self.reports) else ()
+        )
         kept = (name for name in names if not name.startswith(unseen))
-        read = {name: joined([report.configuration.get(name) for report in self.reports]) for name in kept}
+        read = {
+            name: joined([report.configuration.get(name) for report in self.reports])
+            for name in kept
+        }
         return {"image": self.image, **read}
 
     @cached_property
@@ -56,13 +69,22 @@ class ScriptArm:
     def number(self, *fields: str) -> float | None:
         """The first of these settings that is a number and the same on all ranks."""
         values = (self.fields.get(field) for field in fields)
-        return next((float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)), None)
+        return next(
+            (
+                float(value)
+                for value in values
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            ),
+            None,
+        )
 
     @property
     def samples(self) -> float | None:
         """Samples of a rank in the first step, where they were counted."""
         counts = [report.steps[0].samples for report in self.reports if report.steps]
-        return float(counts[0]) if counts and counts[0] is not None and len(set(counts)) == 1 else None
+        return (
+            float(counts[0]) if counts and counts[0] is not None and len(set(counts)) == 1 else None
+        )
 
     @property
     def batches(self) -> list[list[str | None]]:
@@ -72,7 +94,9 @@ class ScriptArm:
 
     @property
     def shares_batches(self) -> bool | None:
-        """Whether all ranks read the same batches; None where that is not known, or there is one rank."""
+        """Whether all ranks read the same batches; None where that is not known, or there is one
+        rank.
+        """
         known = [ranks for ranks in self.batches if None not in ranks]
         if len(self.reports) < 2 or not known:
             return None
@@ -94,7 +118,12 @@ class ScriptArm:
         """In what gradients are exchanged, where that is not their own type."""
         horovod, hook = self.fields.get("horovod.compression"), self.fields.get("ddp.comm_hook")
         compressor = next(
-            (str(value) for value in (horovod, hook) if value not in (None, "", "none", "None", "NoneCompressor")), None
+            (
+                str(value)
+                for value in (horovod, hook)
+                if value not in (None, "", "none", "None", "NoneCompressor")
+            ),
+            None,
         )
         if compressor is None:
             return None
@@ -104,11 +133,16 @@ class ScriptArm:
 
 
 def matched(ours: ScriptReport, theirs: ScriptReport) -> tuple[ScriptReport, str]:
-    """A report with the names that the other has for its tensors, and how they were matched, with a comma before it.
+    """A report with the names that the other has for its tensors, and how they were matched, with a
+    comma before it.
 
-    Frameworks put a prefix before the names of a model. Where that does not explain most, sizes and order must all be the same.
+    Frameworks put a prefix before the names of a model. Where that does not explain most, sizes and
+    order must all be the same.
     """
-    mine, its = ([name for name in report.started if not name.startswith(BUFFER)] for report in (ours, theirs))
+    mine, its = (
+        [name for name in report.started if not name.startswith(BUFFER)]
+        for report in (ours, theirs)
+    )
     if not mine or not its:
         return ours, ""
     common = {
@@ -118,7 +152,10 @@ def matched(ours: ScriptReport, theirs: ScriptReport) -> tuple[ScriptReport, str
     }
     most = max(common, key=lambda pair: common[pair])  # that without prefixes, where none is better
     if 2 * common[most] > min(len(mine), len(its)):
-        names, without = _renamed(ours.started, *most), " and ".join(repr(prefix) for prefix in most if prefix)
+        names, without = (
+            _renamed(ours.started, *most),
+            " and ".join(repr(prefix) for prefix in most if prefix),
+        )
         how = f", names matched without {without}" if without else ""
     elif [ours.sizes.get(name) for name in mine] == [theirs.sizes.get(name) for name in its]:
         names, how = dict(zip(mine, its, strict=True)), ", tensors matched by size and order"
@@ -129,9 +166,17 @@ def matched(ours: ScriptReport, theirs: ScriptReport) -> tuple[ScriptReport, str
         return {names.get(name, name): value for name, value in tensors.items()}
 
     steps = [
-        step.model_copy(update={"gradients": under(step.gradients), "parameters": under(step.parameters)}) for step in ours.steps
+        step.model_copy(
+            update={"gradients": under(step.gradients), "parameters": under(step.parameters)}
+        )
+        for step in ours.steps
     ]
-    return ours.model_copy(update={"started": under(ours.started), "sizes": under(ours.sizes), "steps": steps}), how
+    return (
+        ours.model_copy(
+            update={"started": under(ours.started), "sizes": under(ours.sizes), "steps": steps}
+        ),
+        how,
+    )
 
 
 def _prefixes(name: str) -> list[str]:
@@ -141,8 +186,15 @@ def _prefixes(name: str) -> list[str]:
 
 def _renamed(names: Iterable[str], prefix: str, other: str) -> dict[str, str]:
     """Names that begin with ``own``, with ``other`` in its place."""
-    heads = {head: f"{BUFFER * head.startswith(BUFFER)}{other}" for head in (prefix, f"{BUFFER}{prefix}")}
-    return {name: new + name.removeprefix(head) for head, new in heads.items() for name in names if name.startswith(head)}
+    heads = {
+        head: f"{BUFFER * head.startswith(BUFFER)}{other}" for head in (prefix, f"{BUFFER}{prefix}")
+    }
+    return {
+        name: new + name.removeprefix(head)
+        for head, new in heads.items()
+        for name in names
+        if name.startswith(head)
+    }
 
 
 SEEN = "loader.class"
@@ -157,29 +209,47 @@ MAX_ALLOWED = 5
 
 
 def sample_unit(records: Sequence[LaunchRecord]) -> str:
-    """The unit of throughput: iterations where samples of some rank of a script could not be counted."""
+    """The unit of throughput: iterations where samples of some rank of a script could not be
+    counted.
+    """
     if any(report.samples_from is None for record in records for report in record.scripts):
         return ITERATIONS
-    return next((record.sample_unit for record in records if record.sample_unit != "samples"), "samples")
+    return next(
+        (record.sample_unit for record in records if record.sample_unit != "samples"), "samples"
+    )
 
 
 def samples_of_a_step(records: Sequence[LaunchRecord]) -> int:
     """Samples of a rank in its first step; 0 where they could not be counted."""
-    counted = (report.steps[0].samples for record in records for report in record.scripts if report.steps)
+    counted = (
+        report.steps[0].samples for record in records for report in record.scripts if report.steps
+    )
     return next((samples for samples in counted if samples), 0)
 
 
 def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Difference]) -> list[str]:
-    """What a reader must know of scripts: what counts as a sample, work that may differ, and what the agent could not see."""
-    reports = [(record.arm, report) for record in records if record.role != "control" for report in record.scripts]
+    """What a reader must know of scripts: what counts as a sample, work that may differ, and what
+    the agent could not see.
+    """
+    reports = [
+        (record.arm, report)
+        for record in records
+        if record.role != "control"
+        for report in record.scripts
+    ]
     uncounted = dict.fromkeys(arm for arm, report in reports if report.samples_from is None)
     notes = []
     if uncounted:
         notes.append(
-            f"Samples of {', '.join(uncounted)} could not be counted: iterations per second are compared, which is fair only "
-            "where global batches are alike; 'samples_per_step' tells them"
+            f"Samples of {', '.join(uncounted)} could not be counted: iterations per second are"
+            " compared, which is fair only where global batches are alike; 'samples_per_step'"
+            " tells them"
         )
-    allowed = [difference.field for difference in differences if difference.changes_work and difference.allowed]
+    allowed = [
+        difference.field
+        for difference in differences
+        if difference.changes_work and difference.allowed
+    ]
     if allowed:
         notes.append(f"Work differs, and is allowed to: {', '.join(allowed[:MAX_ALLOWED])}")
     unseen: dict[str, list[str]] = {}
@@ -192,14 +262,31 @@ def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Differen
 
 
 def notes_on_files(records: Sequence[LaunchRecord]) -> list[str]:
-    """What each arm writes outside the folders of its starts, with the remedy; and the trackers that are set offline."""
+    """What each arm writes outside the folders of its starts, with the remedy; and the trackers
+    that are set offline.
+    """
     compared = [record for record in records if record.role != "control"]
-    written = {record.arm: sorted({name for script in record.scripts for name in script.written_files}) for record in compared}
-    files = "; ".join(f"{', '.join(names[:MAX_FILES])} ({arm})" for arm, names in sorted(written.items()) if names)
-    trackers = sorted({name for record in compared for script in record.scripts for name in script.trackers})
+    written = {
+        record.arm: sorted({name for script in record.scripts for name in script.written_files})
+        for record in compared
+    }
+    files = "; ".join(
+        f"{', '.join(names[:MAX_FILES])} ({arm})" for arm, names in sorted(written.items()) if names
+    )
+    trackers = sorted(
+        {name for record in compared for script in record.scripts for name in script.trackers}
+    )
     notes = [
-        f"Written outside the folder of the command: {files}. Each arm, the control and each launch starts its script again, and "
-        "writes there, unless the command says {arm} and {launch} in the path, such as --output /tmp/{arm}-{launch}. A path that "
-        "begins where the command starts is each start's own"
+        f"Written outside the folder of the command: {files}. Each arm, the control and each launch"
+        " starts its script again, and writes there, unless the command says {arm} and"
+        " {launch} in the path, such as --output /tmp/{arm}-{launch}. A path that begins"
+        " where the command starts is each start's own"
     ] * bool(files)
-    return [*notes, *([f"Told to stay offline: {', '.join(trackers)}; --trackers on leaves them as they are"] if trackers else [])]
+    return [
+        *notes,
+        *(
+            [f"Told to stay offline: {', '.join(trackers)}; --trackers on leaves them as they are"]
+            if trackers
+            else []
+        ),
+    ]

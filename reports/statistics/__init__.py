@@ -1,1 +1,4 @@
-"""Intervals on ratios, rates and accuracies, and what looking again costs. Arrays in, numbers out: knows no arm, plan or table."""
+"""Intervals on ratios, rates and accuracies, and what looking again costs.
+
+Arrays in, numbers out: knows no arm, plan or table.
+"""

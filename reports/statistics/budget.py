@@ -1,17 +1,24 @@
-"""How many rounds a launch shall have, so that a budget of time gives the narrowest interval. Numbers in, numbers out.
+"""How many rounds a launch shall have, so that a budget of time gives the narrowest interval.
 
-A launch costs S seconds besides its rounds, and c seconds a round. Where one round's log-ratio has the standard deviation s within
-a launch and launches differ by l, the best number of rounds is sqrt(S / c) * s / l (Kalibera and Jones, "Rigorous benchmarking in
-reasonable time", ISMM 2013; arXiv 2007.10899, with its erratum). That holds for many launches. Student's t asks for more launches
-where few fit, so the number is chosen that makes the expected half-width t * sqrt(sum of the launches' variances) / launches least.
+Numbers in, numbers out.
 
-Nothing here sees a ratio. Variances do not show which arm is faster, so that a choice by them leaves the promised error as it is.
-``benchmarks/interval_coverage.py --only budget`` shows by simulation that it does, and what is lost to the best fixed choice.
+A launch costs S seconds besides its rounds, and c seconds a round. Where one round's log-ratio has
+the standard deviation s within a launch and launches differ by l, the best number of rounds is
+sqrt(S / c) * s / l (Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013;
+arXiv 2007.10899, with its erratum). That holds for many launches. Student's t asks for more
+launches where few fit, so the number is chosen that makes the expected half-width t * sqrt(sum of
+the launches' variances) / launches least.
 
-Verdicts before the last launch decide whether to measure on, and cost: every analysis may be the lucky one. Analysis j may spend
-1 / (j (j + 1)) of the promised error, which sums to 1 over any number of them (``reports.statistics.intervals``). They come after
-5, 7, 10, 14, 20, ... launches: few launches estimate their own variance badly, and an analysis after each would cost more than it
-brings. A comparison of a fixed number of launches spends all of it on its only analysis; whoever then measures on spends more.
+Nothing here sees a ratio. Variances do not show which arm is faster, so that a choice by them
+leaves the promised error as it is. ``benchmarks/interval_coverage.py --only budget`` shows by
+simulation that it does, and what is lost to the best fixed choice.
+
+Verdicts before the last launch decide whether to measure on, and cost: every analysis may be the
+lucky one. Analysis j may spend 1 / (j (j + 1)) of the promised error, which sums to 1 over any
+number of them (``reports.statistics.intervals``). They come after 5, 7, 10, 14, 20, ... launches:
+few launches estimate their own variance badly, and an analysis after each would cost more than it
+brings. A comparison of a fixed number of launches spends all of it on its only analysis; whoever
+then measures on spends more.
 """
 
 from __future__ import annotations
@@ -31,7 +38,8 @@ PILOTS = 3
 """Launches before the first choice. They count as all others do."""
 MAX_LAUNCHES = 10_000
 USUAL_RATIO = 3.5
-"""A round's deviation over that of launches, before it is known: 13 to 16% over 3 to 5% in the default plan on two cores."""
+"""A round's deviation over that of launches, before it is known: 13 to 16% over 3 to 5% in the
+default plan on two cores."""
 USUAL_DEGREES = 4.0
 """For how many degrees of freedom of a launch variance that counts beside what was found."""
 
@@ -58,11 +66,17 @@ class Spread:
 
     @property
     def expected(self) -> Spread:
-        """These variances, with that of launches drawn towards the usual one: three launches hardly determine it."""
+        """These variances, with that of launches drawn towards the usual one: three launches hardly
+        determine it.
+        """
         usual = self.round_variance / USUAL_RATIO**2
         measured, assumed = self.degrees * self.launch_variance, USUAL_DEGREES * usual
         variance = (measured + assumed) / (self.degrees + USUAL_DEGREES)
-        return Spread(round_variance=self.round_variance, launch_variance=variance, degrees=self.degrees + USUAL_DEGREES)
+        return Spread(
+            round_variance=self.round_variance,
+            launch_variance=variance,
+            degrees=self.degrees + USUAL_DEGREES,
+        )
 
     def of_launch(self, rounds: float) -> float:
         """The variance of a launch's log-ratio."""
@@ -70,7 +84,8 @@ class Spread:
 
 
 UNKNOWN = Spread(round_variance=1.0, launch_variance=0.0, degrees=0.0)
-"""Before two launches are measured: the usual ratio of both is expected, and their size does not matter."""
+"""Before two launches are measured: the usual ratio of both is expected, and their size does not
+matter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +99,18 @@ class Length:
 
 
 def spread_of(pool: Sequence[LaunchRatios]) -> Spread:
-    """The spread of these ratios; ``UNKNOWN`` where no launch has two rounds, or none has a second launch."""
+    """The spread of these ratios; ``UNKNOWN`` where no launch has two rounds, or none has a second
+    launch.
+    """
     rounds = [ratios.round_variance for ratios in pool if ratios.df]
     several = [ratios for ratios in pool if ratios.launches > 1]
     if not rounds or not several or not any(rounds):
         return UNKNOWN
     scale = float(np.mean([ratios.scale for ratios in several]))
     between = launch_variance(several) * scale
-    return Spread(round_variance=float(np.mean(rounds)), launch_variance=between, degrees=pooled_df(several))
+    return Spread(
+        round_variance=float(np.mean(rounds)), launch_variance=between, degrees=pooled_df(several)
+    )
 
 
 def choose(done: Sequence[int], *, cost: Cost, spread: Spread, left_s: float) -> Length | None:
@@ -106,22 +125,40 @@ def choose(done: Sequence[int], *, cost: Cost, spread: Spread, left_s: float) ->
     if most < 1:
         return None
     length, half = _narrowest(done, range(1, most + 1), cost=cost, spread=spread, left_s=left_s)
-    return length if half < _half_width(sum(map(spread.expected.of_launch, done)), launches=len(done)) else None
+    return (
+        length
+        if half < _half_width(sum(map(spread.expected.of_launch, done)), launches=len(done))
+        else None
+    )
 
 
 def pilot(cost: Cost, *, left_s: float, done: Sequence[int] = (), owed: int = PILOTS) -> Length:
-    """How many rounds a launch shall have before variances are known: the best number if they are as usual.
+    """How many rounds a launch shall have before variances are known: the best number if they are
+    as usual.
 
-    ``done``: rounds of each pilot that was measured. ``owed``: pilots to be made, this one included, whatever time is left.
+    ``done``: rounds of each pilot that was measured. ``owed``: pilots to be made, this one
+    included, whatever time is left.
     """
-    return _narrowest(done, range(owed, max(_max_launches(cost, left_s), owed) + 1), cost=cost, spread=UNKNOWN, left_s=left_s)[0]
+    return _narrowest(
+        done,
+        range(owed, max(_max_launches(cost, left_s), owed) + 1),
+        cost=cost,
+        spread=UNKNOWN,
+        left_s=left_s,
+    )[0]
 
 
 def seconds_for(half: float, *, cost: Cost, spread: Spread) -> float | None:
-    """The least seconds in which the interval of a log-ratio has this half-width, as far as can be seen; None: more than a day."""
+    """The least seconds in which the interval of a log-ratio has this half-width, as far as can be
+    seen; None: more than a day.
+    """
     for seconds in (60.0 * 1.1**power for power in range(77)):
         most = _max_launches(cost, seconds)
-        if most >= PILOTS and _narrowest((), range(PILOTS, most + 1), cost=cost, spread=spread, left_s=seconds)[1] <= half:
+        if (
+            most >= PILOTS
+            and _narrowest((), range(PILOTS, most + 1), cost=cost, spread=spread, left_s=seconds)[1]
+            <= half
+        ):
             return seconds
     return None
 
@@ -136,10 +173,16 @@ def _half_width(variances: float | Array, *, launches: float | Array) -> Array:
     return np.asarray(special.stdtrit(launches - 1, 0.975) * np.sqrt(variances) / launches)
 
 
-def _narrowest(done: Sequence[int], later: range, *, cost: Cost, spread: Spread, left_s: float) -> tuple[Length, float]:
-    """The best of these numbers of launches to come, which share what is left alike, and the half-width to be expected."""
+def _narrowest(
+    done: Sequence[int], later: range, *, cost: Cost, spread: Spread, left_s: float
+) -> tuple[Length, float]:
+    """The best of these numbers of launches to come, which share what is left alike, and the
+    half-width to be expected.
+    """
     expected, number = spread.expected, np.array(later)
-    rounds = np.minimum(np.floor((left_s / number - cost.start_s) / cost.round_s), MAX_ROUNDS).clip(MIN_ROUNDS)
+    rounds = np.minimum(np.floor((left_s / number - cost.start_s) / cost.round_s), MAX_ROUNDS).clip(
+        MIN_ROUNDS
+    )
     variance_done = sum(map(expected.of_launch, done))
     each = expected.launch_variance + expected.round_variance / rounds
     half = _half_width(variance_done + number * each, launches=len(done) + number)
@@ -161,5 +204,12 @@ def error_share(analyses: Sequence[int], *, until_decided: bool) -> float:
 
 
 def next_analysis(analyses: Sequence[int], *, launches: int) -> int:
-    """The number of launches at the next analysis. ``launches`` is the plan's number, before which there is nothing to decide."""
-    return max(FIRST_ANALYSIS, launches) if not analyses else max(math.ceil(ANALYSIS_GROWTH * analyses[-1]), launches)
+    """The number of launches at the next analysis.
+
+    ``launches`` is the plan's number, before which there is nothing to decide.
+    """
+    return (
+        max(FIRST_ANALYSIS, launches)
+        if not analyses
+        else max(math.ceil(ANALYSIS_GROWTH * analyses[-1]), launches)
+    )

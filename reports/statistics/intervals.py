@@ -1,26 +1,34 @@
-"""From paired blocks to an interval on the ratio of total throughput. Pure functions of numpy arrays.
+"""From paired blocks to an interval on the ratio of total throughput.
 
-What is estimated is what a user pays: in each launch the ratio of all samples over all seconds, over the rounds that both arms
-finished, and of the launches' ratios the geometric mean, equally weighted. Nothing is trimmed: a stall that an arm causes counts
-with all the time it took. Launches are not weighted by their precision, which would weigh down just those with stalls. A candidate
-is compared with each copy of its baseline by itself, and the log-ratios are averaged.
+Pure functions of numpy arrays.
 
-The noise within a launch comes from its rounds by linearisation of the ratio (Cochran, Sampling Techniques, 1977, section 6.4),
-inflated by the correlation of neighbouring rounds. The variance between launches is what remains, after Paule and Mandel (J. Res.
-NBS 87, 1982), pooled over all ratios of a comparison, the control's among them, since a few launches alone give few degrees of
-freedom; Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946) allow for ratios that share their baseline. A single
-launch has no interval, since its rounds do not tell how much launches differ. An interval is the widest of three: what the noise
-of rounds alone allows; the pooled Student's t; and Student's t of the ratio's own launches, for an arm whose launches vary more
+What is estimated is what a user pays: in each launch the ratio of all samples over all seconds,
+over the rounds that both arms finished, and of the launches' ratios the geometric mean, equally
+weighted. Nothing is trimmed: a stall that an arm causes counts with all the time it took. Launches
+are not weighted by their precision, which would weigh down just those with stalls. A candidate is
+compared with each copy of its baseline by itself, and the log-ratios are averaged.
+
+The noise within a launch comes from its rounds by linearisation of the ratio (Cochran, Sampling
+Techniques, 1977, section 6.4), inflated by the correlation of neighbouring rounds. The variance
+between launches is what remains, after Paule and Mandel (J. Res. NBS 87, 1982), pooled over all
+ratios of a comparison, the control's among them, since a few launches alone give few degrees of
+freedom; Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946) allow for ratios that
+share their baseline. A single launch has no interval, since its rounds do not tell how much
+launches differ. An interval is the widest of three: what the noise of rounds alone allows; the
+pooled Student's t; and Student's t of the ratio's own launches, for an arm whose launches vary more
 than the others'.
 
-The first two hold for all candidates of a comparison at once (Šidák, JASA 62, 1967). Where a comparison is analysed again and
-again, each analysis has a share of the error to spend (``reports.statistics.budget``): repeated confidence intervals
-(Jennison and Turnbull, JRSS B 51, 1989).
+The first two hold for all candidates of a comparison at once (Šidák, JASA 62, 1967). Where a
+comparison is analysed again and again, each analysis has a share of the error to spend
+(``reports.statistics.budget``): repeated confidence intervals (Jennison and Turnbull, JRSS B 51,
+1989).
 
-Beside the interval stand its one-sided bounds, for equivalence by two one-sided tests (Schuirmann, J. Pharmacokinetics and
-Biopharmaceutics 15, 1987). At 95% they are those of a 90% interval, made in the same way.
+Beside the interval stand its one-sided bounds, for equivalence by two one-sided tests (Schuirmann,
+J. Pharmacokinetics and Biopharmaceutics 15, 1987). At 95% they are those of a 90% interval, made in
+the same way.
 
-``benchmarks/interval_coverage.py`` shows by simulation how often all this covers the true ratio of totals, and what it costs.
+``benchmarks/interval_coverage.py`` shows by simulation how often all this covers the true ratio of
+totals, and what it costs.
 """
 
 from __future__ import annotations
@@ -37,8 +45,9 @@ from reports.schema import RatioBySpeed
 from reports.statistics.student import Array, both_sides, ratio_bounds, student_t
 
 Launches = Sequence[Array]
-"""One ratio's blocks, a table per launch in order of its rounds: float64 [rounds, arms, 2]. Arm 0 is the candidate, each further
-one a copy of the baseline; the last axis holds samples and seconds, NaN where an arm has no block in a round."""
+"""One ratio's blocks, a table per launch in order of its rounds: float64 [rounds, arms, 2]. Arm 0
+is the candidate, each further one a copy of the baseline; the last axis holds samples and seconds,
+NaN where an arm has no block in a round."""
 
 TRIM = 0.2
 """Share of a launch's pairs that the typical ratio leaves out at either end."""
@@ -48,10 +57,12 @@ class RatioEstimate(Estimate):
     """A ratio of two arms' throughput with its interval."""
 
     equivalence_low: float | None = None
-    """One-sided bounds: each holds by itself with the interval's confidence, so that at 95% both are those of a 90% interval."""
+    """One-sided bounds: each holds by itself with the interval's confidence, so that at 95% both
+    are those of a 90% interval."""
     equivalence_high: float | None = None
     run_low: float | None
-    """What one long run may be expected to come out at, since launches differ: a prediction interval of the same confidence."""
+    """What one long run may be expected to come out at, since launches differ: a prediction
+    interval of the same confidence."""
     run_high: float | None
     launches: int
     pairs: int
@@ -61,14 +72,28 @@ class RatioEstimate(Estimate):
     def one_sided(self) -> tuple[float, float] | None:
         """The bounds for equivalence."""
         return (
-            None if self.equivalence_low is None or self.equivalence_high is None else (self.equivalence_low, self.equivalence_high)
+            None
+            if self.equivalence_low is None or self.equivalence_high is None
+            else (self.equivalence_low, self.equivalence_high)
         )
 
     def times(self, factor: float) -> RatioEstimate:
         """The ratio and all its bounds, multiplied."""
-        names = ("value", "ci_low", "ci_high", "equivalence_low", "equivalence_high", "run_low", "run_high")
+        names = (
+            "value",
+            "ci_low",
+            "ci_high",
+            "equivalence_low",
+            "equivalence_high",
+            "run_low",
+            "run_high",
+        )
         bounds = {name: getattr(self, name) for name in names}
-        return self.model_copy(update={name: None if bound is None else bound * factor for name, bound in bounds.items()})
+        return self.model_copy(
+            update={
+                name: None if bound is None else bound * factor for name, bound in bounds.items()
+            }
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +107,20 @@ class HalfWidths:
     """Half the width of the prediction of one long run."""
 
 
-def ratio_estimate(centre: float, half: HalfWidths, *, launches: int, pairs: int, caution: Caution | None) -> RatioEstimate:
+def ratio_estimate(
+    centre: float, half: HalfWidths, *, launches: int, pairs: int, caution: Caution | None
+) -> RatioEstimate:
     """A ratio from its logarithm and half the widths of its intervals."""
     bounds = {}
-    for name, width in (("ci", half.interval), ("equivalence", half.equivalence), ("run", half.run)):
+    for name, width in (
+        ("ci", half.interval),
+        ("equivalence", half.equivalence),
+        ("run", half.run),
+    ):
         bounds[f"{name}_low"], bounds[f"{name}_high"] = ratio_bounds(centre, width)
-    return RatioEstimate(value=float(np.exp(centre)), launches=launches, pairs=pairs, caution=caution, **bounds)
+    return RatioEstimate(
+        value=float(np.exp(centre)), launches=launches, pairs=pairs, caution=caution, **bounds
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +130,13 @@ class LaunchRatios:
     logs: Array
     """One for each launch that has a pair."""
     variance: float
-    """Mean squared standard error of ``logs`` by the noise of rounds alone; 0 where no launch has two rounds."""
+    """Mean squared standard error of ``logs`` by the noise of rounds alone; 0 where no launch has
+    two rounds."""
     round_variance: float
     """That of a single round; 0 where no launch has two."""
     residuals: Launches
-    """The rounds' influence on their launch's log-ratio (mean over copies), as long as the tables given; NaN without a pair."""
+    """The rounds' influence on their launch's log-ratio (mean over copies), as long as the tables
+    given; NaN without a pair."""
     pairs: int
     df: int
     """Degrees of freedom of the rounds' noise, which is pooled over launches."""
@@ -120,19 +155,30 @@ class LaunchRatios:
 
 
 def ratio_intervals(
-    ratios: Sequence[Launches], *, confidence: float, scales: Sequence[float] = (), family: int, error_share: float = 1.0
+    ratios: Sequence[Launches],
+    *,
+    confidence: float,
+    scales: Sequence[float] = (),
+    family: int,
+    error_share: float = 1.0,
 ) -> list[RatioEstimate | None]:
     """The intervals of all ratios of a comparison.
 
     Args:
-        ratios: of the comparison; the candidates first, ``family`` of them, then those that claim nothing (the control).
-        confidence: with which all candidates' intervals hold at once; the control's holds by itself.
-        scales: how much each ratio may be expected to vary between launches, beside the others: an arm against one other has
-            twice an arm's variance, one against the mean of two only one and a half times. Empty: all alike.
+        ratios: of the comparison; the candidates first, ``family`` of them, then those that claim
+            nothing (the control).
+        confidence: with which all candidates' intervals hold at once; the control's holds by
+            itself.
+        scales: how much each ratio may be expected to vary between launches, beside the others: an
+            arm against one other has twice an arm's variance, one against the mean of two only one
+            and a half times. Empty: all alike.
         family: the number of candidates.
         error_share: how much of the error may be spent now: all, unless there is another analysis.
     """
-    estimates = [launch_ratios(table, scale=scale) for table, scale in zip(ratios, scales or [1.0] * len(ratios), strict=True)]
+    estimates = [
+        launch_ratios(table, scale=scale)
+        for table, scale in zip(ratios, scales or [1.0] * len(ratios), strict=True)
+    ]
     pool = [ratio for ratio in estimates if ratio is not None and ratio.launches > 1]
     spread = launch_variance(pool)
     df = pooled_df(pool)
@@ -140,13 +186,19 @@ def ratio_intervals(
     claimed = sum(ratio is not None for ratio in estimates[:family])
     members = [claimed if number < family else 1 for number in range(len(ratios))]
     return [
-        None if ratio is None else _interval(ratio, pool, spread=spread, df=df, confidence=confidence, spent=spent, family=size)
+        None
+        if ratio is None
+        else _interval(
+            ratio, pool, spread=spread, df=df, confidence=confidence, spent=spent, family=size
+        )
         for ratio, size in zip(estimates, members, strict=True)
     ]
 
 
 def launch_ratios(launches: Launches, *, scale: float = 1.0) -> LaunchRatios | None:
-    """Each launch's log-ratio of totals and the noise within launches; None without a single pair."""
+    """Each launch's log-ratio of totals and the noise within launches; None without a single
+    pair.
+    """
     totals = [_total(table) for table in launches]
     logs = np.array([log for log, _, number in totals if number])
     if not len(logs):
@@ -173,7 +225,9 @@ def log_ratios(launches: Launches) -> Array:
 
 
 def _total(table: Array) -> tuple[float, Array, int]:
-    """One launch's figures: the log-ratio of totals (mean over copies), each round's influence on it, the number of rounds."""
+    """One launch's figures: the log-ratio of totals (mean over copies), each round's influence on
+    it, the number of rounds.
+    """
     logs, influences, numbers = [], [], []
     for copy in range(1, table.shape[1]):
         both = np.isfinite(table[:, [0, copy]]).all(axis=(1, 2))
@@ -182,7 +236,9 @@ def _total(table: Array) -> tuple[float, Array, int]:
         (ours, our_s), (theirs, their_s) = table[both, 0].T, table[both, copy].T
         logs.append(float(np.log(ours.sum() / our_s.sum()) - np.log(theirs.sum() / their_s.sum())))
         influence = np.full(len(table), np.nan)
-        influence[both] = (ours / ours.mean() - our_s / our_s.mean()) - (theirs / theirs.mean() - their_s / their_s.mean())
+        influence[both] = (ours / ours.mean() - our_s / our_s.mean()) - (
+            theirs / theirs.mean() - their_s / their_s.mean()
+        )
         influences.append(influence)
         numbers.append(int(both.sum()))
     if not logs:
@@ -192,7 +248,9 @@ def _total(table: Array) -> tuple[float, Array, int]:
 
 
 def typical_ratio(launches: Launches) -> float | None:
-    """What a usual block shows: over launches the geometric mean of the pairs' trimmed mean log-ratios; None without pairs."""
+    """What a usual block shows: over launches the geometric mean of the pairs' trimmed mean
+    log-ratios; None without pairs.
+    """
     means = []
     for table in launches:
         rates = np.log(table[..., 0] / table[..., 1])
@@ -211,7 +269,9 @@ def trimmed_mean(values: Array) -> float | None:
 
 
 def _inflation(residuals: Launches) -> float:
-    """How much wider neighbouring rounds' correlation makes the mean's variance: (1 + r) / (1 - r), never below 1."""
+    """How much wider neighbouring rounds' correlation makes the mean's variance: (1 + r) / (1 - r),
+    never below 1.
+    """
     products = sum(float(np.nansum(values[1:] * values[:-1])) for values in residuals)
     squares = sum(float(np.nansum(values**2)) for values in residuals)
     correlation = min(max(products / squares, 0.0), 0.8) if squares > 0 else 0.0
@@ -219,9 +279,11 @@ def _inflation(residuals: Launches) -> float:
 
 
 def launch_variance(pool: Sequence[LaunchRatios]) -> float:
-    """The variance between launches that all ratios share, after Paule and Mandel; 0 where the noise of rounds explains it all.
+    """The variance between launches that all ratios share, after Paule and Mandel; 0 where the
+    noise of rounds explains it all.
 
-    Newton's steps as in DerSimonian and Kacker (Contemporary Clinical Trials 28, 2007): from 0 they never overshoot.
+    Newton's steps as in DerSimonian and Kacker (Contemporary Clinical Trials 28, 2007): from 0 they
+    never overshoot.
     """
     wanted = sum(ratio.launches - 1 for ratio in pool)
     spread = 0.0
@@ -229,12 +291,16 @@ def launch_variance(pool: Sequence[LaunchRatios]) -> float:
         excess = _dispersion(pool, spread) - wanted
         if excess <= 1e-9 * wanted:
             break
-        spread += excess / sum(ratio.scale * ratio.squares / _variance(ratio, spread) ** 2 for ratio in pool)
+        spread += excess / sum(
+            ratio.scale * ratio.squares / _variance(ratio, spread) ** 2 for ratio in pool
+        )
     return spread
 
 
 def _dispersion(pool: Sequence[LaunchRatios], spread: float) -> float:
-    """Squared deviations of the launches from their mean, in units of a launch's variance, summed."""
+    """Squared deviations of the launches from their mean, in units of a launch's variance,
+    summed.
+    """
     return sum(ratio.squares / _variance(ratio, spread) for ratio in pool)
 
 
@@ -244,7 +310,9 @@ def _variance(ratio: LaunchRatios, spread: float) -> float:
 
 
 def pooled_df(pool: Sequence[LaunchRatios]) -> float:
-    """Degrees of freedom of the pooled launch variance: fewer than their sum, since ratios that share a baseline move together."""
+    """Degrees of freedom of the pooled launch variance: fewer than their sum, since ratios that
+    share a baseline move together.
+    """
     degrees = np.array([ratio.launches - 1.0 for ratio in pool])
     shared = np.array([[_correlation(a, b) ** 2 for b in pool] for a in pool])
     scale = np.sqrt(degrees)
@@ -252,7 +320,9 @@ def pooled_df(pool: Sequence[LaunchRatios]) -> float:
 
 
 def _correlation(a: LaunchRatios, b: LaunchRatios) -> float:
-    """Between two ratios in the same rounds; 1 where it is unknown, which is the cautious answer."""
+    """Between two ratios in the same rounds; 1 where it is unknown, which is the cautious
+    answer.
+    """
     if a is b:
         return 1.0
     if [len(x) for x in a.residuals] != [len(x) for x in b.residuals]:
@@ -273,28 +343,59 @@ def _interval(
     spent: float,
     family: int,
 ) -> RatioEstimate:
-    """One ratio's interval. ``spent`` is the confidence at this analysis, of which ``family`` ratios have their share."""
+    """One ratio's interval.
+
+    ``spent`` is the confidence at this analysis, of which ``family`` ratios have their share.
+    """
     half = HalfWidths()
     if ratio.launches > 1:
         each = spent ** (1 / family)
         width = _half_width(ratio, pool, spread=spread, df=df, each=each, alone=spent)
-        narrower = _half_width(ratio, pool, spread=spread, df=df, each=both_sides(each), alone=both_sides(spent))
+        narrower = _half_width(
+            ratio, pool, spread=spread, df=df, each=both_sides(each), alone=both_sides(spent)
+        )
         own_spread = ratio.squares / (ratio.launches - 1) - ratio.variance
-        run = float(np.hypot(width, student_t(confidence, df) * np.sqrt(max(ratio.scale * spread, own_spread))))
+        run = float(
+            np.hypot(
+                width, student_t(confidence, df) * np.sqrt(max(ratio.scale * spread, own_spread))
+            )
+        )
         half = HalfWidths(interval=width, equivalence=narrower, run=run)
     cautions: dict[int, Caution] = {1: "one launch", 2: "two launches"}
     return ratio_estimate(
-        float(ratio.logs.mean()), half, launches=ratio.launches, pairs=ratio.pairs, caution=cautions.get(ratio.launches)
+        float(ratio.logs.mean()),
+        half,
+        launches=ratio.launches,
+        pairs=ratio.pairs,
+        caution=cautions.get(ratio.launches),
     )
 
 
-def _half_width(ratio: LaunchRatios, pool: Sequence[LaunchRatios], *, spread: float, df: float, each: float, alone: float) -> float:
-    """The widest of: what the noise of rounds alone allows, the pooled t interval, the t interval of its own launches."""
-    within = student_t(each, ratio.df) * float(np.sqrt(ratio.variance / ratio.launches)) if ratio.df else 0.0
+def _half_width(
+    ratio: LaunchRatios,
+    pool: Sequence[LaunchRatios],
+    *,
+    spread: float,
+    df: float,
+    each: float,
+    alone: float,
+) -> float:
+    """The widest of: what the noise of rounds alone allows, the pooled t interval, the t interval
+    of its own launches.
+    """
+    within = (
+        student_t(each, ratio.df) * float(np.sqrt(ratio.variance / ratio.launches))
+        if ratio.df
+        else 0.0
+    )
     dispersion = min(1.0, _dispersion(pool, spread) / sum(other.launches - 1 for other in pool))
-    pooled = student_t(each, df) * float(np.sqrt(dispersion * _variance(ratio, spread) / ratio.launches))
+    pooled = student_t(each, df) * float(
+        np.sqrt(dispersion * _variance(ratio, spread) / ratio.launches)
+    )
     degrees = ratio.launches - 1
-    own_launches = student_t(alone, degrees) * float(np.sqrt(ratio.squares / degrees / ratio.launches))
+    own_launches = student_t(alone, degrees) * float(
+        np.sqrt(ratio.squares / degrees / ratio.launches)
+    )
     return max(within, pooled, own_launches)
 
 
@@ -303,14 +404,17 @@ MIN_FOR_SPEED = 5
 
 
 def ratio_by_speed(ratios: Array, speeds: Array, *, confidence: float) -> RatioBySpeed | None:
-    """The ratio at low and at high speed, where the two are correlated beyond chance; None where they are not, or nothing is known.
+    """The ratio at low and at high speed, where the two are correlated beyond chance; None where
+    they are not, or nothing is known.
 
-    No arm makes the machine's speed: a shared host does, or clocks that change. Where the ratio depends on it, a repeat at another
-    time comes out otherwise, and the interval, which takes launches for independent, does not hold that time's ratio.
+    No arm makes the machine's speed: a shared host does, or clocks that change. Where the ratio
+    depends on it, a repeat at another time comes out otherwise, and the interval, which takes
+    launches for independent, does not hold that time's ratio.
 
-    The t test of Pearson's correlation, which is exact if the ratio does not depend on the speed. The speed must be that of an arm
-    which is not in the ratio, as the control is: noise of a shared arm would correlate them by itself.
-    ``benchmarks/interval_coverage.py --only speed`` counts false and missed ones.
+    The t test of Pearson's correlation, which is exact if the ratio does not depend on the speed.
+    The speed must be that of an arm which is not in the ratio, as the control is: noise of a shared
+    arm would correlate them by itself. ``benchmarks/interval_coverage.py --only speed`` counts
+    false and missed ones.
 
     Args:
         ratios: float64 [launches], logarithms of the candidate's throughput over the baseline's.

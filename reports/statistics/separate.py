@@ -1,8 +1,9 @@
 """Ratios of runs that took no turns: each arm's runs are a sample of their own.
 
-Welch's t interval on the difference of mean logarithms of total throughput (Biometrika 34, 1947), with Satterthwaite's degrees of
-freedom: no variance is shared, since nothing says that two commands started by hand vary alike. Where the runs of two arms
-alternated they are paired, neighbour with neighbour, which takes a drift of the machine out: Student's t of the pairs' differences.
+Welch's t interval on the difference of mean logarithms of total throughput (Biometrika 34, 1947),
+with Satterthwaite's degrees of freedom: no variance is shared, since nothing says that two commands
+started by hand vary alike. Where the runs of two arms alternated they are paired, neighbour with
+neighbour, which takes a drift of the machine out: Student's t of the pairs' differences.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def runs_of(started: Sequence[str], blocks: Sequence[Array]) -> Runs:
 
 
 def ratio_of_runs(ours: Runs, theirs: Runs, *, usual_blocks: bool = False) -> float | None:
-    """The ratio of geometric means over runs, or over their usual blocks; None where an arm has no run."""
+    """The ratio of geometric means over runs, or over their usual blocks; None where an arm has no
+    run.
+    """
     mine, its = (runs.usual if usual_blocks else runs.logs for runs in (ours, theirs))
     return float(np.exp(mine.mean() - its.mean())) if len(mine) and len(its) else None
 
@@ -51,26 +54,37 @@ def ratio_of_runs(ours: Runs, theirs: Runs, *, usual_blocks: bool = False) -> fl
 def run_order(ours: Runs, theirs: Runs) -> RunOrder | None:
     """The order of the runs of two arms in time; None where one has none.
 
-    ``alternating``: in pairs of neighbours, one of each arm, in whatever order within a pair. ``one after the other``: all of one
-    arm before all of the other, so that a drift of the machine looks like a difference.
+    ``alternating``: in pairs of neighbours, one of each arm, in whatever order within a pair. ``one
+    after the other``: all of one arm before all of the other, so that a drift of the machine looks
+    like a difference.
     """
     if not ours.started or not theirs.started:
         return None
-    order = [which for _, which in sorted([*((at, 0) for at in ours.started), *((at, 1) for at in theirs.started)])]
-    are_pairs = len(ours.started) == len(theirs.started) and all(a != b for a, b in zip(order[::2], order[1::2], strict=True))
+    order = [
+        which
+        for _, which in sorted(
+            [*((at, 0) for at in ours.started), *((at, 1) for at in theirs.started)]
+        )
+    ]
+    are_pairs = len(ours.started) == len(theirs.started) and all(
+        a != b for a, b in zip(order[::2], order[1::2], strict=True)
+    )
     if are_pairs and len(ours.started) > 1:
         return "alternating"
     changes = sum(a != b for a, b in pairwise(order))
     return "one after the other" if changes == 1 else "mixed"
 
 
-def separate_ratio(ours: Runs, theirs: Runs, *, confidence: float, family: int = 1) -> RatioEstimate | None:
+def separate_ratio(
+    ours: Runs, theirs: Runs, *, confidence: float, family: int = 1
+) -> RatioEstimate | None:
     """The ratio of two arms' throughput, geometric means over their runs, with its interval.
 
     ``confidence``: with which all of ``family`` intervals hold at once (Šidák).
 
     Returns:
-        None where an arm has no run; no bounds where one has a single run: runs of a job differ by more than their blocks.
+        None where an arm has no run; no bounds where one has a single run: runs of a job differ by
+        more than their blocks.
     """
     if not len(ours.logs) or not len(theirs.logs):
         return None
@@ -87,11 +101,15 @@ def separate_ratio(ours: Runs, theirs: Runs, *, confidence: float, family: int =
         )
     runs = min(len(ours.logs), len(theirs.logs))
     cautions: dict[int, Caution] = {1: "one run", 2: "two runs"}
-    return ratio_estimate(centre, half, launches=runs, pairs=runs if paired else 0, caution=cautions.get(runs))
+    return ratio_estimate(
+        centre, half, launches=runs, pairs=runs if paired else 0, caution=cautions.get(runs)
+    )
 
 
 def _paired(ours: Runs, theirs: Runs) -> tuple[float, float, float]:
-    """Standard error of the mean difference, degrees of freedom, and how much one pair's difference varies."""
+    """Standard error of the mean difference, degrees of freedom, and how much one pair's difference
+    varies.
+    """
     differences = ours.logs - theirs.logs
     spread = float(differences.std(ddof=1))
     return spread / len(differences) ** 0.5, len(differences) - 1.0, spread

@@ -1,4 +1,7 @@
-"""Student's t: its quantile, and the interval of a mean. Every other interval over launches or seeds is made from these."""
+"""Student's t: its quantile, and the interval of a mean.
+
+Every other interval over launches or seeds is made from these.
+"""
 
 from __future__ import annotations
 
@@ -24,32 +27,52 @@ def student_t(confidence: float, df: float) -> float:
 
 
 def both_sides(confidence: float) -> float:
-    """The confidence of a two-sided interval whose bounds each hold with this confidence by themselves: 90% for 95%."""
+    """The confidence of a two-sided interval whose bounds each hold with this confidence by
+    themselves: 90% for 95%.
+    """
     return 2 * confidence - 1
 
 
 def half_width(values: Array, *, confidence: float) -> float | None:
-    """Half the width of Student's interval of a mean, without any for equal values; None for fewer than two."""
+    """Half the width of Student's interval of a mean, without any for equal values; None for fewer
+    than two.
+    """
     if len(values) < 2:
         return None
     if (values == values[0]).all():
         return 0.0
-    return student_t(confidence, len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return (
+        student_t(confidence, len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
+    )
 
 
-def t_interval(values: Sequence[float | Fraction] | pd.Series, *, confidence: float, fewest: int = 2) -> Estimate | None:
-    """The mean, exact of fractions, with its interval; without bounds for fewer than ``fewest`` values, None for none."""
+def t_interval(
+    values: Sequence[float | Fraction] | pd.Series, *, confidence: float, fewest: int = 2
+) -> Estimate | None:
+    """The mean, exact of fractions, with its interval; without bounds for fewer than ``fewest``
+    values, None for none.
+    """
     if not len(values):
         return None
     mean = float(np.asarray(values).mean())
-    half = half_width(np.asarray(values, dtype=np.float64), confidence=confidence) if len(values) >= fewest else None
-    return Estimate(value=mean) if half is None else Estimate(value=mean, ci_low=mean - half, ci_high=mean + half)
+    half = (
+        half_width(np.asarray(values, dtype=np.float64), confidence=confidence)
+        if len(values) >= fewest
+        else None
+    )
+    return (
+        Estimate(value=mean)
+        if half is None
+        else Estimate(value=mean, ci_low=mean - half, ci_high=mean + half)
+    )
 
 
 def ratio_of_means(upper: Array, lower: Array, *, confidence: float) -> Estimate | None:
-    """The ratio of two means of paired values with Fieller's interval; None where the lower mean is not shown to differ from 0.
+    """The ratio of two means of paired values with Fieller's interval; None where the lower mean is
+    not shown to differ from 0.
 
-    Fieller, "Some problems in interval estimation", JRSS B 16, 1954. Pairs are taken for independent of each other.
+    Fieller, "Some problems in interval estimation", JRSS B 16, 1954. Pairs are taken for
+    independent of each other.
     """
     if len(lower) < 3:
         return None
@@ -61,19 +84,31 @@ def ratio_of_means(upper: Array, lower: Array, *, confidence: float) -> Estimate
         return None
     centre = top * bottom - squared * both
     half = math.sqrt(max(0.0, centre**2 - divisor * (top**2 - squared * above)))
-    return Estimate(value=top / bottom, ci_low=(centre - half) / divisor, ci_high=(centre + half) / divisor)
+    return Estimate(
+        value=top / bottom, ci_low=(centre - half) / divisor, ci_high=(centre + half) / divisor
+    )
 
 
-def log_interval(value: float, logs: Sequence[float] | pd.Series, *, confidence: float, fewest: int = 2) -> Estimate:
-    """A positive value that launches or seeds give together, with Student's interval of their logarithms around its own."""
+def log_interval(
+    value: float, logs: Sequence[float] | pd.Series, *, confidence: float, fewest: int = 2
+) -> Estimate:
+    """A positive value that launches or seeds give together, with Student's interval of their
+    logarithms around its own.
+    """
     values = np.asarray(logs, dtype=np.float64)
     half = half_width(values, confidence=confidence) if len(values) >= fewest else None
     factor = None if half is None else math.exp(min(half, LARGEST_LOG))
-    return Estimate(value=value) if factor is None else Estimate(value=value, ci_low=value / factor, ci_high=value * factor)
+    return (
+        Estimate(value=value)
+        if factor is None
+        else Estimate(value=value, ci_low=value / factor, ci_high=value * factor)
+    )
 
 
 def ratio_bounds(centre: float, half: float | None) -> tuple[float | None, float | None]:
-    """From a log-ratio and half a width to bounds of the ratio, which are finite however wide that is."""
+    """From a log-ratio and half a width to bounds of the ratio, which are finite however wide that
+    is.
+    """
     if half is None:
         return None, None
     low, high = np.exp(np.clip([centre - half, centre + half], -LARGEST_LOG, LARGEST_LOG))

@@ -1,4 +1,6 @@
-"""The tables of all arms: verdicts, also at each point, of a micro-benchmark in each case; what they ran on and differ in."""
+"""The tables of all arms: verdicts, also at each point, of a micro-benchmark in each case; what
+they ran on and differ in.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +53,24 @@ def verdict_table(comparison: Comparison) -> Table:
         *([] if comparison.points else [RUNS_AS]),  # for which there is no room
         STATUS,
         number(f"{unit}/s", "arm.throughput_per_s", _speed, is_short=True),
-        *(figure_column(figure, {"end": until}, is_short=True, optional=True) for figure in (SPEED_UP, EFFICIENCY, TIME_TO_TRAIN)),
+        *(
+            figure_column(figure, {"end": until}, is_short=True, optional=True)
+            for figure in (SPEED_UP, EFFICIENCY, TIME_TO_TRAIN)
+        ),
         number("ratio", _ratio),
         number(f"{percent(comparison.confidence)} interval", "result", interval),
         Column("verdict", _verdict),
-        number("one long run", "result", lambda result: bounds_text(result.run_low, result.run_high), optional=True),
-        number("launches, pairs", "result", lambda result: f"{result.launches}, {result.pairs}" if result.pairs else ""),
+        number(
+            "one long run",
+            "result",
+            lambda result: bounds_text(result.run_low, result.run_high),
+            optional=True,
+        ),
+        number(
+            "launches, pairs",
+            "result",
+            lambda result: f"{result.launches}, {result.pairs}" if result.pairs else "",
+        ),
     ]
     return table(columns, arm_rows(comparison))
 
@@ -83,7 +97,12 @@ def _note(arm: ArmSummary, result: RatioSummary | None) -> str:
         return first_line(arm.errors[0].message)
     if result and result.more_runs is not None:
         return f"{result.more_runs} more of each"
-    if result and result.role == "candidate" and result.more_minutes is not None and is_quiet(arm.load):
+    if (
+        result
+        and result.role == "candidate"
+        and result.more_minutes is not None
+        and is_quiet(arm.load)
+    ):
         return f"{minutes_words(result.more_minutes)} more"
     return (result and result.note) or ("" if arm.complete else "interrupted")
 
@@ -126,22 +145,32 @@ def outcome_table(comparison: Comparison) -> Table:
 
 
 def case_table(comparison: Comparison, *, control: bool = True) -> Table:
-    """One row per case, in groups by operation; after the size a column for each arm, with or without the ``control``."""
+    """One row per case, in groups by operation; after the size a column for each arm, with or
+    without the ``control``.
+    """
     arms = [arm for arm in comparison.arms if control or arm.role != "control"]
     columns = [Column(arm.name, partial(_case_entry, comparison, arm)) for arm in arms]
     return table([Column("size", size_text), *columns], comparison.cases, group="operation")
 
 
 def case_figures(figures: CaseFigures) -> tuple[str, str]:
-    """An arm's figures: latency, and both bandwidths; of a loader, samples per second, and the time of a batch."""
+    """An arm's figures: latency, and both bandwidths; of a loader, samples per second, and the time
+    of a batch.
+    """
     latency = seconds(figures.latency_s)
     if figures.samples_per_s is not None:
         return f"{rate(figures.samples_per_s)} samples/s", f"a batch in {latency}"
-    return latency, f"alg {bandwidth(figures.algbw_bytes_per_s)}, bus {bandwidth(figures.busbw_bytes_per_s)}"
+    return (
+        latency,
+        f"alg {bandwidth(figures.algbw_bytes_per_s)}, bus {bandwidth(figures.busbw_bytes_per_s)}",
+    )
 
 
 def _case_entry(comparison: Comparison, arm: ArmSummary, case: Case) -> Entry:
-    """Latency and bandwidths; then, after a semicolon, ratio, interval and verdict. Else why there is no figure."""
+    """Latency and bandwidths; then, after a semicolon, ratio, interval and verdict.
+
+    Else why there is no figure.
+    """
     figures, result = arm.case(case.name), comparison.result(arm.name, case.name)
     if figures.latency_s is None:
         return Entry(text=figures.not_offered or NONE, short=NONE)
@@ -151,7 +180,9 @@ def _case_entry(comparison: Comparison, arm: ArmSummary, case: Case) -> Entry:
         return Entry(text=text, short=first)
     kind, figure = verdict_kind(result), ratio(result.throughput_ratio)
     bounds = f" ({interval(result)})" if result.ci_low is not None else ""
-    return Entry(text=f"{text}; {figure}{bounds} {kind}", short=f"{first} {figure} {kind}", kind=kind)
+    return Entry(
+        text=f"{text}; {figure}{bounds} {kind}", short=f"{first} {figure} {kind}", kind=kind
+    )
 
 
 def training_table(training: TrainingSummary) -> Table:
@@ -168,7 +199,9 @@ def training_table(training: TrainingSummary) -> Table:
         Column("reached", lambda arm: f"{arm.seeds_reached} of {arm.seeds}", wraps=True),
         Column(
             f"time / {training.baseline}'s",
-            lambda arm: "1" if arm.name == training.baseline else with_interval(arm.time_ratio, ratio),
+            lambda arm: (
+                "1" if arm.name == training.baseline else with_interval(arm.time_ratio, ratio)
+            ),
             wraps=True,
         ),
     ]
@@ -178,10 +211,16 @@ def training_table(training: TrainingSummary) -> Table:
 def _convergence(arm: ArmTraining, training: TrainingSummary) -> Entry:
     if arm.name == training.reference:
         return Entry(text="reference", kind="reference")
-    return Entry(text=arm.convergence, kind=arm.convergence) if arm.convergence else Entry(text=NONE)
+    return (
+        Entry(text=arm.convergence, kind=arm.convergence) if arm.convergence else Entry(text=NONE)
+    )
 
 
-CHANGE_KINDS: Mapping[ChangeVerdict, Kind] = {"regressed": "slower", "improved": "faster", "no regression": "equivalent"}
+CHANGE_KINDS: Mapping[ChangeVerdict, Kind] = {
+    "regressed": "slower",
+    "improved": "faster",
+    "no regression": "equivalent",
+}
 
 
 def against_table(comparison: Comparison) -> Table:
@@ -195,7 +234,11 @@ def against_table(comparison: Comparison) -> Table:
         number("then", lambda change: _figure(change, change.before)),
         number("now", lambda change: _figure(change, change.after)),
         number("change", "change.value", _signed),
-        number(f"{percent(against.confidence)} interval", "change.bounds", lambda bounds: " to ".join(map(_signed, bounds))),
+        number(
+            f"{percent(against.confidence)} interval",
+            "change.bounds",
+            lambda bounds: " to ".join(map(_signed, bounds)),
+        ),
         Column("verdict", lambda change: _change_verdict(change, against), wraps=True),
     ]
     return table(columns, against.changes)
@@ -210,8 +253,16 @@ def _signed(value: float) -> str:
 
 
 def _change_verdict(change: Change, against: Against) -> Entry:
-    beyond = f" beyond {percent(against.allow_slower)}" if change.is_beyond or change.verdict == "no regression" else ""
-    text = f"undecided: {REASONS[change.withheld_by].brief}" if change.withheld_by else f"{change.verdict}{beyond}"
+    beyond = (
+        f" beyond {percent(against.allow_slower)}"
+        if change.is_beyond or change.verdict == "no regression"
+        else ""
+    )
+    text = (
+        f"undecided: {REASONS[change.withheld_by].brief}"
+        if change.withheld_by
+        else f"{change.verdict}{beyond}"
+    )
     return Entry(text=text, kind=CHANGE_KINDS.get(change.verdict, "undecided"))
 
 
@@ -235,8 +286,12 @@ KINDS: dict[str, Kind] = {
 """How verdicts and severities look."""
 
 
-def differences_table(by_place: Mapping[str, Sequence[Difference]], *, in_words: bool = True) -> Table:
-    """One row for each field: its value in every arm, and what the difference means. Arms are columns named like them.
+def differences_table(
+    by_place: Mapping[str, Sequence[Difference]], *, in_words: bool = True
+) -> Table:
+    """One row for each field: its value in every arm, and what the difference means.
+
+    Arms are columns named like them.
 
     ``by_place``: by the name of the point. A row that not all points have says which have it.
     """
@@ -266,7 +321,15 @@ def _value(arm: str, row: Difference) -> str:
 def _meaning(row: Difference) -> Entry:
     """How much it matters, and who asked for it."""
     if row.severity == "note":
-        return Entry(text="comes with the library" if row.is_default else "asked for" if row.allowed else "follows from others")
+        return Entry(
+            text="comes with the library"
+            if row.is_default
+            else "asked for"
+            if row.allowed
+            else "follows from others"
+        )
     work = ", other work" if row.changes_work and row.severity != "work" else ""
     asked = "; library default" if row.is_default else "; allowed" if row.allowed else ""
-    return Entry(text=f"{SEVERITY_WORDS[row.severity]}{work}{asked}", kind=KINDS.get(row.severity, "plain"))
+    return Entry(
+        text=f"{SEVERITY_WORDS[row.severity]}{work}{asked}", kind=KINDS.get(row.severity, "plain")
+    )

@@ -1,7 +1,8 @@
 """The registry of figures: where each is read, and its name in CSV files, in tables and in gauges.
 
-A new figure of an arm, a ratio, a case or a change is shown by one entry here. Tables, CSV, gauges, trackers and JUnit walk these
-lists. Where a figure that is not stored yet is measured: see docs/architecture.md.
+A new figure of an arm, a ratio, a case or a change is shown by one entry here. Tables, CSV, gauges,
+trackers and JUnit walk these lists. Where a figure that is not stored yet is measured: see
+docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Figure(NamedTuple):
     """One figure, wherever it is shown."""
 
     name: str = ""
-    """Its column in CSV files, with its unit; ``{unit}`` is that of the samples. Empty: there it is not."""
+    """Its column in CSV files, with its unit; ``{unit}`` is that of the samples. Empty: there it is
+    not."""
     path: str | Callable[[Any], Any] = ""
     """Its path in an ``ArmRow`` (``figure_at``), or what reads it; empty: the field of its name."""
     title: str = ""
@@ -44,7 +46,9 @@ class Figure(NamedTuple):
 
     def read(self, source: Any) -> Any:
         """The figure of a row, or of a change; None where there is none."""
-        return self.path(source) if callable(self.path) else figure_at(source, self.path or self.name)
+        return (
+            self.path(source) if callable(self.path) else figure_at(source, self.path or self.name)
+        )
 
     def value(self, source: Any) -> float | None:
         """As a number."""
@@ -59,7 +63,9 @@ class Figure(NamedTuple):
 
 
 def figure_at(value: Any, path: str) -> Any:
-    """The value at a path of fields and keys, such as ``resources.mfu.value``; None where a part of the path is missing."""
+    """The value at a path of fields and keys, such as ``resources.mfu.value``; None where a part of
+    the path is missing.
+    """
     for part in path.split("."):
         if value is None:
             break
@@ -73,7 +79,9 @@ def columns(figures: Iterable[Figure], source: Any, *, unit: str = "") -> dict[s
     for figure in figures:
         name = figure.name.format(unit=unit)
         made[name] = figure.value(source)
-        made |= {f"{name}_{end}": figure_at(figure.read(source), end) for end in BOUNDS if figure.bounded}
+        made |= {
+            f"{name}_{end}": figure_at(figure.read(source), end) for end in BOUNDS if figure.bounded
+        }
     return made
 
 
@@ -104,24 +112,45 @@ class ArmRow(NamedTuple):
     @property
     def equality(self) -> dict[str, Any]:
         """Whether a script trains as the baseline does; empty for the baseline."""
-        judged = {name: getattr(self.point.equality, name) for name in JUDGED} if self.point.equality else {}
+        judged = (
+            {name: getattr(self.point.equality, name) for name in JUDGED}
+            if self.point.equality
+            else {}
+        )
         return {name: by_arm.get(self.arm.name) for name, by_arm in judged.items()}
 
 
-def arm_rows(summary: Comparison, each: str | Callable[[ArmRow], Any] = "", *, by_case: bool = False) -> list[ArmRow]:
+def arm_rows(
+    summary: Comparison, each: str | Callable[[ArmRow], Any] = "", *, by_case: bool = False
+) -> list[ArmRow]:
     """All arms, in the plan's order, at each point.
 
-    ``each``: a path in a row, or what reads a value of it. Arms without a value have no row; a list gives a row for each part.
+    ``each``: a path in a row, or what reads a value of it. Arms without a value have no row; a list
+    gives a row for each part.
     """
     rows = []
     for place, point in summary.places.items():
         cases: Sequence[Case | None] = point.cases if by_case and point.cases else [None]
         for case, arm in itertools.product(cases, point.arms):
-            rows.append(ArmRow(summary, place, point, arm, case, point.result(arm.name, case.name if case else None)))
+            rows.append(
+                ArmRow(
+                    summary,
+                    place,
+                    point,
+                    arm,
+                    case,
+                    point.result(arm.name, case.name if case else None),
+                )
+            )
     if not each:
         return rows
     parts = [(row, figure_at(row, each) if isinstance(each, str) else each(row)) for row in rows]
-    return [row._replace(part=part) for row, of in parts if of for part in (of if isinstance(of, list) else [of])]
+    return [
+        row._replace(part=part)
+        for row, of in parts
+        if of
+        for part in (of if isinstance(of, list) else [of])
+    ]
 
 
 def _same_names(place: str, *names: str) -> tuple[Figure, ...]:
@@ -140,10 +169,34 @@ IDENTITY = (
 )
 RATIO = (
     Figure("baseline", "result.baseline"),
-    Figure("throughput_ratio", "result.throughput_ratio", gauge="throughput_ratio", meaning="The throughput over the baseline's."),
-    Figure("ci_low", "result.ci_low", gauge="throughput_low_ratio", meaning="The lower end of that ratio's interval."),
-    Figure("ci_high", "result.ci_high", gauge="throughput_high_ratio", meaning="The upper end of that ratio's interval."),
-    *_same_names("result", "equivalence_low", "equivalence_high", "confidence", "verdict", "launches", "pairs", "more_minutes"),
+    Figure(
+        "throughput_ratio",
+        "result.throughput_ratio",
+        gauge="throughput_ratio",
+        meaning="The throughput over the baseline's.",
+    ),
+    Figure(
+        "ci_low",
+        "result.ci_low",
+        gauge="throughput_low_ratio",
+        meaning="The lower end of that ratio's interval.",
+    ),
+    Figure(
+        "ci_high",
+        "result.ci_high",
+        gauge="throughput_high_ratio",
+        meaning="The upper end of that ratio's interval.",
+    ),
+    *_same_names(
+        "result",
+        "equivalence_low",
+        "equivalence_high",
+        "confidence",
+        "verdict",
+        "launches",
+        "pairs",
+        "more_minutes",
+    ),
 )
 TERM = tuple(
     Figure(
@@ -177,8 +230,20 @@ SPEED = (
 RESOURCES = (
     Figure("samples_per_step", "arm.samples_per_step", "samples per step", "{:,}".format),
     Figure("flops_per_sample", "arm.resources.flops_per_sample"),
-    Figure("per_device_per_s", "arm.resources.per_device_per_s", "{unit}/s per {device}", rate, bounded=True),
-    Figure("flops_per_device_per_s", "arm.resources.flops_per_s", "{flops} per {device}", significant, bounded=True),
+    Figure(
+        "per_device_per_s",
+        "arm.resources.per_device_per_s",
+        "{unit}/s per {device}",
+        rate,
+        bounded=True,
+    ),
+    Figure(
+        "flops_per_device_per_s",
+        "arm.resources.flops_per_s",
+        "{flops} per {device}",
+        significant,
+        bounded=True,
+    ),
     Figure("mfu", "arm.resources.mfu", "MFU", "{:.1%}".format, bounded=True),
     Figure(
         "memory_bytes",
@@ -209,13 +274,32 @@ EFFICIENCY = Figure(
     bounded=True,
 )
 TIME_TO_TRAIN = Figure(
-    "time_to_train_s", "training.time_to_train_s", "seconds to {end}, geometric mean", "{:.3g}".format, bounded=True
+    "time_to_train_s",
+    "training.time_to_train_s",
+    "seconds to {end}, geometric mean",
+    "{:.3g}".format,
+    bounded=True,
 )
 LINKS = (
-    Figure("link_sent_bytes_per_step", lambda row: max((link.sent_bytes for link in row.arm.links), default=None)),
-    Figure("link_needed_bytes_per_step", lambda row: max((link.needed_bytes for link in row.arm.links), default=None)),
+    Figure(
+        "link_sent_bytes_per_step",
+        lambda row: max((link.sent_bytes for link in row.arm.links), default=None),
+    ),
+    Figure(
+        "link_needed_bytes_per_step",
+        lambda row: max((link.needed_bytes for link in row.arm.links), default=None),
+    ),
 )
-ARM = (*SPEED, *TERM, *RESOURCES, SPEED_UP, EFFICIENCY, *_same_names("arm", "scaling_baseline"), TIME_TO_TRAIN, *LINKS)
+ARM = (
+    *SPEED,
+    *TERM,
+    *RESOURCES,
+    SPEED_UP,
+    EFFICIENCY,
+    *_same_names("arm", "scaling_baseline"),
+    TIME_TO_TRAIN,
+    *LINKS,
+)
 OUTCOME = (
     Figure("parity_passed", "arm.parity.passed"),
     Figure("gradient_error", "arm.parity.gradient_error"),
@@ -237,7 +321,13 @@ CASE = (
     Figure("case", "case.name"),
     *_same_names("case", "operation", "message_bytes"),
     *_same_names("figures", "not_offered"),
-    Figure("latency_s", "figures.latency_s", gauge="latency_seconds", meaning="The median time of one message.", bounded=True),
+    Figure(
+        "latency_s",
+        "figures.latency_s",
+        gauge="latency_seconds",
+        meaning="The median time of one message.",
+        bounded=True,
+    ),
     Figure("algbw_bytes_per_s", "figures.algbw_bytes_per_s", bounded=True),
     Figure(
         "busbw_bytes_per_s",
@@ -256,11 +346,22 @@ CASE = (
 )
 CHANGE = (
     *map(Figure, ("before", "after", "verdict", "launches_before", "launches_after")),
-    Figure("change", gauge="change_ratio", meaning="The figure over that of the earlier result.", bounded=True),
-    Figure("is_beyond", gauge="regressed", meaning="1 where the figure lost more than was allowed, else 0."),
+    Figure(
+        "change",
+        gauge="change_ratio",
+        meaning="The figure over that of the earlier result.",
+        bounded=True,
+    ),
+    Figure(
+        "is_beyond",
+        gauge="regressed",
+        meaning="1 where the figure lost more than was allowed, else 0.",
+    ),
 )
 OK = Figure(
-    path=lambda row: None if row.arm.status == "not at this point" else float(row.arm.status == "ok"),
+    path=lambda row: (
+        None if row.arm.status == "not at this point" else float(row.arm.status == "ok")
+    ),
     gauge="arm_ok",
     meaning="1 where the arm ran and computes as it must, else 0.",
 )
@@ -270,7 +371,9 @@ VERDICT = Figure(
     meaning="1 where the label verdict says what came out.",
 )
 CREATED = Figure(
-    path=lambda summary: datetime.fromisoformat(summary.created_at).timestamp() if summary.created_at else None,
+    path=lambda summary: (
+        datetime.fromisoformat(summary.created_at).timestamp() if summary.created_at else None
+    ),
     gauge="created_timestamp_seconds",
     meaning="When measuring began, since 1970.",
 )

@@ -1,4 +1,5 @@
-"""The tables of a report's sections: where time goes, who waited, what hosts did, what arms ran on, whether they train alike.
+"""The tables of a report's sections: where time goes, who waited, what hosts did, what arms ran on,
+whether they train alike.
 
 A new table with a row for each arm, or for each part of one, is one entry of ``ARM_TABLES``.
 """
@@ -67,17 +68,24 @@ MS_PER_STEP = Column("ms per step", "arm.name")
 
 
 def _ddp_exchange_time(arm: ArmSummary) -> str | None:
-    """DDP's own figures of its exchange, and how much of it is beside backward; None where it exceeds the step."""
+    """DDP's own figures of its exchange, and how much of it is beside backward; None where it
+    exceeds the step.
+    """
     counters = arm.described.get("counters") or {}
     waiting, beside = counters.get(EXCHANGE_TIME), counters.get(BESIDE_BACKWARD)
-    if not waiting or beside is None or waiting / 1e9 > sum(phase.value for phase in arm.step_phases_s.values()):
+    if (
+        not waiting
+        or beside is None
+        or waiting / 1e9 > sum(phase.value for phase in arm.step_phases_s.values())
+    ):
         return None
     return f"{milliseconds(waiting / 1e9)}, of it {milliseconds(beside / 1e9)} beside backward"
 
 
 def _collectives(collectives: Sequence[NcclCollective]) -> str:
     parts = [
-        f"{collective.operation or 'one'} of {collective.num_bytes:,} bytes by {collective.algorithm}, {collective.protocol}"
+        f"{collective.operation or 'one'} of {collective.num_bytes:,} bytes by"
+        f" {collective.algorithm}, {collective.protocol}"
         for collective in collectives
     ]
     return "; ".join(parts) or NONE
@@ -93,7 +101,12 @@ def _network(host: MachineFigures) -> str | None:
 def _gpus(host: MachineFigures) -> str | None:
     busy = "" if host.gpu_utilisation is None else f"{share(host.gpu_utilisation)} busy"
     clock = "" if host.gpu_mhz is None else f"{host.gpu_mhz:.0f} MHz"
-    return ", ".join(filter(None, [busy, clock, *(f"slowed by {reason}" for reason in host.gpu_slowed_by)])) or None
+    return (
+        ", ".join(
+            filter(None, [busy, clock, *(f"slowed by {reason}" for reason in host.gpu_slowed_by)])
+        )
+        or None
+    )
 
 
 def _busiest(row: ArmRow) -> list[MachineFigures]:
@@ -103,7 +116,11 @@ def _busiest(row: ArmRow) -> list[MachineFigures]:
 
 def _threads(row: ArmRow) -> list[dict[str, Any]]:
     threads = row.arm.threads_s
-    return [{"kind": words, "figures": threads[kind]} for kind, words in BLOCK_KINDS.items() if kind in threads]
+    return [
+        {"kind": words, "figures": threads[kind]}
+        for kind, words in BLOCK_KINDS.items()
+        if kind in threads
+    ]
 
 
 def _nccl(row: ArmRow) -> list[Any]:
@@ -131,7 +148,13 @@ def _parity(row: ArmRow) -> Entry:
 def _parameters(parameters: ParameterEquality) -> Entry:
     after = parameters.first_difference_step or len(parameters.distances)
     last = parameters.distances[after - 1] if parameters.distances else None
-    steps = f" from step {after} on" if parameters.verdict == "apart" else f" over {after} steps" if after else ""
+    steps = (
+        f" from step {after} on"
+        if parameters.verdict == "apart"
+        else f" over {after} steps"
+        if after
+        else ""
+    )
     return _verdict_entry(parameters.verdict, last, steps)
 
 
@@ -148,7 +171,11 @@ ARM_TABLES = {
         (
             ARM,
             Column("step p50 ms", "arm.step_time_s.p50", milliseconds),
-            Column("p5 to p95 ms", "part", lambda times: bounds_text(times.get("p5"), times.get("p95"), milliseconds)),
+            Column(
+                "p5 to p95 ms",
+                "part",
+                lambda times: bounds_text(times.get("p5"), times.get("p95"), milliseconds),
+            ),
         ),
         "arm.step_time_s",
     ),
@@ -161,9 +188,24 @@ ARM_TABLES = {
         "Why",
         (
             MS_PER_STEP,
-            *(number(PHASE_TITLES[phase], f"part.{phase}", _milliseconds, optional=phase == "exchange") for phase in SCRIPT_PHASES),
-            Column("exchange by DDP's counters", lambda row: _ddp_exchange_time(row.arm), optional=True),
-            Column("long gaps", "arm.gaps", lambda gaps: f"{gaps.count}, longest {milliseconds(gaps.longest_s)} ms", optional=True),
+            *(
+                number(
+                    PHASE_TITLES[phase],
+                    f"part.{phase}",
+                    _milliseconds,
+                    optional=phase == "exchange",
+                )
+                for phase in SCRIPT_PHASES
+            ),
+            Column(
+                "exchange by DDP's counters", lambda row: _ddp_exchange_time(row.arm), optional=True
+            ),
+            Column(
+                "long gaps",
+                "arm.gaps",
+                lambda gaps: f"{gaps.count}, longest {milliseconds(gaps.longest_s)} ms",
+                optional=True,
+            ),
         ),
         "arm.step_phases_s",
     ),
@@ -183,7 +225,13 @@ ARM_TABLES = {
         (
             ARM,
             Column(
-                "cause", "part", lambda cause: cause.name if cause.count is None else f"{cause.name} ({cause.count:.0f} a step)"
+                "cause",
+                "part",
+                lambda cause: (
+                    cause.name
+                    if cause.count is None
+                    else f"{cause.name} ({cause.count:.0f} a step)"
+                ),
             ),
             number("ms per step", "part.per_step_s", _milliseconds),
             Column("within", "part.term", NAMES.__getitem__),
@@ -198,7 +246,12 @@ ARM_TABLES = {
             ARM,
             Column("NCCL", "part.version"),
             Column("network", "part.network"),
-            Column("ranks meet by", "part.connections", lambda ways: ", ".join(ways) or NONE, wraps=True),
+            Column(
+                "ranks meet by",
+                "part.connections",
+                lambda ways: ", ".join(ways) or NONE,
+                wraps=True,
+            ),
             number("channels", "part.channels"),
             Column(
                 "largest collectives",
@@ -217,7 +270,13 @@ ARM_TABLES = {
             Column("sent MB/step", "part.sent_bytes", _megabytes),
             Column("received MB/step", "part.received_bytes", _megabytes),
             Column("a ring needs", "part.needed_bytes", _megabytes),
-            Column("sent/needed", "part", lambda link: f"{link.sent_bytes / link.needed_bytes:.2f}" if link.needed_bytes else ""),
+            Column(
+                "sent/needed",
+                "part",
+                lambda link: (
+                    f"{link.sent_bytes / link.needed_bytes:.2f}" if link.needed_bytes else ""
+                ),
+            ),
         ),
         "arm.links",
     ),
@@ -226,9 +285,24 @@ ARM_TABLES = {
         (
             ARM,
             Column("host", "part.host"),
-            number("cores busy", "part", lambda host: f"{significant(host.busy_cores)} of {len(host.core_shares)}"),
-            number("busiest core", "part", lambda host: share(max(host.core_shares, default=None)), optional=True),
-            number("memory GiB", "part", lambda host: f"{gibibytes(host.memory_used_bytes)} of {gibibytes(host.memory_bytes)}"),
+            number(
+                "cores busy",
+                "part",
+                lambda host: f"{significant(host.busy_cores)} of {len(host.core_shares)}",
+            ),
+            number(
+                "busiest core",
+                "part",
+                lambda host: share(max(host.core_shares, default=None)),
+                optional=True,
+            ),
+            number(
+                "memory GiB",
+                "part",
+                lambda host: (
+                    f"{gibibytes(host.memory_used_bytes)} of {gibibytes(host.memory_bytes)}"
+                ),
+            ),
             Column("network, MB/s sent", lambda row: _network(row.part), optional=True),
             number("W", "part.power_w", significant, optional=True),
             Column("GPUs", lambda row: _gpus(row.part), optional=True),
@@ -254,7 +328,13 @@ ARM_TABLES = {
             number("gradient error", "arm.parity.gradient_error", "{:.1e}".format),
             number("parameter spread", "arm.parity.parameter_spread", "{:.1e}".format),
             number("tolerance", "arm.parity.tolerance", "{:.1e}".format),
-            Column("notes", "arm.parity", lambda parity: "; ".join([*parity.failures, *parity.notes]), wraps=True, optional=True),
+            Column(
+                "notes",
+                "arm.parity",
+                lambda parity: "; ".join([*parity.failures, *parity.notes]),
+                wraps=True,
+                optional=True,
+            ),
         ),
         lambda row: not row.point.are_scripts,
     ),
@@ -262,7 +342,12 @@ ARM_TABLES = {
         "Do they train alike?",
         (
             Column("arm", "arm.name", wraps=True),
-            Column("start", "equality.start", lambda start: _verdict_entry(start.verdict, start.distance), wraps=True),
+            Column(
+                "start",
+                "equality.start",
+                lambda start: _verdict_entry(start.verdict, start.distance),
+                wraps=True,
+            ),
             Column(
                 "gradients of step 1",
                 "equality.gradients",
@@ -292,14 +377,20 @@ def _flops(row: ArmRow) -> Estimate | None:
 
 
 def resource_table(summary: Comparison) -> Table:
-    """One row per arm, at each point; figures that nothing is known of are left out. No rows where no arm started."""
+    """One row per arm, at each point; figures that nothing is known of are left out.
+
+    No rows where no arm started.
+    """
     rows = arm_rows(summary, "arm.resources")
     devices = list(dict.fromkeys(row.part.device for row in rows))
     flops, _ = FLOP_UNITS[devices[0] if devices else "GPU"]
     names = {"unit": summary.sample_unit, "device": " or ".join(devices), "flops": flops}
     read = {"flops_per_device_per_s": _flops}  # other formats have it in FLOP/s
     shown = [figure for figure in RESOURCES if figure.title]
-    columns = [figure_column(figure, names, read=read.get(figure.name, figure.read), optional=True) for figure in shown]
+    columns = [
+        figure_column(figure, names, read=read.get(figure.name, figure.read), optional=True)
+        for figure in shown
+    ]
     return table([POINT, ARM, *columns], rows)
 
 
@@ -310,7 +401,10 @@ SLOWEST_SHOWN = 8
 
 
 def rank_table(comparison: Comparison) -> Table:
-    """A row for each arm and rank, then for each arm and host. Of very many ranks only the slowest of each arm have a row."""
+    """A row for each arm and rank, then for each arm and host.
+
+    Of very many ranks only the slowest of each arm have a row.
+    """
     columns = [
         POINT,
         ARM,
@@ -332,12 +426,17 @@ def _ranks(row: ArmRow) -> list[dict[str, Any]]:
     if len(ranks) > MAX_RANKS:
         slowest = sorted(ranks, key=lambda rank: rank.own_s, reverse=True)[:SLOWEST_SHOWN]
         ranks = sorted(slowest, key=lambda rank: rank.rank)
-    places = [*((f"rank {rank.rank}", rank) for rank in ranks), *(("sum", host) for host in by_rank.hosts)]
+    places = [
+        *((f"rank {rank.rank}", rank) for rank in ranks),
+        *(("sum", host) for host in by_rank.hosts),
+    ]
     return [{"place": place, **figures.model_dump()} for place, figures in places]
 
 
 def what_if_table(comparison: Comparison) -> Table:
-    """One row for each scenario and arm, at each point; scenarios left out of which nothing is known."""
+    """One row for each scenario and arm, at each point; scenarios left out of which nothing is
+    known.
+    """
     columns = [
         POINT,
         Column("with", "scenario.scenario", wraps=True),
@@ -361,4 +460,6 @@ def _fastest_text(scenario: WhatIf, arm: WhatIfArm) -> str:
     """Whether the arm is fastest there."""
     if arm.unknown:
         return f"not known: {arm.unknown}"
-    return NONE if arm.arm not in scenario.fastest else "yes" if len(scenario.fastest) == 1 else "tied"
+    return (
+        NONE if arm.arm not in scenario.fastest else "yes" if len(scenario.fastest) == 1 else "tied"
+    )

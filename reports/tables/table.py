@@ -15,7 +15,12 @@ from reports.schema import Status, Verdict
 from reports.tables.figures import Figure, figure_at
 from reports.wording.formatting import NONE, with_interval
 
-Kind = Status | Verdict | Convergence | Literal["plain", "baseline", "control", "control failed", "no timing", "reference"]
+Kind = (
+    Status
+    | Verdict
+    | Convergence
+    | Literal["plain", "baseline", "control", "control failed", "no timing", "reference"]
+)
 
 
 NO_FIGURES = {"", "1", NONE}
@@ -69,14 +74,19 @@ number = partial(Column, numeric=True)
 
 
 def figure_column(figure: Figure, names: Mapping[str, str] | None = None, **more: Any) -> Column:
-    """The column of a figure that may have an interval. ``names``: in its title; ``more``: of the column."""
+    """The column of a figure that may have an interval.
+
+    ``names``: in its title; ``more``: of the column.
+    """
 
     def words(value: Any) -> Entry:
         if not figure.bounded:
             return Entry(text=figure.words(value))
         return Entry(text=with_interval(value, figure.words), short=figure.words(value.value))
 
-    return number(figure.title.format(**names or {}), **{"read": figure.read, "words": words} | more)
+    return number(
+        figure.title.format(**names or {}), **{"read": figure.read, "words": words} | more
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,18 +109,27 @@ class Table:
     def groups(self) -> dict[str, Table]:
         """A table for each group of rows."""
         names = dict.fromkeys(row.group for row in self.rows)
-        return {name: replace(self, rows=[row for row in self.rows if row.group == name]) for name in names}
+        return {
+            name: replace(self, rows=[row for row in self.rows if row.group == name])
+            for name in names
+        }
 
 
-def table(columns: Sequence[Column], shown: Iterable[Any], *, group: str | Callable[[Any], Any] = "") -> Table:
-    """A table with a row for each of ``shown``; rows for which ``group`` reads the same come together."""
+def table(
+    columns: Sequence[Column], shown: Iterable[Any], *, group: str | Callable[[Any], Any] = ""
+) -> Table:
+    """A table with a row for each of ``shown``; rows for which ``group`` reads the same come
+    together.
+    """
     by_group: dict[str, list[Any]] = {}
     for row in shown:
         by_group.setdefault(Column("", group).entry(row).text if group else "", []).append(row)
     rows = [row for group_rows in by_group.values() for row in group_rows]
     filled = [(column, [column.entry(row) for row in rows]) for column in columns]
     kept = [
-        (column, entries) for column, entries in filled if not (column.optional and {entry.text for entry in entries} <= NO_FIGURES)
+        (column, entries)
+        for column, entries in filled
+        if not (column.optional and {entry.text for entry in entries} <= NO_FIGURES)
     ]
     lines = zip(*(entries for _, entries in kept), strict=True)
     groups = [name for name, group_rows in by_group.items() for _ in group_rows]

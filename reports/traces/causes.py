@@ -1,24 +1,31 @@
-"""Specific causes beside the terms of a step: what a library does that a setting would change, with its time.
+"""Specific causes beside the terms of a step: what a library does that a setting would change, with
+its time.
 
-Each rests on what was measured: buffers on the timed steps, all others on the traced ones, which the profiler makes longer.
-All of them are in exposed exchange, since steps without exchange do none of it.
+Each rests on what was measured: buffers on the timed steps, all others on the traced ones, which
+the profiler makes longer. All of them are in exposed exchange, since steps without exchange do none
+of it.
 
-=====================  =====================================================================================================
-buffers broadcast      what forward takes longer with exchange than without, where DDP broadcasts the model's buffers
-gradient copies        what DDP's reducer takes on the training thread to copy gradients into buckets and back
-unused-parameter       what the reducer takes to walk the graph
-search
-small collectives      of the time in which collectives move data, the share of all but one: that many fewer would be needed
-late first bucket      where DDP's first bucket waited for gradients that came late: how much sooner the exchange would have ended,
+=====================
+=====================================================================================================
+buffers broadcast      what forward takes longer with exchange than without, where DDP broadcasts
+the model's buffers gradient copies        what DDP's reducer takes on the training thread to copy
+gradients into buckets and back unused-parameter       what the reducer takes to walk the graph
+search small collectives      of the time in which collectives move data, the share of all but one:
+that many fewer would be needed late first bucket      where DDP's first bucket waited for gradients
+that came late: how much sooner the exchange would have ended,
                        had buckets left in the order in which gradients were whole
-compression            what it takes to convert gradients before and after their exchange; on the CPU. Beside an arm that is like it
-                       but for compression, all by which it exposes more exchange: a CPU sums float16 more slowly, too
-sparse gathers         the time in which sparse gradients move
-zero-filled gradients  what Horovod's exchange of parameters without a gradient takes after all else was exchanged. The optimizer
+compression            what it takes to convert gradients before and after their exchange; on the
+CPU. Beside an arm that is like it
+                       but for compression, all by which it exposes more exchange: a CPU sums
+                           float16 more slowly, too
+sparse gathers         the time in which sparse gradients move zero-filled gradients  what Horovod's
+exchange of parameters without a gradient takes after all else was exchanged. The optimizer
                        then steps them, too, which is not in it
-cycle waits            from when the last rank submitted a step's last tensor until Horovod began to move it, a cycle at most:
+cycle waits            from when the last rank submitted a step's last tensor until Horovod began to
+move it, a cycle at most:
                        what it takes longer is negotiation, or threads without a core
-=====================  =====================================================================================================
+=====================
+=====================================================================================================
 """
 
 from __future__ import annotations
@@ -56,18 +63,22 @@ CHANGED_BY = {
     COMPRESSION: {"compression", "comm_hook"},
     "cycle waits": {"cycle_time_ms"},
 }
-"""By cause, options of Horovod and DDP. Where arms differ in nothing else, the cause explains all; a trace shows a part of it."""
+"""By cause, options of Horovod and DDP. Where arms differ in nothing else, the cause explains all;
+a trace shows a part of it."""
 COPIES = ("torch::distributed::reducer::", f"{REDUCER}copy_bucket_to_grad")
 
 
 def derives_from(arm: ArmSummary, *backends: str) -> bool:
     """Whether an arm has one of these backends, or one that derives from it."""
-    return any(arm.backend == backend or DERIVED_SETTING[backend] in arm.described for backend in backends)
+    return any(
+        arm.backend == backend or DERIVED_SETTING[backend] in arm.described for backend in backends
+    )
 
 
 @dataclass(frozen=True)
 class CauseCandidate:
-    """What may be a cause: its name, its seconds in each step or launch, and a remedy that was shown to win time back.
+    """What may be a cause: its name, its seconds in each step or launch, and a remedy that was
+    shown to win time back.
 
     ``benchmarks/remedies.py`` measures remedies; docs/traces.md has the figures.
     """
@@ -80,11 +91,17 @@ class CauseCandidate:
 
 
 def with_causes(
-    arm: ArmSummary, terms: pd.DataFrame | None, steps: Sequence[TracedStep], *, buffer_bytes: int, confidence: float
+    arm: ArmSummary,
+    terms: pd.DataFrame | None,
+    steps: Sequence[TracedStep],
+    *,
+    buffer_bytes: int,
+    confidence: float,
 ) -> ArmSummary:
     """The arm with its causes.
 
-    ``terms``: of ``reports.conclusions.step_terms.terms_by_launch``; None: not known. ``steps``: of its trace.
+    ``terms``: of ``reports.conclusions.step_terms.terms_by_launch``; None: not known. ``steps``: of
+    its trace.
     """
     if arm.step_terms_s is None or terms is None:
         return arm
@@ -93,9 +110,15 @@ def with_causes(
         candidates += _ddp_causes(arm, terms, steps, buffer_bytes=buffer_bytes)
     if derives_from(arm, HOROVOD):
         candidates += _horovod_causes(arm, steps)
-    if derives_from(arm, DDP, HOROVOD):  # Horovod 0.28.1 fails with sparse_as_dense on what an embedding gives
+    if derives_from(
+        arm, DDP, HOROVOD
+    ):  # Horovod 0.28.1 fails with sparse_as_dense on what an embedding gives
         sparse = [
-            [collective for collective in step.collectives if any(word in collective.ranks[0].name for word in SPARSE)]
+            [
+                collective
+                for collective in step.collectives
+                if any(word in collective.ranks[0].name for word in SPARSE)
+            ]
             for step in steps
         ]
         candidates.append(CauseCandidate("sparse gathers", list(map(busy_s, sparse))))
@@ -105,9 +128,17 @@ def with_causes(
 
 def _common_causes(arm: ArmSummary, steps: Sequence[TracedStep]) -> Iterator[CauseCandidate]:
     counts, size = [len(step.collectives) for step in steps], _exchanged(steps)
-    if steps and min(counts) >= MIN_SMALL_COLLECTIVES and (size or 0) / fmean(counts) <= MAX_SMALL_BYTES:
+    if (
+        steps
+        and min(counts) >= MIN_SMALL_COLLECTIVES
+        and (size or 0) / fmean(counts) <= MAX_SMALL_BYTES
+    ):
         count = fmean(counts)
-        setting = "a larger fusion_threshold_mb" if derives_from(arm, HOROVOD) else "a larger bucket_cap_mb"
+        setting = (
+            "a larger fusion_threshold_mb"
+            if derives_from(arm, HOROVOD)
+            else "a larger bucket_cap_mb"
+        )
         seconds = [busy_s(step.collectives) * (1 - 1 / count) for step in steps]
         yield CauseCandidate("small collectives", seconds, setting, num_bytes=size, count=count)
 
@@ -116,7 +147,12 @@ def _ddp_causes(
     arm: ArmSummary, terms: pd.DataFrame, steps: Sequence[TracedStep], *, buffer_bytes: int
 ) -> Iterator[CauseCandidate]:
     if arm.options.get("broadcast_buffers", True) and buffer_bytes:
-        yield CauseCandidate("buffers broadcast", terms["in_forward"], "broadcast_buffers: false", num_bytes=buffer_bytes)
+        yield CauseCandidate(
+            "buffers broadcast",
+            terms["in_forward"],
+            "broadcast_buffers: false",
+            num_bytes=buffer_bytes,
+        )
     search = [step.own_s(f"{REDUCER}search") for step in steps]
     yield CauseCandidate("unused-parameter search", search)
     if not arm.options.get("gradient_as_bucket_view"):
@@ -129,13 +165,22 @@ def _ddp_causes(
 def _horovod_causes(arm: ArmSummary, steps: Sequence[TracedStep]) -> Iterator[CauseCandidate]:
     most_s = float(arm.described.get("cycle_time_ms", "inf")) / 1e3
     lasts = [step.collectives[-1] for step in steps if step.collectives]
-    waits = [min(max(0, (last.entered_ns or last.arrived_ns) - last.arrived_ns) / 1e9, most_s) for last in lasts]
+    waits = [
+        min(max(0, (last.entered_ns or last.arrived_ns) - last.arrived_ns) / 1e9, most_s)
+        for last in lasts
+    ]
     yield CauseCandidate("cycle waits", waits, "a smaller cycle_time_ms")
-    yield CauseCandidate(COMPRESSION, [step.own_s(COMPRESSION) for step in steps], "compression: none")
-    yield CauseCandidate("zero-filled gradients", [_filled_s(step) for step in steps], num_bytes=_filled_bytes(steps))
+    yield CauseCandidate(
+        COMPRESSION, [step.own_s(COMPRESSION) for step in steps], "compression: none"
+    )
+    yield CauseCandidate(
+        "zero-filled gradients", [_filled_s(step) for step in steps], num_bytes=_filled_bytes(steps)
+    )
 
 
-def _named_cause(candidate: CauseCandidate, arm: ArmSummary, confidence: float) -> NamedCause | None:
+def _named_cause(
+    candidate: CauseCandidate, arm: ArmSummary, confidence: float
+) -> NamedCause | None:
     """None where it is not shown to take ``MIN_CAUSE_SHARE`` of a step."""
     per_step = t_interval(candidate.per_step_s, confidence=confidence)
     if arm.step_terms_s is None or per_step is None or (per_step.ci_low or 0.0) <= 0:
@@ -161,20 +206,30 @@ def _exchanged(steps: Sequence[TracedStep]) -> int | None:
 
 
 def _late_s(step: TracedStep) -> float:
-    """How much sooner a step's exchange would have ended, had its buckets left in the order in which gradients were whole.
+    """How much sooner a step's exchange would have ended, had its buckets left in the order in
+    which gradients were whole.
 
-    A bucket of the same size leaves as soon as so many bytes are whole on every rank, and not before the one ahead of it is done;
-    each takes its share, by bytes, of the time in which buckets moved.
+    A bucket of the same size leaves as soon as so many bytes are whole on every rank, and not
+    before the one ahead of it is done; each takes its share, by bytes, of the time in which buckets
+    moved.
     """
     buckets = [
-        collective for collective in step.collectives if "reduce" in collective.ranks[0].name and collective.ranks[0].num_bytes
+        collective
+        for collective in step.collectives
+        if "reduce" in collective.ranks[0].name and collective.ranks[0].num_bytes
     ]
     sizes = [bucket.ranks[0].num_bytes or 0 for bucket in buckets]
-    gradients = [gradients_of_rank for rank in sorted(step.ranks) if (gradients_of_rank := step.gradients(rank))]
+    gradients = [
+        gradients_of_rank
+        for rank in sorted(step.ranks)
+        if (gradients_of_rank := step.gradients(rank))
+    ]
     if len(buckets) < 2 or not gradients:
         return 0.0
     first, left_ns = sizes[0] / sum(sizes), min(span.begin_ns for span in buckets[0].ranks)
-    if any(_whole_ns(rank_gradients, min(2 * first, 1.0)) > left_ns for rank_gradients in gradients):
+    if any(
+        _whole_ns(rank_gradients, min(2 * first, 1.0)) > left_ns for rank_gradients in gradients
+    ):
         return 0.0  # it left in order, or nearly so
     busy_ns, end_ns = 1e9 * busy_s(buckets), 0.0
     for size, sent in zip(sizes, accumulate(sizes), strict=True):
@@ -192,7 +247,12 @@ def _whole_ns(gradients: Sequence[Span], share: float) -> int:
 def _filled_s(step: TracedStep) -> float:
     """From when all else was exchanged until the zeros were."""
     filled = [span for span in step.spans if span.name == ZERO_FILLED]
-    names = set.intersection(*({name for span in filled if span.rank == rank for name in span.tensors} for rank in step.ranks))
+    names = set.intersection(
+        *(
+            {name for span in filled if span.rank == rank for name in span.tensors}
+            for rank in step.ranks
+        )
+    )
     zeros = [
         collective
         for collective in step.collectives
@@ -207,15 +267,21 @@ def _filled_s(step: TracedStep) -> float:
 
 def _filled_bytes(steps: Sequence[TracedStep]) -> int | None:
     """Bytes of the zeros that a rank hands in during a step, mean over ranks and steps."""
-    sizes = [sum(span.num_bytes or 0 for span in step.spans if span.name == ZERO_FILLED) / len(step.ranks) for step in steps]
+    sizes = [
+        sum(span.num_bytes or 0 for span in step.spans if span.name == ZERO_FILLED)
+        / len(step.ranks)
+        for step in steps
+    ]
     return round(fmean(sizes)) if sizes else None
 
 
 def with_named_cause(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSummary:
-    """The ratio, with the cause that explains at least ``MIN_EXPLAINED_SHARE`` of the term that makes the verdict, if one does.
+    """The ratio, with the cause that explains at least ``MIN_EXPLAINED_SHARE`` of the term that
+    makes the verdict, if one does.
 
-    It has no more than the term's time: traced steps are longer than timed ones, and a cause's time with them. Where its own
-    option is all that the arms differ in, it explains the whole term, and the changes of other terms.
+    It has no more than the term's time: traced steps are longer than timed ones, and a cause's time
+    with them. Where its own option is all that the arms differ in, it explains the whole term, and
+    the changes of other terms.
     """
     because = result.because
     if because is None:
@@ -224,7 +290,10 @@ def with_named_cause(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> Ra
     if because.difference_s < 0:
         more, less = less, more
     terms = {"backward", "exchange"} if because.term == "backward_and_exchange" else {because.term}
-    others, excess = ({cause.name: cause.per_step_s.value for cause in arm.causes if cause.term in terms} for arm in (less, more))
+    others, excess = (
+        {cause.name: cause.per_step_s.value for cause in arm.causes if cause.term in terms}
+        for arm in (less, more)
+    )
     excess = {name: seconds - others.get(name, 0.0) for name, seconds in excess.items()}
     sole = {name for name in excess if _sets_apart(name, more, less)}
     excess |= dict.fromkeys(sole, abs(because.difference_s))
@@ -237,7 +306,9 @@ def with_named_cause(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> Ra
         fields["remedy"] = f"{cause.setting} in {more.name}"
     if named in sole:
         fields["gain_s"] = abs(sum(term.value for term in result.term_differences_s.values()))
-    return result.model_copy(update={"because": DominantCause.model_validate(because.model_dump() | fields)})
+    return result.model_copy(
+        update={"because": DominantCause.model_validate(because.model_dump() | fields)}
+    )
 
 
 def _sets_apart(name: str, ours: ArmSummary, other: ArmSummary) -> bool:

@@ -1,4 +1,6 @@
-"""Why one arm is faster or slower than another, in words: the term of its steps that makes the difference."""
+"""Why one arm is faster or slower than another, in words: the term of its steps that makes the
+difference.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import get_args
 
 from reports.conclusions.step_terms import Bottleneck, bottleneck_of
-from reports.schema import ArmSummary, DominantCause, Estimate, Phase, RatioSummary, StepShares, Term
+from reports.schema import (
+    ArmSummary,
+    DominantCause,
+    Estimate,
+    Phase,
+    RatioSummary,
+    StepShares,
+    Term,
+)
 from reports.wording.formatting import bounds_text, listed, milliseconds, with_interval
 
 TERM_NAMES: dict[Term, str] = {
@@ -32,24 +42,41 @@ NAMES = dict[str, str]([*TERM_NAMES.items(), *SCRIPT_PHASE_NAMES.items()])
 
 
 def cause_clause(result: RatioSummary) -> str:
-    """What follows the verdict in a sentence, with a comma or semicolon before it; empty where nothing is known.
+    """What follows the verdict in a sentence, with a comma or semicolon before it; empty where
+    nothing is known.
 
-    Such as ``, because its threads take the training thread's core for 4.6 ms more of each step (3.9 to 5.2); it exposes 3.5 ms
-    less exchange``.
+    Such as ``, because its threads take the training thread's core for 4.6 ms more of each step
+    (3.9 to 5.2); it exposes 3.5 ms less exchange``.
     """
-    differences: list[tuple[Term | Phase, Estimate]] = [*result.term_differences_s.items(), *result.phase_differences_s.items()]
+    differences: list[tuple[Term | Phase, Estimate]] = [
+        *result.term_differences_s.items(),
+        *result.phase_differences_s.items(),
+    ]
     by_term = dict(differences)
     if not result.is_decided or not by_term:
         return ""
     cause = result.because
     if cause is None:
-        return "; no single cause stands out" if any(difference.ci_low is not None for difference in by_term.values()) else ""
+        return (
+            "; no single cause stands out"
+            if any(difference.ci_low is not None for difference in by_term.values())
+            else ""
+        )
     first = Estimate(value=cause.difference_s, ci_low=cause.ci_low, ci_high=cause.ci_high)
-    rest = {name: difference for name, difference in by_term.items() if name != cause.term and difference.excludes(0.0)}
+    rest = {
+        name: difference
+        for name, difference in by_term.items()
+        if name != cause.term and difference.excludes(0.0)
+    }
     second = max(rest, key=lambda name: abs(rest[name].value), default=None)
-    besides = f"; it {_verb(result, second, rest[second], interval=False)}" if second is not None else ""
+    besides = (
+        f"; it {_verb(result, second, rest[second], interval=False)}" if second is not None else ""
+    )
     subject = "its threads" if _threads_hold_up(result, cause.term) else "it"
-    return f", because {subject} {_verb(result, cause.term, first, interval=True)}{_named_clause(cause)}{besides}"
+    return (
+        f", because {subject}"
+        f" {_verb(result, cause.term, first, interval=True)}{_named_clause(cause)}{besides}"
+    )
 
 
 def _named_clause(cause: DominantCause) -> str:
@@ -59,26 +86,42 @@ def _named_clause(cause: DominantCause) -> str:
     if cause.gain_s is None:
         remedy = f" ({cause.remedy} changes it)" if cause.remedy else ""
         return f"; {milliseconds(cause.named_s)} ms of that is {cause.named}{remedy}"
-    return f"; all of that is {cause.named}, and {cause.remedy} gains {milliseconds(cause.gain_s)} ms a step"
+    return (
+        f"; all of that is {cause.named}, and {cause.remedy} gains {milliseconds(cause.gain_s)} ms"
+        " a step"
+    )
 
 
 def short_cause(result: RatioSummary) -> str:
-    """The cause in a few words, such as ``3.5 ms less exposed exchange per step``; empty where nothing is known."""
+    """The cause in a few words, such as ``3.5 ms less exposed exchange per step``; empty where
+    nothing is known.
+    """
     cause = result.because
     if cause is None:
         return cause_clause(result).removeprefix("; ")
-    size = f"{milliseconds(abs(cause.difference_s))} ms {'more' if cause.difference_s > 0 else 'less'}"
+    size = (
+        f"{milliseconds(abs(cause.difference_s))} ms {'more' if cause.difference_s > 0 else 'less'}"
+    )
     if cause.named:
         return f"{size} {NAMES[cause.term]} per step, most by {cause.named}"
     held_up = _threads_hold_up(result, cause.term)
-    return f"its threads take the core {size} per step" if held_up else f"{size} {NAMES[cause.term]} per step"
+    return (
+        f"its threads take the core {size} per step"
+        if held_up
+        else f"{size} {NAMES[cause.term]} per step"
+    )
 
 
 def _threads_hold_up(result: RatioSummary, term: Term | Phase) -> bool:
     """Whether an overhead is mostly its own threads' taking the core."""
     overhead = result.term_differences_s.get("library_overhead")
     held = result.cpu_contention_s
-    return term == "library_overhead" and overhead is not None and held is not None and held.value > overhead.value / 2 > 0
+    return (
+        term == "library_overhead"
+        and overhead is not None
+        and held is not None
+        and held.value > overhead.value / 2 > 0
+    )
 
 
 def _verb(result: RatioSummary, term: Term | Phase, difference: Estimate, *, interval: bool) -> str:
@@ -95,21 +138,39 @@ def _verb(result: RatioSummary, term: Term | Phase, difference: Estimate, *, int
         "library_overhead": f"takes {size} {more} of each step besides computing and exchange",
     }
     if interval and _threads_hold_up(result, term):
-        clauses[term] = f"take the training thread's core for {size} more of each step besides exchange"
+        clauses[term] = (
+            f"take the training thread's core for {size} more of each step besides exchange"
+        )
     words = clauses.get(term) or f"takes {size} {more} of each step in {NAMES[term]}"
     return words + (_bounds(difference) if interval else "")
 
 
 def trace_sentence(arm: ArmSummary, traced: Estimate | None) -> str | None:
-    """Whether a trace exposes as much exchange as timed steps do; None where either is not known. No full stop at the end."""
+    """Whether a trace exposes as much exchange as timed steps do; None where either is not known.
+
+    No full stop at the end.
+    """
     timed = arm.step_terms_s.exposed_exchange if arm.step_terms_s else None
     if traced is None or timed is None:
         return None
     in_trace, in_timed = (with_interval(exposed, milliseconds) for exposed in (traced, timed))
-    widths = [math.inf if exposed.half_width is None else exposed.half_width for exposed in (traced, timed)]
+    widths = [
+        math.inf if exposed.half_width is None else exposed.half_width
+        for exposed in (traced, timed)
+    ]
     agree = abs(traced.value - timed.value) <= math.hypot(*widths)
-    kept = "" if agree else ". The profiler changes that arm's steps, so the trace's milliseconds are not those of timed ones"
-    return f"{arm.name} exposes {in_trace} ms of exchange in the trace, and {in_timed} in timed steps{kept}"
+    kept = (
+        ""
+        if agree
+        else (
+            ". The profiler changes that arm's steps, so the trace's milliseconds are not those of"
+            " timed ones"
+        )
+    )
+    return (
+        f"{arm.name} exposes {in_trace} ms of exchange in the trace, and {in_timed} in timed"
+        f" steps{kept}"
+    )
 
 
 def _bounds(difference: Estimate) -> str:
@@ -119,13 +180,20 @@ def _bounds(difference: Estimate) -> str:
     return f" ({bounds_text(low, high, milliseconds)})"
 
 
-def limit_sentence(shares: Mapping[str, StepShares], *, hosts: int, unknown: Collection[str] = ()) -> str | None:
-    """What limits each arm; arms with the same limit are named together. No full stop at the end; None without arms.
+def limit_sentence(
+    shares: Mapping[str, StepShares], *, hosts: int, unknown: Collection[str] = ()
+) -> str | None:
+    """What limits each arm; arms with the same limit are named together.
 
-    ``shares``: without the control's. ``hosts``: on a single one there is no network. ``unknown``: arms whose limit may be
-    noise (``is_limit_shown``).
+    No full stop at the end; None without arms.
+
+    ``shares``: without the control's. ``hosts``: on a single one there is no network. ``unknown``:
+    arms whose limit may be noise (``is_limit_shown``).
     """
-    limits = {name: "unknown" if name in unknown else bottleneck_of(step_shares) for name, step_shares in shares.items()}
+    limits = {
+        name: "unknown" if name in unknown else bottleneck_of(step_shares)
+        for name, step_shares in shares.items()
+    }
     parts = []
     for limit in get_args(Bottleneck):
         names = [name for name in limits if limits[name] == limit]
@@ -133,8 +201,15 @@ def limit_sentence(shares: Mapping[str, StepShares], *, hosts: int, unknown: Col
             where = "" if len(names) == len(shares) else f" in {listed(names)}"
             parts.append(_clause(limit, where, [shares[name] for name in names], hosts))
     if unknown:
-        where = "" if len(unknown) == len(shares) else f" in {listed([name for name in shares if name in unknown])}"
-        parts.append(f"What limits the step{where} is not shown: the interval of its longest part besides computing reaches 0")
+        where = (
+            ""
+            if len(unknown) == len(shares)
+            else f" in {listed([name for name in shares if name in unknown])}"
+        )
+        parts.append(
+            f"What limits the step{where} is not shown: the interval of its longest part besides"
+            " computing reaches 0"
+        )
     return ". ".join(parts) or None
 
 
@@ -145,19 +220,38 @@ def _clause(limit: Bottleneck, where: str, shares: Sequence[StepShares], hosts: 
     )
     what = "The network" if hosts > 1 else "Exchange between ranks of one host"
     clauses: dict[Bottleneck, str] = {
-        "input": f"Data loading is the bottleneck{where}: {waiting} of the step is waiting for data; "
-        "more loader workers (loader_workers) or a faster data set will help, the network will not",
-        "exchange": f"{what} is the bottleneck{where}: {exposed} of the step is exposed exchange, {waiting} waiting for data",
-        "library": f"The library is the bottleneck{where}: {overhead} of the step is its overhead besides exchange",
-        "imbalance": f"Stragglers are the bottleneck{where}: {lost} of the step is waiting for the slowest rank",
-        "computing": f"Computing takes most of the step{where}: {waiting} is waiting for data, {exposed} exposed exchange",
-        "not the input": f"Data loading is not the bottleneck{where}: {waiting} of the step is waiting for data "
-        "(exposed exchange was not measured)",
+        "input": (
+            f"Data loading is the bottleneck{where}: {waiting} of the step is waiting for data;"
+            " more loader workers (loader_workers) or a faster data set will help, the network"
+            " will not"
+        ),
+        "exchange": (
+            f"{what} is the bottleneck{where}: {exposed} of the step is exposed exchange, {waiting}"
+            " waiting for data"
+        ),
+        "library": (
+            f"The library is the bottleneck{where}: {overhead} of the step is its overhead besides"
+            " exchange"
+        ),
+        "imbalance": (
+            f"Stragglers are the bottleneck{where}: {lost} of the step is waiting for the slowest"
+            " rank"
+        ),
+        "computing": (
+            f"Computing takes most of the step{where}: {waiting} is waiting for data, {exposed}"
+            " exposed exchange"
+        ),
+        "not the input": (
+            f"Data loading is not the bottleneck{where}: {waiting} of the step is waiting for data "
+            "(exposed exchange was not measured)"
+        ),
     }
     return clauses[limit]
 
 
 def percents(shares: Sequence[float]) -> str:
-    """Shares as whole percents, from the least to the greatest, such as ``62 to 65%``; noise puts none below 0 or above 100."""
+    """Shares as whole percents, from the least to the greatest, such as ``62 to 65%``; noise puts
+    none below 0 or above 100.
+    """
     low, high = (round(100 * min(max(share, 0.0), 1.0)) for share in (min(shares), max(shares)))
     return f"{low}%" if low == high else f"{low} to {high}%"

@@ -54,16 +54,26 @@ def findings(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: 
         return _findings_by_case(candidates, arms, plan)
     ordered = in_order(candidates, plan.asked_arms())
     by_name = {arm.name: arm for arm in arms}
-    return [finding(result, by_name[result.candidate], by_name[plan.baseline], plan) for result in ordered]
+    return [
+        finding(result, by_name[result.candidate], by_name[plan.baseline], plan)
+        for result in ordered
+    ]
 
 
 def in_order(candidates: Sequence[RatioSummary], asked: Sequence[str]) -> list[RatioSummary]:
-    """Candidates that the plan's question is about first; of both kinds the fastest first, those without timing last."""
-    return sorted(candidates, key=lambda result: (result.candidate not in asked, -(result.throughput_ratio or 0.0)))
+    """Candidates that the plan's question is about first; of both kinds the fastest first, those
+    without timing last.
+    """
+    return sorted(
+        candidates,
+        key=lambda result: (result.candidate not in asked, -(result.throughput_ratio or 0.0)),
+    )
 
 
 def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
-    """Which arm is fastest, or among which that is not shown; nothing where one candidate's finding says it already."""
+    """Which arm is fastest, or among which that is not shown; nothing where one candidate's finding
+    says it already.
+    """
     if len(plan.arms) < 3 or not leaders:
         return []
     if len(leaders) == 1:
@@ -71,21 +81,38 @@ def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
     return [f"Which is fastest is not decided: {listed(leaders, ' or ')}"]
 
 
-def _findings_by_case(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:
-    """One sentence per candidate, the one that is faster in most cases first, those without timing last."""
+def _findings_by_case(
+    results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan
+) -> list[str]:
+    """One sentence per candidate, the one that is faster in most cases first, those without timing
+    last.
+    """
     counts, by_name = case_counts(arms, results), {arm.name: arm for arm in arms}
     rest = [arm for arm in arms if arm.role == "candidate" and arm.name not in counts]
     return [
-        *(f"{name} against {plan.baseline}: {counts_words(outcomes)}" for name, outcomes in counts.items()),
-        *(_no_timing(by_name[plan.baseline] if arm.blocks else arm, arm.name, plan.baseline) for arm in rest),
+        *(
+            f"{name} against {plan.baseline}: {counts_words(outcomes)}"
+            for name, outcomes in counts.items()
+        ),
+        *(
+            _no_timing(by_name[plan.baseline] if arm.blocks else arm, arm.name, plan.baseline)
+            for arm in rest
+        ),
     ]
 
 
-def case_counts(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> dict[str, Counter[Outcome]]:
+def case_counts(
+    arms: Sequence[ArmSummary], results: Sequence[RatioSummary]
+) -> dict[str, Counter[Outcome]]:
     """The verdicts of each candidate that was timed, the one that is faster in most cases first."""
     counts = {arm.name: count_verdicts(arm, results) for arm in arms if arm.role == "candidate"}
-    timed = [name for name, outcomes in counts.items() if any(outcomes[verdict] for verdict in VERDICTS)]
-    return {name: counts[name] for name in sorted(timed, key=lambda name: counts[name]["slower"] - counts[name]["faster"])}
+    timed = [
+        name for name, outcomes in counts.items() if any(outcomes[verdict] for verdict in VERDICTS)
+    ]
+    return {
+        name: counts[name]
+        for name in sorted(timed, key=lambda name: counts[name]["slower"] - counts[name]["faster"])
+    }
 
 
 def counts_words(counts: Counter[Outcome]) -> str:
@@ -94,7 +121,9 @@ def counts_words(counts: Counter[Outcome]) -> str:
     total = sum(counts[verdict] for verdict in VERDICTS)
     parts = [f"{', '.join(measured)} of {count(total, 'case', 'cases')}"] if measured else []
     missing: tuple[Outcome, ...] = ("not offered", "no timing")
-    return "; ".join([*parts, *(f"{outcome}: {counts[outcome]}" for outcome in missing if counts[outcome])])
+    return "; ".join(
+        [*parts, *(f"{outcome}: {counts[outcome]}" for outcome in missing if counts[outcome])]
+    )
 
 
 def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: Plan) -> str:
@@ -108,20 +137,38 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
             why = cause_clause(result)
             how = f"{difference_text(result.throughput_ratio)} {result.verdict}"
             nearest = result.ci_low if result.verdict == "faster" else result.ci_high
-            least = "" if nearest is None or at_least(nearest) == at_least(1.0) else f", at least {at_least(nearest)}"
-            return f"{ours} is {how} than {theirs}{least} {figures}{why}{_typical_block_clause(result, plan)}{beyond_load(result)}"
+            least = (
+                ""
+                if nearest is None or at_least(nearest) == at_least(1.0)
+                else f", at least {at_least(nearest)}"
+            )
+            return (
+                f"{ours} is {how} than {theirs}{least}"
+                f" {figures}{why}{_typical_block_clause(result, plan)}{beyond_load(result)}"
+            )
         case "equivalent":
-            return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
+            return (
+                f"{ours} and {theirs} are equivalent within"
+                f" {percent(plan.measurement.noise_threshold)} {figures}"
+            )
     if verdict_word(result) == "no verdict":
         return f"No verdict on {ours} against {theirs} {figures}: {result.note}"
-    return f"Undecided whether {ours} or {theirs} is faster {figures}{_undecided_clause(result, arm, baseline)}"
+    return (
+        f"Undecided whether {ours} or {theirs} is faster"
+        f" {figures}{_undecided_clause(result, arm, baseline)}"
+    )
 
 
 def _typical_block_clause(result: RatioSummary, plan: Plan) -> str:
-    """What a typical block shows where that differs from the totals; readers who look at blocks see it."""
+    """What a typical block shows where that differs from the totals; readers who look at blocks see
+    it.
+    """
     if not is_atypical(result, threshold=plan.measurement.noise_threshold):
         return ""
-    return f"; a typical block shows {ratio(result.typical_ratio)}, but the total, stalls included, is what training takes"
+    return (
+        f"; a typical block shows {ratio(result.typical_ratio)}, but the total, stalls included, is"
+        " what training takes"
+    )
 
 
 def interval_words(result: RatioSummary) -> str:
@@ -131,18 +178,26 @@ def interval_words(result: RatioSummary) -> str:
     parts = [f"ratio {ratio(result.throughput_ratio)}"]
     if result.ci_low is not None and result.ci_high is not None:
         parts.append(f"{percent(result.confidence)} interval {interval(result)}")
-    if result.verdict == "equivalent" and (sides := bounds_text(result.equivalence_low, result.equivalence_high, none="")):
+    if result.verdict == "equivalent" and (
+        sides := bounds_text(result.equivalence_low, result.equivalence_high, none="")
+    ):
         parts.append(f"{one_sided_percent(result.confidence)} interval {sides}")
     if run := bounds_text(result.run_low, result.run_high, none=""):
         parts.append(f"one long run {run}")
     if result.run_order is not None:
         return ", ".join([*parts, count(result.launches, "run of each", "runs of each")])
-    return ", ".join([*parts, count(result.launches, "launch", "launches"), count(result.pairs, "pair", "pairs")])
+    return ", ".join(
+        [*parts, count(result.launches, "launch", "launches"), count(result.pairs, "pair", "pairs")]
+    )
 
 
 def _undecided_clause(result: RatioSummary, *arms: ArmSummary) -> str:
     if result.withheld_by is None and result.more_range is not None:
-        return f"; {more_words(result)} should decide" if all(is_quiet(arm.load) for arm in arms) else ""
+        return (
+            f"; {more_words(result)} should decide"
+            if all(is_quiet(arm.load) for arm in arms)
+            else ""
+        )
     if result.note:
         return f"; {result.note}"
     most = "a day of measuring" if result.run_order is None else f"{MAX_MORE:g} more runs of each"
@@ -170,7 +225,10 @@ def control_sentence(results: Sequence[RatioSummary]) -> str:
     if control.case is not None:
         return _control_by_case([result for result in results if result.role == "control"])
     if control.ci_low is None or control.ci_high is None:
-        return f"The A/A control gives no interval ({interval_words(control)}): nothing checks that equal arms come out equal"
+        return (
+            f"The A/A control gives no interval ({interval_words(control)}): nothing checks that"
+            " equal arms come out equal"
+        )
     figures = interval_words(control)
     if control.control_failed:
         reach = max(abs(math.log(control.ci_low)), abs(math.log(control.ci_high)))
@@ -180,7 +238,10 @@ def control_sentence(results: Sequence[RatioSummary]) -> str:
         )
     if is_wide(control):
         reach = max(control.ci_high, 1 / control.ci_low)
-        wide = f"The A/A control's interval is so wide that it checks nothing below {difference_text(reach)}"
+        wide = (
+            "The A/A control's interval is so wide that it checks nothing below"
+            f" {difference_text(reach)}"
+        )
         return f"{wide}: {control.baseline} against itself ({figures})"
     return f"A/A control: {control.baseline} against itself comes out equal ({figures})"
 
@@ -196,19 +257,30 @@ def _control_by_case(controls: Sequence[RatioSummary]) -> str:
     with_interval = [control for control in controls if control.ci_low is not None]
     if not with_interval:
         return "The A/A control gives no interval: nothing checks that equal arms come out equal"
-    failed = [f"{control.case} {ratio(control.throughput_ratio)}" for control in with_interval if control.control_failed]
+    failed = [
+        f"{control.case} {ratio(control.throughput_ratio)}"
+        for control in with_interval
+        if control.control_failed
+    ]
     chance = percent(round(1 - with_interval[0].confidence, 6))
     if failed:
         named = ", ".join(failed[:MAX_NAMED]) + (", ..." if len(failed) > MAX_NAMED else "")
         return (
-            f"The A/A control failed in {len(failed)} of {len(with_interval)} cases ({named}; {chance} of them would by chance), "
-            "where no smaller difference is claimed"
+            f"The A/A control failed in {len(failed)} of {len(with_interval)} cases ({named};"
+            f" {chance} of them would by chance), where no smaller difference is claimed"
         )
-    return f"A/A control: {with_interval[0].baseline} against itself comes out equal in all {len(with_interval)} cases"
+    return (
+        f"A/A control: {with_interval[0].baseline} against itself comes out equal in all"
+        f" {len(with_interval)} cases"
+    )
 
 
 def warnings(
-    plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSummary], looks: Sequence[int], remedies: Sequence[str]
+    plan: Plan,
+    arms: Sequence[ArmSummary],
+    results: Sequence[RatioSummary],
+    looks: Sequence[int],
+    remedies: Sequence[str],
 ) -> list[str]:
     """What a reader must know before believing the figures."""
     lines = []
@@ -219,40 +291,69 @@ def warnings(
     for arm in arms:
         if arm.status not in ("ok", "not measured") and arm.launches:
             lost = len({error.launch for error in arm.errors})
-            lines.append(f"{arm.name} is {arm.status} in {count(lost, 'launch', 'launches')}; the others count")
-    lines += [*straggler_lines(arms), *stall_lines(arms), *load_lines(arms), *skipped_lines(arms), *restart_lines(arms)]
+            lines.append(
+                f"{arm.name} is {arm.status} in {count(lost, 'launch', 'launches')}; the others"
+                " count"
+            )
+    lines += [
+        *straggler_lines(arms),
+        *stall_lines(arms),
+        *load_lines(arms),
+        *skipped_lines(arms),
+        *restart_lines(arms),
+    ]
     lines += script_lines(arms)
     lines += remedies
-    atypical = [result for result in results if is_atypical(result, threshold=plan.measurement.noise_threshold)]
+    atypical = [
+        result
+        for result in results
+        if is_atypical(result, threshold=plan.measurement.noise_threshold)
+    ]
     if any(result.case is not None for result in atypical):
-        lines.append(f"In {len(atypical)} of {len(results)} ratios a few blocks are far out: see typical_ratio in comparison.json")
+        lines.append(
+            f"In {len(atypical)} of {len(results)} ratios a few blocks are far out: see"
+            " typical_ratio in comparison.json"
+        )
     else:
         lines += [
-            f"{result.candidate}: the ratio of totals is {ratio(result.throughput_ratio)}, that of a typical block "
-            f"{ratio(result.typical_ratio)}; a few blocks are far out, see the pairs"
+            f"{result.candidate}: the ratio of totals is {ratio(result.throughput_ratio)}, that of"
+            f" a typical block {ratio(result.typical_ratio)}; a few blocks are far out, see the"
+            " pairs"
             for result in atypical
         ]
     lines += by_speed_lines(results)
-    cases = {result.case for result in results if result.case is not None and result.throughput_ratio is not None}
-    lines += chance_lines(results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence)
+    cases = {
+        result.case
+        for result in results
+        if result.case is not None and result.throughput_ratio is not None
+    }
+    lines += chance_lines(
+        results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence
+    )
     return [*lines, *run_lines(results), *_interim_analyses(looks, plan), *caution_lines(results)]
 
 
 def by_speed_lines(results: Sequence[RatioSummary]) -> list[str]:
     """Ratios that move with the machine's speed; at another time they come out otherwise."""
     return [
-        f"The ratio of {result.candidate} depends on the machine's speed, and may be another at another time: "
-        f"{ratio(dependence.slower)} in the slower half of the launches, {ratio(dependence.faster)} in the faster half. "
-        f"By the control, the fastest launch was {difference_text(dependence.speeds)} faster than the slowest"
+        f"The ratio of {result.candidate} depends on the machine's speed, and may be another at"
+        f" another time: {ratio(dependence.slower)} in the slower half of the launches,"
+        f" {ratio(dependence.faster)} in the faster half. By the control, the fastest launch was"
+        f" {difference_text(dependence.speeds)} faster than the slowest"
         for result in results
         if (dependence := result.by_speed) is not None
     ]
 
 
 def chance_lines(
-    results: Sequence[RatioSummary], *, comparisons: int, kind: Literal["cases", "points"], confidence: float
+    results: Sequence[RatioSummary],
+    *,
+    comparisons: int,
+    kind: Literal["cases", "points"],
+    confidence: float,
 ) -> list[str]:
-    """How many false verdicts to expect in a report of many comparisons, and how many verdicts it has.
+    """How many false verdicts to expect in a report of many comparisons, and how many verdicts it
+    has.
 
     ``confidence``: with which the intervals of each hold together.
     """
@@ -260,9 +361,9 @@ def chance_lines(
         return []
     claimed = sum(result.role == "candidate" and result.is_decided for result in results)
     return [
-        f"Each of the {comparisons} {kind} is a comparison of its own at {percent(confidence)} confidence: were there no "
-        f"difference anywhere, {comparisons * (1 - confidence):.2g} of them would still be expected to show one. Verdicts of "
-        f"faster or slower here: {claimed}"
+        f"Each of the {comparisons} {kind} is a comparison of its own at {percent(confidence)}"
+        f" confidence: were there no difference anywhere, {comparisons * (1 - confidence):.2g} of"
+        f" them would still be expected to show one. Verdicts of faster or slower here: {claimed}"
     ]
 
 
@@ -270,8 +371,11 @@ def _interim_analyses(looks: Sequence[int], plan: Plan) -> list[str]:
     """How many interim analyses there were, where more than one."""
     if len(looks) < 2:
         return []
-    error = error_share(looks, until_decided=plan.measurement.until_decided) * (1 - plan.measurement.confidence)
+    error = error_share(looks, until_decided=plan.measurement.until_decided) * (
+        1 - plan.measurement.confidence
+    )
     return [
-        f"Interim analyses: {len(looks)}, after {', '.join(map(str, looks))} launches, to decide whether to measure on; the "
-        f"intervals of this one may err in {error:.2%} of comparisons and are wider for it"
+        f"Interim analyses: {len(looks)}, after {', '.join(map(str, looks))} launches, to decide"
+        f" whether to measure on; the intervals of this one may err in {error:.2%} of comparisons"
+        " and are wider for it"
     ]

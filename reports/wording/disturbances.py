@@ -1,4 +1,6 @@
-"""What weakens a verdict, in words: stalls, load, a late rank, and too few launches or runs; with what to do."""
+"""What weakens a verdict, in words: stalls, load, a late rank, and too few launches or runs; with
+what to do.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,23 @@ from measurement.probes.fingerprint import crowded_warning
 from measurement.records.record import LaunchRecord, Manifest, RankReport
 from reports.conclusions.disturbances import MIN_FOREIGN_SHARE, MIN_STALLS, is_quiet
 from reports.schema import ArmSummary, LoadFigures, PageFaults, RatioSummary, StallFigures
-from reports.wording.formatting import PHASE_NAMES, bounds_text, count, difference_text, milliseconds, percent
+from reports.wording.formatting import (
+    PHASE_NAMES,
+    bounds_text,
+    count,
+    difference_text,
+    milliseconds,
+    percent,
+)
 
 
 def elsewhere_lines(manifest: Manifest) -> list[str]:
     """Launches that a user measured in another environment than the first."""
     return [
-        f"Launch{'es' if len(other.launches) > 1 else ''} {', '.join(map(str, sorted(other.launches)))} (counted from 0) ran in "
-        f"another environment than the rest (--resume-elsewhere): {'; '.join(other.differences)}; ratios of both are mixed"
+        f"Launch{'es' if len(other.launches) > 1 else ''}"
+        f" {', '.join(map(str, sorted(other.launches)))} (counted from 0) ran in another"
+        f" environment than the rest (--resume-elsewhere): {'; '.join(other.differences)}; ratios"
+        " of both are mixed"
         for other in manifest.elsewhere
         if other.launches
     ]
@@ -29,21 +40,40 @@ MIN_LOAD_SHARE = 0.02
 PAGE_FAULT_S = 1e-6
 """The least cost of a minor page fault: entering the kernel and clearing 4 KiB."""
 MIN_FAULT_SHARE = 0.03
-"""Page faults are mentioned where, at that cost, they are this share of an arm's step in a launch."""
+"""Page faults are mentioned where, at that cost, they are this share of an arm's step in a
+launch."""
 
 
 def stall_lines(arms: Sequence[ArmSummary]) -> list[str]:
-    """One sentence for each arm whose stalls matter, with what the baseline and its control show in the same launches."""
+    """One sentence for each arm whose stalls matter, with what the baseline and its control show in
+    the same launches.
+    """
     by_arm = {arm.name: arm.stalls for arm in arms if arm.stalls}
-    quiet = {arm.name: by_arm[arm.name] for arm in arms if arm.role in ("baseline", "control") and arm.name in by_arm}
+    quiet = {
+        arm.name: by_arm[arm.name]
+        for arm in arms
+        if arm.role in ("baseline", "control") and arm.name in by_arm
+    }
     lines = []
     for name, stalls in by_arm.items():
         if stalls.share < MIN_STALL_SHARE:
             continue
-        others = [f"{other} {_stall_share(figures)}" for other, figures in quiet.items() if other != name]
-        rarity = f"; with fewer than {MIN_STALLS}, how often they come cannot be estimated" if stalls.count < MIN_STALLS else ""
-        lengths = f"of {milliseconds(stalls.typical_s)} ms each (median; the longest {milliseconds(stalls.longest_s)} ms)"
-        lines.append(f"{name} stalled: {_stall_share(stalls)}, {lengths}{rarity}" + (f" ({'; '.join(others)})" if others else ""))
+        others = [
+            f"{other} {_stall_share(figures)}" for other, figures in quiet.items() if other != name
+        ]
+        rarity = (
+            f"; with fewer than {MIN_STALLS}, how often they come cannot be estimated"
+            if stalls.count < MIN_STALLS
+            else ""
+        )
+        lengths = (
+            f"of {milliseconds(stalls.typical_s)} ms each (median; the longest"
+            f" {milliseconds(stalls.longest_s)} ms)"
+        )
+        lines.append(
+            f"{name} stalled: {_stall_share(stalls)}, {lengths}{rarity}"
+            + (f" ({'; '.join(others)})" if others else "")
+        )
     return lines
 
 
@@ -55,8 +85,8 @@ def _stall_share(stalls: StallFigures) -> str:
 def skipped_lines(arms: Sequence[ArmSummary]) -> list[str]:
     """One sentence for each arm whose optimizer took no step in timed ones."""
     return [
-        f"{arm.name} skipped {arm.skipped_steps} timed steps, whose gradients overflowed in fp16: their blocks do not count, "
-        "since a skipped step is shorter"
+        f"{arm.name} skipped {arm.skipped_steps} timed steps, whose gradients overflowed in fp16:"
+        " their blocks do not count, since a skipped step is shorter"
         for arm in arms
         if arm.skipped_steps
     ]
@@ -67,30 +97,43 @@ def restart_lines(arms: Sequence[ArmSummary]) -> list[str]:
     counts = [f"{arm.restarts} times in {arm.name}" for arm in arms if arm.restarts]
     if not counts:
         return []
-    return [f"the workload's batches ended in timed steps and were restarted, as at the end of an epoch: {', '.join(counts)}"]
+    return [
+        "the workload's batches ended in timed steps and were restarted, as at the end of an"
+        f" epoch: {', '.join(counts)}"
+    ]
 
 
-OWN_TIMES: dict[str, str] = {"local step": "its steps without exchange", "data wait and forward": "its data wait and forward"}
+OWN_TIMES: dict[str, str] = {
+    "local step": "its steps without exchange",
+    "data wait and forward": "its data wait and forward",
+}
 """By ``ByRank.own_time``."""
 
 
 def straggler_lines(arms: Sequence[ArmSummary]) -> list[str]:
     """One sentence for each arm in which a rank persistently holds the others up."""
-    stragglers = [(arm.name, arm.by_rank, arm.by_rank.straggler) for arm in arms if arm.by_rank and arm.by_rank.straggler]
+    stragglers = [
+        (arm.name, arm.by_rank, arm.by_rank.straggler)
+        for arm in arms
+        if arm.by_rank and arm.by_rank.straggler
+    ]
     return [
-        f"Rank {late.rank}{f' on {late.host}' if late.host else ''} is a straggler in {name}: {OWN_TIMES[ranks.own_time]} are "
-        f"{milliseconds(late.late_s)} ms longer ({bounds_text(late.ci_low, late.ci_high, milliseconds)}), most of it in "
-        f"{PHASE_NAMES[late.phase]}"
+        f"Rank {late.rank}{f' on {late.host}' if late.host else ''} is a straggler in {name}:"
+        f" {OWN_TIMES[ranks.own_time]} are {milliseconds(late.late_s)} ms longer"
+        f" ({bounds_text(late.ci_low, late.ci_high, milliseconds)}), most of it in"
+        f" {PHASE_NAMES[late.phase]}"
         for name, ranks, late in stragglers
     ]
 
 
 def script_lines(arms: Sequence[ArmSummary]) -> list[str]:
-    """One sentence for each arm whose script did something else between its steps, or came to its end."""
+    """One sentence for each arm whose script did something else between its steps, or came to its
+    end.
+    """
     gaps = [
-        f"{arm.name}: {arm.gaps.count} long gaps in its steps, {milliseconds(arm.gaps.typical_s)} ms each (median; the longest "
-        f"{milliseconds(arm.gaps.longest_s)} ms), such as evaluations or checkpoints; they count, unless the arm has "
-        "'untimed: evaluation'"
+        f"{arm.name}: {arm.gaps.count} long gaps in its steps, {milliseconds(arm.gaps.typical_s)}"
+        f" ms each (median; the longest {milliseconds(arm.gaps.longest_s)} ms), such as evaluations"
+        " or checkpoints; they count, unless the arm has 'untimed: evaluation'"
         for arm in arms
         if arm.gaps
     ]
@@ -109,8 +152,8 @@ def floor_lines(records: Sequence[LaunchRecord]) -> list[str]:
     message = failed[0].error.message if failed[0].error else failed[0].status
     launches = count(len(failed), "launch", "launches")
     return [
-        f"The no-op backend (the floor: the same loop without any exchange or library) failed in {launches}, "
-        f"where overhead is part of computing: {message}"
+        "The no-op backend (the floor: the same loop without any exchange or library) failed in"
+        f" {launches}, where overhead is part of computing: {message}"
     ]
 
 
@@ -123,42 +166,65 @@ def oversubscription_warning(ranks: Sequence[RankReport]) -> str | None:
 
 
 def load_sentence(load: LoadFigures | None) -> str | None:
-    """That the machine was not quiet; None where it was, or where nothing is known. ``load``: over the blocks of all arms."""
+    """That the machine was not quiet; None where it was, or where nothing is known.
+
+    ``load``: over the blocks of all arms.
+    """
     if load is None or is_quiet(load):
         return None
     return (
-        f"The machine was not quiet: in {load.disturbed_share:.0%} of the blocks others took {percent(MIN_FOREIGN_SHARE)} or more "
-        f"of the ranks' cores (over all blocks other processes {_share(load.foreign_share)}, other guests of a hypervisor "
-        f"{_share(load.steal_share)})"
+        f"The machine was not quiet: in {load.disturbed_share:.0%} of the blocks others took"
+        f" {percent(MIN_FOREIGN_SHARE)} or more of the ranks' cores (over all blocks other"
+        f" processes {_share(load.foreign_share)}, other guests of a hypervisor"
+        f" {_share(load.steal_share)})"
     )
 
 
 def load_lines(arms: Sequence[ArmSummary]) -> list[str]:
     """The arms that other processes affected, in one sentence; empty without any."""
-    hit = {arm.name: arm.load for arm in arms if arm.load and arm.load.foreign_share + arm.load.steal_share >= MIN_LOAD_SHARE}
+    hit = {
+        arm.name: arm.load
+        for arm in arms
+        if arm.load and arm.load.foreign_share + arm.load.steal_share >= MIN_LOAD_SHARE
+    }
     if not hit:
         return []
-    taken = {name: (_share(load.foreign_share + load.steal_share), load.disturbed_share) for name, load in hit.items()}
+    taken = {
+        name: (_share(load.foreign_share + load.steal_share), load.disturbed_share)
+        for name, load in hit.items()
+    }
     listed_shares = ", ".join(
-        f"{name} {share} ({disturbed:.0%} of its blocks disturbed)" for name, (share, disturbed) in taken.items()
+        f"{name} {share} ({disturbed:.0%} of its blocks disturbed)"
+        for name, (share, disturbed) in taken.items()
     )
-    return [f"Other processes took this share of the ranks' cores while the blocks ran: {listed_shares}"]
+    return [
+        f"Other processes took this share of the ranks' cores while the blocks ran: {listed_shares}"
+    ]
 
 
 def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str) -> list[str]:
-    """That steps fault in pages, arm by arm, and what to do about it; none where they are few, or freed memory is kept.
+    """That steps fault in pages, arm by arm, and what to do about it; none where they are few, or
+    freed memory is kept.
 
     ``freed_memory``: the plan's.
     """
-    by_arm = {arm.name: (arm.page_faults, arm.step_time_s) for arm in arms if arm.page_faults and arm.step_time_s}
-    matter = any(faults.most * PAGE_FAULT_S >= MIN_FAULT_SHARE * step_s["p50"] for faults, step_s in by_arm.values())
+    by_arm = {
+        arm.name: (arm.page_faults, arm.step_time_s)
+        for arm in arms
+        if arm.page_faults and arm.step_time_s
+    }
+    matter = any(
+        faults.most * PAGE_FAULT_S >= MIN_FAULT_SHARE * step_s["p50"]
+        for faults, step_s in by_arm.values()
+    )
     if freed_memory == "keep" or not matter:
         return []
     counts = ", ".join(f"{name} {_by_launch(faults)}" for name, (faults, _) in by_arm.items())
     return [
-        f"Page faults per step, by launch, since malloc returns freed memory to the kernel: {counts}. They cost time, and make "
-        "launches differ. Trainings that keep freed memory (MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=1099511627776) may be "
-        "faster and vary less; 'freed_memory: keep' in the plan, or --set freed_memory=keep, compares those"
+        "Page faults per step, by launch, since malloc returns freed memory to the kernel:"
+        f" {counts}. They cost time, and make launches differ. Trainings that keep freed memory"
+        " (MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=1099511627776) may be faster and vary less;"
+        " 'freed_memory: keep' in the plan, or --set freed_memory=keep, compares those"
     ]
 
 
@@ -177,25 +243,33 @@ MIN_RUNS = 5
 
 
 def run_lines(results: Sequence[RatioSummary]) -> list[str]:
-    """For each candidate the smallest difference that its runs could have shown, and what the order of the runs may hide."""
+    """For each candidate the smallest difference that its runs could have shown, and what the order
+    of the runs may hide.
+    """
     lines = []
     for result in results:
         if result.run_order is None or result.case is not None:
             continue
         if result.ci_low is not None and result.ci_high is not None:
             smallest = math.exp(math.log(result.ci_high / result.ci_low) / 2)
-            paired = "in pairs, since they alternated" if result.run_order == "alternating" else "unpaired"
+            paired = (
+                "in pairs, since they alternated"
+                if result.run_order == "alternating"
+                else "unpaired"
+            )
             lines.append(
-                f"{result.candidate}: the smallest difference from {result.baseline} that these runs could have shown is "
-                f"{difference_text(smallest)} ({paired})"
+                f"{result.candidate}: the smallest difference from {result.baseline} that these"
+                f" runs could have shown is {difference_text(smallest)} ({paired})"
             )
         if result.run_order == "one after the other":
             lines.append(
-                f"All runs of one of {result.candidate} and {result.baseline} came before all of the other: a machine that became "
-                "slower or faster meanwhile would look the same as a difference between them; let runs alternate"
+                f"All runs of one of {result.candidate} and {result.baseline} came before all of"
+                " the other: a machine that became slower or faster meanwhile would look the same"
+                " as a difference between them; let runs alternate"
             )
         if 2 < result.launches < MIN_RUNS:
             lines.append(
-                f"{result.candidate}: {result.launches} runs of each estimate the variance poorly; make {MIN_RUNS} or more"
+                f"{result.candidate}: {result.launches} runs of each estimate the variance poorly;"
+                f" make {MIN_RUNS} or more"
             )
     return lines

@@ -1,4 +1,6 @@
-"""The first screen as data: who wins, whether to trust it, why, what was compared, and what to do next."""
+"""The first screen as data: who wins, whether to trust it, why, what was compared, and what to do
+next.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ MAX_CAUSE = 12
 MAX_LINES = 8
 """Candidates that a format shows; it says how many more there are."""
 WRONG = "failed the check of its values before it was timed"
-CONVERGES = {"same": "same accuracy as", "differs": "another accuracy than", "undecided": "accuracy undecided beside"}
+CONVERGES = {
+    "same": "same accuracy as",
+    "differs": "another accuracy than",
+    "undecided": "accuracy undecided beside",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +54,8 @@ class Candidate:
     point: str = ""
     """Empty where there are none."""
     verdict: str
-    """faster, slower, equivalent, undecided, no verdict, or why there is no timing: failed, wrong, timeout, no timing. Of a
-    micro-benchmark also mixed."""
+    """faster, slower, equivalent, undecided, no verdict, or why there is no timing: failed, wrong,
+    timeout, no timing. Of a micro-benchmark also mixed."""
     percent: str = ""
     """How far its throughput is from the baseline's, such as ``-7.2%``; empty without a ratio."""
     ratio: float | None = None
@@ -66,9 +72,13 @@ class Candidate:
 
     @property
     def percents(self) -> str:
-        """Both bounds in the unit of ``percent``, such as ``-7.9% to -6.3%``; empty without them."""
+        """Both bounds in the unit of ``percent``, such as ``-7.9% to -6.3%``; empty without
+        them.
+        """
         return (
-            "" if self.ratio is None or self.low is None or self.high is None else difference_range(self.ratio, self.low, self.high)
+            ""
+            if self.ratio is None or self.low is None or self.high is None
+            else difference_range(self.ratio, self.low, self.high)
         )
 
 
@@ -85,7 +95,10 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstScreen:
-    """The answer. No text ends with a full stop, and all of it is plain text that a format has to escape."""
+    """The answer.
+
+    No text ends with a full stop, and all of it is plain text that a format has to escape.
+    """
 
     headline: str
     """At most 20 words."""
@@ -94,8 +107,8 @@ class FirstScreen:
     """Control (but of a training), quiet machine, same work."""
     compared: str
     notes: Sequence[str] = ()
-    """Whether scripts train the same, the first thing that they do differently, and how much settings explain that were tried; of
-    workloads what the arms are that have options."""
+    """Whether scripts train the same, the first thing that they do differently, and how much
+    settings explain that were tried; of workloads what the arms are that have options."""
     next_step: str | None = None
     bars: Sequence[Bar] = ()
     """One for each rank of a single script; none where arms are compared."""
@@ -104,7 +117,9 @@ class FirstScreen:
 def first_screen(shown: Comparison) -> FirstScreen:
     """The first screen of a comparison of any kind."""
     compared = _points_fields(shown) if shown.points else _comparison_fields(shown)
-    return FirstScreen(headline=shown.headline, marks=marks(shown), next_step=_next_step(shown), **compared)
+    return FirstScreen(
+        headline=shown.headline, marks=marks(shown), next_step=_next_step(shown), **compared
+    )
 
 
 def _comparison_fields(comparison: Comparison) -> dict[str, Any]:
@@ -116,37 +131,55 @@ def _comparison_fields(comparison: Comparison) -> dict[str, Any]:
     if comparison.cases:
         candidates = [_by_case(arms[name], comparison) for name in names]
     else:
-        candidates = [_candidate(arms[name], results.get(name), cause=_known_cause(name, comparison)) for name in names]
+        candidates = [
+            _candidate(arms[name], results.get(name), cause=_known_cause(name, comparison))
+            for name in names
+        ]
     if comparison.profile:
         return _profile_fields(comparison, comparison.profile)
-    differs = any(not difference.is_note for difference in comparison.differences)  # in more than comes with a library
+    differs = any(
+        not difference.is_note for difference in comparison.differences
+    )  # in more than comes with a library
     culprit = culprit_lines(comparison)[:1] if differs else []
     tried = [explanation.sentence for explanation in comparison.explanations]
-    notes = [comparison.equality.sentence, *culprit, *tried] if comparison.equality else _with_options(comparison.arms)
+    notes = (
+        [comparison.equality.sentence, *culprit, *tried]
+        if comparison.equality
+        else _with_options(comparison.arms)
+    )
     return {"candidates": candidates, "compared": _compared(comparison), "notes": notes}
 
 
 def _with_options(arms: Sequence[ArmSummary]) -> list[str]:
     """What an arm is whose options the plan sets."""
     return [
-        f"{arm.name}: {arm.backend} with {', '.join(f'{name}: {plain(value)}' for name, value in arm.options.items())}"
+        f"{arm.name}: {arm.backend} with"
+        f" {', '.join(f'{name}: {plain(value)}' for name, value in arm.options.items())}"
         for arm in arms
         if arm.options and arm.role != "control"
     ]
 
 
 def _profile_fields(comparison: Comparison, profile: Profile) -> dict[str, Any]:
-    """Fields of ``FirstScreen``: where the step of a single script goes, how it spreads, and what need not be."""
+    """Fields of ``FirstScreen``: where the step of a single script goes, how it spreads, and what
+    need not be.
+    """
     longest = max(rank.step_s for rank in profile.ranks)
     bars = []
     for rank in profile.ranks:
         phases = {phase: seconds for phase, seconds in rank.phases_s.items() if seconds}
-        shares = ", ".join(f"{PHASE_WORDS[phase]} {share(seconds / rank.step_s)}" for phase, seconds in phases.items())
+        shares = ", ".join(
+            f"{PHASE_WORDS[phase]} {share(seconds / rank.step_s)}"
+            for phase, seconds in phases.items()
+        )
         label = f"rank {rank.rank}" + (f" on {rank.host}" if len(comparison.hosts) > 1 else "")
         parts = [(phase, seconds / longest) for phase, seconds in phases.items()]
         bars.append(Bar(label=label, parts=parts, text=f"{milliseconds(rank.step_s)} ms: {shares}"))
     arm = comparison.arms[0]
-    spread = [f"steps from {milliseconds(arm.step_time_s['p5'])} to {milliseconds(arm.step_time_s['p95'])} ms (5% to 95%)"]
+    spread = [
+        f"steps from {milliseconds(arm.step_time_s['p5'])} to"
+        f" {milliseconds(arm.step_time_s['p95'])} ms (5% to 95%)"
+    ]
     memory = arm.resources.memory_bytes if arm.resources else None
     memory_text = [f"at most {gibibytes(round(memory.value))} GiB a rank"] if memory else []
     return {
@@ -165,18 +198,32 @@ def _points_fields(study: Comparison) -> dict[str, Any]:
         for point in study.points
         if (arm := point.arm(name)).role == "candidate" and arm.status != "not at this point"
     ]
-    span = " to ".join(dict.fromkeys(f"{end(point.world_size for point in study.points)}" for end in (min, max)))
-    compared = f"{study.workload}, {count(len(study.points), 'point')}, {span} ranks, {study.scaling} scaling"
+    span = " to ".join(
+        dict.fromkeys(f"{end(point.world_size for point in study.points)}" for end in (min, max))
+    )
+    compared = (
+        f"{study.workload}, {count(len(study.points), 'point')}, {span} ranks, {study.scaling}"
+        " scaling"
+    )
     return {"candidates": candidates, "compared": compared}
 
 
-def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "", cause: str = "") -> Candidate:
+def _candidate(
+    arm: ArmSummary, result: RatioSummary | None, *, point: str = "", cause: str = ""
+) -> Candidate:
     if result is None or result.throughput_ratio is None:
         verdict = arm.status if arm.status != "ok" else "no timing"
         message = first_line(arm.errors[0].message) if arm.errors and arm.status != "wrong" else ""
-        return Candidate(arm=arm.name, point=point, verdict=verdict, cause=cause or cut(message or WRONG * (verdict == "wrong")))
+        return Candidate(
+            arm=arm.name,
+            point=point,
+            verdict=verdict,
+            cause=cause or cut(message or WRONG * (verdict == "wrong")),
+        )
     if result.withheld_by == "cpu":
-        return Candidate(arm=arm.name, point=point, verdict=verdict_word(result), cause=brief_reason(result))
+        return Candidate(
+            arm=arm.name, point=point, verdict=verdict_word(result), cause=brief_reason(result)
+        )
     return Candidate(
         arm=arm.name,
         point=point,
@@ -185,7 +232,9 @@ def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "",
         ratio=result.throughput_ratio,
         low=result.ci_low,
         high=result.ci_high,
-        cause=cut(cause or brief_reason(result) or short_cause(result) or _unknown_cause(arm, result)),
+        cause=cut(
+            cause or brief_reason(result) or short_cause(result) or _unknown_cause(arm, result)
+        ),
     )
 
 
@@ -208,11 +257,17 @@ def _convergence(name: str, comparison: Comparison) -> str:
     if training is None or not any(arm.name == name for arm in training.arms):
         return ""
     verdict = training.arm(name).convergence
-    return f"{CONVERGES[verdict]} {training.reference}" if verdict else "the others' accuracy is compared with its"
+    return (
+        f"{CONVERGES[verdict]} {training.reference}"
+        if verdict
+        else "the others' accuracy is compared with its"
+    )
 
 
 def _known_cause(name: str, comparison: Comparison) -> str:
-    """How it converged; or the setting that was tried and explains most of its difference; empty where neither is known."""
+    """How it converged; or the setting that was tried and explains most of its difference; empty
+    where neither is known.
+    """
     tried = {
         ", ".join(explanation.settings): explanation.share
         for explanation in comparison.explanations
@@ -223,7 +278,9 @@ def _known_cause(name: str, comparison: Comparison) -> str:
         for settings, explained in tried.items()
         if explained and explained.bounds and explained.bounds[0] > 0
     }
-    if not shares or not any(result.candidate == name and result.is_decided for result in comparison.results):
+    if not shares or not any(
+        result.candidate == name and result.is_decided for result in comparison.results
+    ):
         return _convergence(name, comparison)
     most = max(shares, key=lambda settings: shares[settings])
     return f"{most} explains {share(shares[most])} of it"
@@ -236,7 +293,9 @@ def _by_case(arm: ArmSummary, comparison: Comparison) -> Candidate:
     if not verdicts:
         return _candidate(arm, None)
     return Candidate(
-        arm=arm.name, verdict=verdicts[0] if len(verdicts) == 1 else "mixed", cause=counts_words(counts).partition(";")[0]
+        arm=arm.name,
+        verdict=verdicts[0] if len(verdicts) == 1 else "mixed",
+        cause=counts_words(counts).partition(";")[0],
     )
 
 
@@ -247,29 +306,53 @@ def _compared(comparison: Comparison) -> str:
     training = comparison.training
     drawn = f"{comparison.drawn_hosts} of " if comparison.drawn_hosts else ""
     ranks = _ranks(comparison.world_size, hosts, comparison.device, drawn=drawn)
-    parts = ["scripts", *[ranks] * bool(hosts)] if comparison.are_scripts else [comparison.workload, ranks]
+    parts = (
+        ["scripts", *[ranks] * bool(hosts)]
+        if comparison.are_scripts
+        else [comparison.workload, ranks]
+    )
     if comparison.cases:
         parts.append(count(len(comparison.cases), "case"))
     else:
-        sizes = sorted({arm.local_batch_size or comparison.local_batch_size for arm in comparison.arms} - {0})
+        sizes = sorted(
+            {arm.local_batch_size or comparison.local_batch_size for arm in comparison.arms} - {0}
+        )
         batches = listed([f"{size:,}" for size in sizes])
         parts += [f"batch{'es of' if len(sizes) > 1 else ''} {batches} per rank"] if sizes else []
     if training:
-        parts += [count(training.settings.epochs, "epoch"), count(max(arm.seeds for arm in training.arms), "seed")]
+        parts += [
+            count(training.settings.epochs, "epoch"),
+            count(max(arm.seeds for arm in training.arms), "seed"),
+        ]
     elif launches:
-        parts.append(count(launches, "run of each", "runs of each") if comparison.runs else count(launches, "launch", "launches"))
-    parts += [f"{comparison.measured_minutes:.2g} min measured"] if comparison.measured_minutes else []
+        parts.append(
+            count(launches, "run of each", "runs of each")
+            if comparison.runs
+            else count(launches, "launch", "launches")
+        )
+    parts += (
+        [f"{comparison.measured_minutes:.2g} min measured"] if comparison.measured_minutes else []
+    )
     return ", ".join(parts)
 
 
 def _ranks(ranks: int, hosts: int, device: str, *, drawn: str) -> str:
     kind = "CPU" if device == "cpu" else "GPU"  # of which the device is the name
-    return f"{count(ranks, 'rank')} on {drawn}{count(hosts, 'host')} ({kind})" if hosts else count(ranks, "rank")
+    return (
+        f"{count(ranks, 'rank')} on {drawn}{count(hosts, 'host')} ({kind})"
+        if hosts
+        else count(ranks, "rank")
+    )
 
 
 def _next_step(shown: Comparison) -> str | None:
     """What to do about what is worst; None where there is nothing."""
-    bad = [(arm, name) for name, place in shown.places.items() for arm in place.arms if arm.has_failed and arm.role != "control"]
+    bad = [
+        (arm, name)
+        for name, place in shown.places.items()
+        for arm in place.arms
+        if arm.has_failed and arm.role != "control"
+    ]
     if bad:
         arm, point = bad[0]
         where, see = (f" at {point}", "") if point else ("", ", see 'What failed?'")
@@ -286,11 +369,19 @@ def _next_step(shown: Comparison) -> str | None:
     advice = next_step(results, shown.arms_anywhere, is_disturbed=not all(map(is_quiet, loads)))
     is_open = shown.training or (shown.equality and shown.equality.unequal)
     if advice or starved or is_open or len(shown.fastest) != 1:
-        return advice or ("Give the loaders more workers: the input limits every arm" if starved else None)
+        return advice or (
+            "Give the loaders more workers: the input limits every arm" if starved else None
+        )
     if any(is_wide(result) for place in shown.places.values() for result in place.results):
-        return f"Measure longer before you use {shown.fastest[0]}: the control's interval is too wide to confirm it"
+        return (
+            f"Measure longer before you use {shown.fastest[0]}: the control's interval is too wide"
+            " to confirm it"
+        )
     fields = {row.field for row in shown.differences if None not in row.values.values()}
     if shown.equality and not shown.explanations and {"library", "transport"} <= fields:
         return "Run both with the same transport to separate library from transport"
     batch = ", and set its learning rate for its batch," if shown.batches else ""
-    return f"Use {shown.fastest[0]}{batch} for this model on {'this machine' if len(shown.hosts) < 2 else 'these hosts'}"
+    return (
+        f"Use {shown.fastest[0]}{batch} for this model on"
+        f" {'this machine' if len(shown.hosts) < 2 else 'these hosts'}"
+    )

@@ -1,4 +1,6 @@
-"""How quantities are written for people: enough digits to act on, the unit always there, a dash where there is none."""
+"""How quantities are written for people: enough digits to act on, the unit always there, a dash
+where there is none.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,21 @@ from typing import Any
 from measurement.records.record import Case
 from reports.schema import ArmSummary, Estimate, RatioSummary
 
-PHASE_NAMES = {"data_wait": "data wait", "forward": "forward", "backward": "backward", "optimizer": "optimizer step"}
+PHASE_NAMES = {
+    "data_wait": "data wait",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer step",
+}
 NONE = "–"
 SMALLEST, LARGEST = 0.001, 9999
 """Ratios beyond are written as bounds."""
 
 
 def ratio(value: float | None) -> str:
-    """A ratio with three decimals, above 100 with none; out of range it is a bound, ``< 0.001`` or ``> 9999``."""
+    """A ratio with three decimals, above 100 with none; out of range it is a bound, ``< 0.001`` or
+    ``> 9999``.
+    """
     if value is None or math.isnan(value):
         return NONE
     if value >= LARGEST + 1:
@@ -33,7 +42,9 @@ def _is_percent(value: float) -> bool:
 
 
 def difference_text(value: float) -> str:
-    """How far a ratio is from 1, before 'faster' or 'slower': ``5.2%``, from 2 on ``4.20 times``, below a tenth ``18.0 times``."""
+    """How far a ratio is from 1, before 'faster' or 'slower': ``5.2%``, from 2 on ``4.20 times``,
+    below a tenth ``18.0 times``.
+    """
     if _is_percent(value):
         return f"{abs(value - 1):.1%}"
     factor = max(value, 1 / value) if value > 0 else math.inf
@@ -42,7 +53,11 @@ def difference_text(value: float) -> str:
 
 def about(value: float) -> str:
     """``difference_text`` with two or three digits: ``5.2%``, ``12%``."""
-    return f"{abs(value - 1):.0%}" if abs(value - 1) >= 0.0995 and _is_percent(value) else difference_text(value)
+    return (
+        f"{abs(value - 1):.0%}"
+        if abs(value - 1) >= 0.0995 and _is_percent(value)
+        else difference_text(value)
+    )
 
 
 def at_least(value: float) -> str:
@@ -71,9 +86,13 @@ def plain(value: Any) -> str:
 
 
 def difference_range(value: float, low: float, high: float) -> str:
-    """The bounds of a ratio in the unit that ``signed_difference`` has for the ratio: ``-7.9% to +38%``, ``1.20 to 4.00 times``."""
+    """The bounds of a ratio in the unit that ``signed_difference`` has for the ratio: ``-7.9% to
+    +38%``, ``1.20 to 4.00 times``.
+    """
     if _is_percent(value):
-        return " to ".join(f"{bound - 1:+.{0 if abs(bound - 1) >= 0.0995 else 1}%}" for bound in (low, high))
+        return " to ".join(
+            f"{bound - 1:+.{0 if abs(bound - 1) >= 0.0995 else 1}%}" for bound in (low, high)
+        )
     ends = (low, high) if value > 1 else (1 / high, 1 / low)
     return f"{ratio(ends[0])} to {ratio(ends[1])} times"
 
@@ -84,12 +103,22 @@ def percent(share: float) -> str:
 
 
 def one_sided_percent(confidence: float) -> str:
-    """The confidence of the interval whose bounds each hold with this one by themselves: ``90%`` for 0.95."""
+    """The confidence of the interval whose bounds each hold with this one by themselves: ``90%``
+    for 0.95.
+    """
     return percent(round(2 * confidence - 1, 6))
 
 
-def bounds_text(low: float | None, high: float | None, words: Callable[[float], str] = ratio, *, none: str = NONE) -> str:
-    """Such as ``0.921 to 0.937``; ``words`` formats a number; ``none`` is the text without bounds."""
+def bounds_text(
+    low: float | None,
+    high: float | None,
+    words: Callable[[float], str] = ratio,
+    *,
+    none: str = NONE,
+) -> str:
+    """Such as ``0.921 to 0.937``; ``words`` formats a number; ``none`` is the text without
+    bounds.
+    """
     return none if low is None or high is None else f"{words(low)} to {words(high)}"
 
 
@@ -118,7 +147,11 @@ def count(number: int, singular: str, plural: str | None = None) -> str:
 
 def minutes_words(minutes: float) -> str:
     """A duration, rounded up to whole minutes or hours."""
-    return f"{math.ceil(minutes / 60)} hours" if minutes >= 90 else count(max(1, math.ceil(minutes)), "minute")
+    return (
+        f"{math.ceil(minutes / 60)} hours"
+        if minutes >= 90
+        else count(max(1, math.ceil(minutes)), "minute")
+    )
 
 
 def listed(words: Sequence[str], last: str = " and ") -> str:
@@ -140,7 +173,9 @@ def bandwidth(estimate: Estimate | None) -> str:
     """Bytes per second in the unit that fits, such as GB/s (10⁹); three significant digits."""
     if estimate is None:
         return NONE
-    factor, unit = next(((f, u) for f, u in ((1e9, "GB/s"), (1e6, "MB/s")) if estimate.value >= f), (1e3, "kB/s"))
+    factor, unit = next(
+        ((f, u) for f, u in ((1e9, "GB/s"), (1e6, "MB/s")) if estimate.value >= f), (1e3, "kB/s")
+    )
     return f"{significant(estimate.value / factor)} {unit}"
 
 
@@ -205,5 +240,7 @@ def seconds(value: Estimate | float | None) -> str:
     if value is None:
         return NONE
     number = value.value if isinstance(value, Estimate) else value
-    factor, unit = next(((f, u) for f, u in ((1e6, "µs"), (1e3, "ms")) if number * f < 1000), (1.0, "s"))
+    factor, unit = next(
+        ((f, u) for f, u in ((1e6, "µs"), (1e3, "ms")) if number * f < 1000), (1.0, "s")
+    )
     return f"{significant(number * factor)} {unit}"

@@ -1,4 +1,6 @@
-"""The answer in at most twenty words, whatever the arms are; and the answer of a comparison with an earlier result."""
+"""The answer in at most twenty words, whatever the arms are; and the answer of a comparison with an
+earlier result.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,34 @@ from measurement.plans.plan import Plan
 from measurement.records.record import Manifest
 from reports.parts_schema import Against, Change
 from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
-from reports.wording.comparison_sentences import IN_BATCHES, case_counts, counts_words, in_order, is_wide
-from reports.wording.formatting import LARGEST, about, difference_text, listed, milliseconds, percent, rate, share, size_text
+from reports.wording.comparison_sentences import (
+    IN_BATCHES,
+    case_counts,
+    counts_words,
+    in_order,
+    is_wide,
+)
+from reports.wording.formatting import (
+    LARGEST,
+    about,
+    difference_text,
+    listed,
+    milliseconds,
+    percent,
+    rate,
+    share,
+    size_text,
+)
 from reports.wording.reasons import brief_reason, verdict_word, withheld_words
 from reports.wording.training_sentences import training_clauses
 
 MAX_WORDS = 20
 """The most words of a headline."""
 FAILURE_WORDS = {"failed": "failed", "wrong": "computes wrongly", "timeout": "ran out of time"}
-NO_SPEED = "No verdict on speed: CPUs stand in for GPUs, and whether both train alike is by the CPU's arithmetic"
+NO_SPEED = (
+    "No verdict on speed: CPUs stand in for GPUs, and whether both train alike is by the CPU's"
+    " arithmetic"
+)
 PHASE_WORDS: dict[Phase, str] = {
     "data_wait": "waiting for data",
     "forward": "forward",
@@ -27,7 +48,14 @@ PHASE_WORDS: dict[Phase, str] = {
     "optimizer": "optimizer",
 }
 PLURAL_FAILURE_WORDS = FAILURE_WORDS | {"wrong": "are wrong"}
-SPELLINGS = {"ddp": "DDP", "fsdp2": "FSDP2", "horovod": "Horovod", "gloo": "Gloo", "mpi": "MPI", "nccl": "NCCL"}
+SPELLINGS = {
+    "ddp": "DDP",
+    "fsdp2": "FSDP2",
+    "horovod": "Horovod",
+    "gloo": "Gloo",
+    "mpi": "MPI",
+    "nccl": "NCCL",
+}
 """Libraries and transports as they are written; others as they call themselves."""
 
 
@@ -39,19 +67,30 @@ def headline(comparison: Comparison) -> str:
         clauses = _profile_clauses(comparison.profile, comparison.baseline)
     else:
         clauses = _case_clauses(comparison) if comparison.cases else _clauses(comparison)
-    return fitting([inherited_variables_note(comparison.inherited_variables) + clauses[0], *clauses[1:]])
+    return fitting(
+        [inherited_variables_note(comparison.inherited_variables) + clauses[0], *clauses[1:]]
+    )
 
 
 def _profile_clauses(profile: Profile, name: str) -> list[str]:
-    """How long the step of a single script takes on its slowest rank, and the phases that take most of it."""
+    """How long the step of a single script takes on its slowest rank, and the phases that take most
+    of it.
+    """
     slowest = max(profile.ranks, key=lambda rank: rank.step_s)
     most = sorted(slowest.phases_s, key=lambda phase: -slowest.phases_s[phase])
-    parts = [f"{share(slowest.phases_s[phase] / slowest.step_s)} {PHASE_WORDS[phase]}" for phase in most]
-    return [f"A step of {name} takes {milliseconds(slowest.step_s)} ms: {parts[0]}, {parts[1]}, {parts[2]}"]
+    parts = [
+        f"{share(slowest.phases_s[phase] / slowest.step_s)} {PHASE_WORDS[phase]}" for phase in most
+    ]
+    return [
+        f"A step of {name} takes {milliseconds(slowest.step_s)} ms: {parts[0]}, {parts[1]},"
+        f" {parts[2]}"
+    ]
 
 
 def inherited_variables_note(names: Sequence[str]) -> str:
-    """What the shell had while arms were timed, such as ``With TORCH_LOGS set: ``; empty where that is nothing."""
+    """What the shell had while arms were timed, such as ``With TORCH_LOGS set: ``; empty where that
+    is nothing.
+    """
     return f"With {', '.join(names)} set: " if names else ""
 
 
@@ -59,7 +98,9 @@ def fitting(clauses: Sequence[str]) -> str:
     """As many clauses as ``MAX_WORDS`` hold, and how many more there are; the first always."""
     for last in range(len(clauses), 0, -1):
         left = len(clauses) - last
-        rest = "".join(clause if clause.startswith(",") else f"; {clause}" for clause in clauses[1:last])
+        rest = "".join(
+            clause if clause.startswith(",") else f"; {clause}" for clause in clauses[1:last]
+        )
         text = clauses[0] + rest + (f"; {left} more below" if left else "")
         if len(text.split()) <= MAX_WORDS:
             return text
@@ -70,12 +111,18 @@ def _clauses(comparison: Comparison) -> list[str]:
     """What is decided first, then what is equivalent, undecided or failed."""
     arms = [arm for arm in comparison.arms if arm.role != "control"]
     bad = [arm for arm in arms if arm.has_failed]
-    timed = [result for result in in_order(comparison.candidates, comparison.question) if result.throughput_ratio is not None]
+    timed = [
+        result
+        for result in in_order(comparison.candidates, comparison.question)
+        if result.throughput_ratio is not None
+    ]
     if not timed:
         if len(arms) == 1 and bad:
             return [f"{arms[0].name} {FAILURE_WORDS[arms[0].status]}"]
         if len(bad) == len(arms):
-            failures = [PLURAL_FAILURE_WORDS[status] for status in sorted({arm.status for arm in bad})]
+            failures = [
+                PLURAL_FAILURE_WORDS[status] for status in sorted({arm.status for arm in bad})
+            ]
             return [f"No comparison: all arms {' or '.join(failures)}"]
         clauses = [f"{arm.name} {FAILURE_WORDS[arm.status]}" for arm in bad] or [
             f"nothing was timed that {comparison.baseline} could be compared with"
@@ -87,26 +134,45 @@ def _clauses(comparison: Comparison) -> list[str]:
     base = names[comparison.baseline]
     groups: dict[str, list[RatioSummary]] = {}
     for result in timed:
-        groups.setdefault("decided" if result.is_decided else verdict_word(result), []).append(result)
+        groups.setdefault("decided" if result.is_decided else verdict_word(result), []).append(
+            result
+        )
     is_doubtful = any(map(is_wide, comparison.results))
-    clauses = _decided(groups.get("decided", []), names, base, verb="looks" if is_doubtful else "is")
+    clauses = _decided(
+        groups.get("decided", []), names, base, verb="looks" if is_doubtful else "is"
+    )
     against = "" if clauses else f" against {base}"
     leads = {
         "equivalent": f"within {percent(comparison.measurement['noise_threshold'])} of {base}",
         "undecided": f"undecided{against}",
         "no verdict": f"no verdict{against}, since they do other work",
     }
-    clauses += [f"{lead}: {_listed(groups[group], names)}" for group, lead in leads.items() if group in groups]
+    clauses += [
+        f"{lead}: {_listed(groups[group], names)}"
+        for group, lead in leads.items()
+        if group in groups
+    ]
     if len(timed) == 1 and not groups.get("decided"):
         clauses = [_undecided_clause(timed[0], names, base, comparison)]
     where = f"{IN_BATCHES[comparison.batches]}: " if comparison.batches else ""
-    first = where + (clauses[0] if where or groups.get("decided") else clauses[0][0].upper() + clauses[0][1:])
-    doubt = ["the control is too wide to confirm it"] if is_doubtful and groups.get("decided") else []
-    return [first, *clauses[1:], *doubt, *(f"{names[arm.name]} {FAILURE_WORDS[arm.status]}" for arm in bad)]
+    first = where + (
+        clauses[0] if where or groups.get("decided") else clauses[0][0].upper() + clauses[0][1:]
+    )
+    doubt = (
+        ["the control is too wide to confirm it"] if is_doubtful and groups.get("decided") else []
+    )
+    return [
+        first,
+        *clauses[1:],
+        *doubt,
+        *(f"{names[arm.name]} {FAILURE_WORDS[arm.status]}" for arm in bad),
+    ]
 
 
 def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
-    """What each arm is called: ``DDP``, ``Horovod over MPI``; as the plan calls them, where a name says anything else."""
+    """What each arm is called: ``DDP``, ``Horovod over MPI``; as the plan calls them, where a name
+    says anything else.
+    """
     if not all(arm.name in (arm.backend, f"{arm.backend}-{arm.transport}") for arm in arms):
         return {arm.name: arm.name for arm in arms}
     backends = [arm.backend for arm in arms]
@@ -115,10 +181,14 @@ def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
         for arm in arms
         if arm.transport and backends.count(arm.backend) > 1
     }
-    return {arm.name: SPELLINGS.get(arm.backend, arm.backend) + over.get(arm.name, "") for arm in arms}
+    return {
+        arm.name: SPELLINGS.get(arm.backend, arm.backend) + over.get(arm.name, "") for arm in arms
+    }
 
 
-def _decided(results: Sequence[RatioSummary], names: Mapping[str, str], base: str, *, verb: str) -> list[str]:
+def _decided(
+    results: Sequence[RatioSummary], names: Mapping[str, str], base: str, *, verb: str
+) -> list[str]:
     """The first in full; of those that follow what is new."""
     clauses: list[str] = []
     verdict = before = ""
@@ -126,7 +196,10 @@ def _decided(results: Sequence[RatioSummary], names: Mapping[str, str], base: st
         assert result.throughput_ratio is not None
         name, size = names[result.candidate], about(result.throughput_ratio)
         if clauses:
-            clauses.append(f", {_short_label(before, name)} {size}" + ("" if result.verdict == verdict else f" {result.verdict}"))
+            clauses.append(
+                f", {_short_label(before, name)} {size}"
+                + ("" if result.verdict == verdict else f" {result.verdict}")
+            )
         else:
             clauses.append(f"{name} {verb} {size} {result.verdict} than {base}")
         verdict, before = result.verdict, name
@@ -139,13 +212,18 @@ def _short_label(before: str, name: str) -> str:
     return f"over {transport}" if over and before.startswith(f"{library} over ") else name
 
 
-def _undecided_clause(result: RatioSummary, names: Mapping[str, str], base: str, comparison: Comparison) -> str:
+def _undecided_clause(
+    result: RatioSummary, names: Mapping[str, str], base: str, comparison: Comparison
+) -> str:
     """The clause for a single candidate without a decision."""
     name = names[result.candidate]
     if verdict_word(result) == "no verdict":
         return f"No verdict on {name} against {base}: they do different work"
     if result.verdict == "equivalent":
-        return f"{name} and {base} are equivalent within {percent(comparison.measurement['noise_threshold'])}"
+        return (
+            f"{name} and {base} are equivalent within"
+            f" {percent(comparison.measurement['noise_threshold'])}"
+        )
     between = interval_text(result)
     if between and not result.withheld_by:
         return f"Undecided: {name} is {between} than {base}"
@@ -154,19 +232,33 @@ def _undecided_clause(result: RatioSummary, names: Mapping[str, str], base: str,
 
 
 def interval_text(result: RatioSummary) -> str:
-    """The range of a ratio, such as ``between 1.7% slower and 3.0% faster``; empty where the interval says nothing."""
-    if result.ci_low is None or result.ci_high is None or not 1 / LARGEST < result.ci_low < result.ci_high < LARGEST:
+    """The range of a ratio, such as ``between 1.7% slower and 3.0% faster``; empty where the
+    interval says nothing.
+    """
+    if (
+        result.ci_low is None
+        or result.ci_high is None
+        or not 1 / LARGEST < result.ci_low < result.ci_high < LARGEST
+    ):
         return ""
-    ends = [f"{about(bound)} {'slower' if bound < 1 else 'faster'}" for bound in (result.ci_low, result.ci_high)]
+    ends = [
+        f"{about(bound)} {'slower' if bound < 1 else 'faster'}"
+        for bound in (result.ci_low, result.ci_high)
+    ]
     return f"between {ends[0]} and {ends[1]}"
 
 
 def _case_clauses(comparison: Comparison) -> list[str]:
     """In how many cases of a micro-benchmark each candidate is faster."""
-    bad = [f"{arm.name} {FAILURE_WORDS[arm.status]}" for arm in comparison.arms if arm.has_failed and arm.role != "control"]
+    bad = [
+        f"{arm.name} {FAILURE_WORDS[arm.status]}"
+        for arm in comparison.arms
+        if arm.has_failed and arm.role != "control"
+    ]
     counts = case_counts(comparison.arms, comparison.results)
     clauses = [
-        f"{name} against {comparison.baseline}: {counts_words(outcomes).partition(';')[0]}" for name, outcomes in counts.items()
+        f"{name} against {comparison.baseline}: {counts_words(outcomes).partition(';')[0]}"
+        for name, outcomes in counts.items()
     ]
     return [*_loading_clauses(comparison), *clauses, *bad] or [
         f"No comparison: nothing was timed that {comparison.baseline} could be compared with"
@@ -174,8 +266,13 @@ def _case_clauses(comparison: Comparison) -> list[str]:
 
 
 def _loading_clauses(comparison: Comparison) -> list[str]:
-    """The fewest loader workers that load about the most samples; nothing where no loader was measured."""
-    figures = [(case, comparison.arm(comparison.baseline).case(case.name).samples_per_s) for case in comparison.cases]
+    """The fewest loader workers that load about the most samples; nothing where no loader was
+    measured.
+    """
+    figures = [
+        (case, comparison.arm(comparison.baseline).case(case.name).samples_per_s)
+        for case in comparison.cases
+    ]
     rates = {size_text(case): figure.value for case, figure in figures if figure}
     if not rates:
         return []
@@ -183,7 +280,10 @@ def _loading_clauses(comparison: Comparison) -> list[str]:
     fewest, loaded = next(entry for entry in rates.items() if entry[1] >= enough)
     alone = rates.get("0 workers", loaded)
     times = f", {loaded / alone:.1f} times what ranks load by themselves" if loaded != alone else ""
-    return [f"{comparison.cases[0].operation}: {fewest} load{'s' * (fewest == '1 worker')} most, {rate(loaded)} samples/s{times}"]
+    return [
+        f"{comparison.cases[0].operation}: {fewest} load{'s' * (fewest == '1 worker')} most,"
+        f" {rate(loaded)} samples/s{times}"
+    ]
 
 
 def _listed(results: Sequence[RatioSummary], names: Mapping[str, str]) -> str:
@@ -199,7 +299,11 @@ def against_headline(against: Against, *, now: str) -> str:
     digits = 10 if against.created_at[:10] != now[:10] else 16
     before, after = (at[:digits].replace("T", " ") for at in (against.created_at, now))
     baseline = against.of_baseline
-    meanwhile = f"; meanwhile the baseline {against.baseline} itself came out {change_text(baseline)}" if baseline else ""
+    meanwhile = (
+        f"; meanwhile the baseline {against.baseline} itself came out {change_text(baseline)}"
+        if baseline
+        else ""
+    )
     return f"Two dates compared, not two arms ({before} and {after}): {_worst(against)}{meanwhile}"
 
 
@@ -207,10 +311,16 @@ def _worst(against: Against) -> str:
     least = percent(against.allow_slower)
     worst = [change for change in against.changes if change.verdict == against.verdict]
     more = f" and {len(worst) - MAX_NAMED} more" if len(worst) > MAX_NAMED else ""
-    changed = ", ".join(f"{figure_name(change)} {change_text(change)}" for change in worst[:MAX_NAMED]) + more
+    changed = (
+        ", ".join(f"{figure_name(change)} {change_text(change)}" for change in worst[:MAX_NAMED])
+        + more
+    )
     match against.verdict:
         case "regressed":
-            return f"regressed ({'' if against.beyond else 'not shown to be '}beyond {least}): {changed}"
+            return (
+                f"regressed ({'' if against.beyond else 'not shown to be '}beyond {least}):"
+                f" {changed}"
+            )
         case "improved":
             return f"improved: {changed}"
         case "no regression":
@@ -219,7 +329,9 @@ def _worst(against: Against) -> str:
 
 
 def figure_name(change: Change) -> str:
-    """The arm; or its ratio, as ``horovod over ddp``; with the case of a micro-benchmark, and the point."""
+    """The arm; or its ratio, as ``horovod over ddp``; with the case of a micro-benchmark, and the
+    point.
+    """
     what = change.arm if change.baseline is None else f"{change.arm} over {change.baseline}"
     where = f" at {change.point}" if change.point else ""
     return (what if change.case is None else f"{what} in {change.case}") + where
@@ -227,29 +339,49 @@ def figure_name(change: Change) -> str:
 
 def change_text(change: Change) -> str:
     """Such as ``5.2% slower``."""
-    return f"{difference_text(change.change.value)} {'slower' if change.change.value < 1 else 'faster'}"
+    return (
+        f"{difference_text(change.change.value)}"
+        f" {'slower' if change.change.value < 1 else 'faster'}"
+    )
 
 
 def common_slowdown(against: Against) -> list[str]:
     """That all arms got slower together, where they did."""
     throughputs, ratios = (
-        {change.verdict for change in against.changes if (change.baseline is None) == is_own} for is_own in (True, False)
+        {change.verdict for change in against.changes if (change.baseline is None) == is_own}
+        for is_own in (True, False)
     )
     if throughputs != {"regressed"} or not ratios or "regressed" in ratios:
         return []
-    return ["All arms are slower and their ratios are not: the machine is slower, or something that all arms share"]
+    return [
+        "All arms are slower and their ratios are not: the machine is slower, or something that all"
+        " arms share"
+    ]
 
 
 def remedy(plan: Plan, manifest: Manifest | None, *, has_changed: bool) -> str:
-    """How to measure both states in turn, where something that is known has changed; plan and manifest are the earlier ones."""
+    """How to measure both states in turn, where something that is known has changed; plan and
+    manifest are the earlier ones.
+    """
     if not has_changed:
-        return "Nothing that Ringside records differs but the date; measure once more to see whether it stays"
+        return (
+            "Nothing that Ringside records differs but the date; measure once more to see whether"
+            " it stays"
+        )
     sources = manifest.sources if manifest else {}
-    revision = next((value[:12] for name, value in sources.items() if name.endswith("/commit")), "OLD")
+    revision = next(
+        (value[:12] for name, value in sources.items() if name.endswith("/commit")), "OLD"
+    )
     command = plan.arms[plan.baseline].command
     if command is None:
-        how = f"a plan with an arm that says 'commit: {revision}', or 'python:' of the old environment, beside one of today"
+        how = (
+            f"a plan with an arm that says 'commit: {revision}', or 'python:' of the old"
+            " environment, beside one of today"
+        )
     else:
         words = shlex.quote(command)
-        how = f"ringside ab {words} {words} --commit-a {revision} (or --python-a PYTHON, of the old environment)"
+        how = (
+            f"ringside ab {words} {words} --commit-a {revision} (or --python-a PYTHON, of the old"
+            " environment)"
+        )
     return f"To leave the dates out, measure both states in turn: {how}"

@@ -1,4 +1,6 @@
-"""The marks of the first screen: reasons to trust the answer, or not to; and what differs, in a few lines."""
+"""The marks of the first screen: reasons to trust the answer, or not to; and what differs, in a few
+lines.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,19 @@ class Mark:
 
 
 def marks(shown: Comparison) -> list[Mark]:
-    """Up to three marks, each as it is at the worst point. A training has no control: its unit is the seed."""
+    """Up to three marks, each as it is at the worst point.
+
+    A training has no control: its unit is the seed.
+    """
     if shown.profile:  # nothing is compared
         return [_quiet(shown.arms, [])]
     places = {name: place for name, place in shown.places.items() if place.results or not name}
     by_place = [
-        [*([] if place.training else [_control(place)]), _quiet(place.arms, place.results), _same_work(place)]
+        [
+            *([] if place.training else [_control(place)]),
+            _quiet(place.arms, place.results),
+            _same_work(place),
+        ]
         for place in places.values()
     ]
     return [_worst(row, list(places)) for row in zip(*by_place, strict=True)]
@@ -46,11 +55,17 @@ def _worst(marks: Sequence[Mark], points: Sequence[str]) -> Mark:
     """A mark as it is at the worst point."""
     worst = next((mark for mark in marks if not mark.ok), marks[0])
     bad = sum(not mark.ok for mark in marks)
-    word = f"{worst.word} at {bad} of {count(len(marks), 'point')}" if 0 < bad < len(marks) else worst.word
+    word = (
+        f"{worst.word} at {bad} of {count(len(marks), 'point')}"
+        if 0 < bad < len(marks)
+        else worst.word
+    )
     where: dict[str, list[str]] = {}
     for point, mark in zip(points, marks, strict=True):
         where.setdefault(mark.explanation, []).append(point)
-    explanation = ". ".join(f"{', '.join(at)}: {text}" if len(where) > 1 else text for text, at in where.items())
+    explanation = ". ".join(
+        f"{', '.join(at)}: {text}" if len(where) > 1 else text for text, at in where.items()
+    )
     return Mark(name=worst.name, word=word, ok=worst.ok, explanation=explanation)
 
 
@@ -66,7 +81,13 @@ def _control(place: Comparison) -> Mark:
     }
     bad = next((word for word, holds in words.items() if holds), None)
     reach = max(
-        [abs(math.log(bound)) for control in with_interval for bound in (control.ci_low, control.ci_high) if bound], default=0.0
+        [
+            abs(math.log(bound))
+            for control in with_interval
+            for bound in (control.ci_low, control.ci_high)
+            if bound
+        ],
+        default=0.0,
     )
     return Mark(
         name="control",
@@ -77,14 +98,31 @@ def _control(place: Comparison) -> Mark:
 
 
 def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
-    """Over the blocks of all arms; unsteady where they are undisturbed and a ratio still depends on the machine's speed."""
+    """Over the blocks of all arms; unsteady where they are undisturbed and a ratio still depends on
+    the machine's speed.
+    """
     load, moved = load_of(arms), by_speed_lines(results)
     if load is None:
         word, lines = "not known", ["Nothing is known of what else ran on the machine"]
     else:
-        word = f"{load.disturbed_share:.0%} disturbed" if not is_quiet(load) else "unsteady" if moved else "quiet"
-        lines = [load_sentence(load) or f"Others disturbed {load.disturbed_share:.1%} of the blocks", *load_lines(arms), *moved]
-    return Mark(name=QUIET, word=word, ok=word == "quiet", explanation=". ".join([*lines, *stall_lines(arms)]))
+        word = (
+            f"{load.disturbed_share:.0%} disturbed"
+            if not is_quiet(load)
+            else "unsteady"
+            if moved
+            else "quiet"
+        )
+        lines = [
+            load_sentence(load) or f"Others disturbed {load.disturbed_share:.1%} of the blocks",
+            *load_lines(arms),
+            *moved,
+        ]
+    return Mark(
+        name=QUIET,
+        word=word,
+        ok=word == "quiet",
+        explanation=". ".join([*lines, *stall_lines(arms)]),
+    )
 
 
 def load_of(arms: Sequence[ArmSummary]) -> LoadFigures | None:
@@ -92,56 +130,107 @@ def load_of(arms: Sequence[ArmSummary]) -> LoadFigures | None:
     loads = [arm.load for arm in arms if arm.load and arm.load.blocks]
     blocks = sum(load.blocks for load in loads)
     names = ("foreign_share", "steal_share", "disturbed_share")
-    shares = {name: sum(getattr(load, name) * load.blocks for load in loads) / blocks for name in names if blocks}
+    shares = {
+        name: sum(getattr(load, name) * load.blocks for load in loads) / blocks
+        for name in names
+        if blocks
+    }
     return LoadFigures(blocks=blocks, **shares) if loads else None
 
 
 def _same_work(place: Comparison) -> Mark:
-    """Whether all arms train the same: gradients or, of scripts, all that was seen of them. The worst finding is shown."""
+    """Whether all arms train the same: gradients or, of scripts, all that was seen of them.
+
+    The worst finding is shown.
+    """
     arms, equality = place.arms, place.equality
     differences, lines = place.differences, first_lines(place)
-    wrong = [arm.name for arm in arms if arm.status == "wrong" or (arm.parity and not arm.parity.passed)]
+    wrong = [
+        arm.name for arm in arms if arm.status == "wrong" or (arm.parity and not arm.parity.passed)
+    ]
     is_unlike = any(difference.withholds for difference in differences)
     without = [result for result in place.results if not result.is_comparable]
     unlike = [result.candidate for result in without if is_unlike or result.withheld_by != "cpu"]
     timed = [arm for arm in arms if arm.launches] or arms
     unchecked = [arm.name for arm in timed if arm.parity is None] if equality is None else []
-    batches = next((difference for difference in differences if place.batches and difference.field == BATCH), None)
-    sizes = listed([*dict.fromkeys(f"{size}" for size in batches.values.values())]) if batches else ""
+    batches = next(
+        (difference for difference in differences if place.batches and difference.field == BATCH),
+        None,
+    )
+    sizes = (
+        listed([*dict.fromkeys(f"{size}" for size in batches.values.values())]) if batches else ""
+    )
     own_batches = [batches.sentence] if batches else []
-    shown = [difference for difference in differences if not (difference.is_note or difference.withholds or difference is batches)]
-    unasked = [difference.field for difference in shown if difference.changes_work or not difference.allowed]
+    shown = [
+        difference
+        for difference in differences
+        if not (difference.is_note or difference.withholds or difference is batches)
+    ]
+    unasked = [
+        difference.field
+        for difference in shown
+        if difference.changes_work or not difference.allowed
+    ]
     differ = count(len(unasked), "unrequested difference")
     unequal = equality.unequal if equality else []
     unknown = [arm for arm in unequal if equality and equality.start[arm].verdict == "not compared"]
     checks = [
         ("wrong", wrong, "The check of gradients failed in"),
         ("other work", unlike, "Other work than the baseline's is done by"),
-        ("not the same", [arm for arm in unequal if arm not in unknown], "Not shown to train alike"),
+        (
+            "not the same",
+            [arm for arm in unequal if arm not in unknown],
+            "Not shown to train alike",
+        ),
         ("not known", unknown, "Nothing of them could be compared"),
         ("not checked", unchecked, "Gradients were not checked of"),
-        (f"other work: local batch {sizes}", own_batches, "Gradients were checked in one batch, and each arm was timed in its own"),
+        (
+            f"other work: local batch {sizes}",
+            own_batches,
+            "Gradients were checked in one batch, and each arm was timed in its own",
+        ),
         (differ, unasked, "Different, though neither the plan nor a library asks for it"),
     ]
     word = next((word for word, names, _ in checks if names), "same")
     reasons = [f"{lead}: {', '.join(dict.fromkeys(names))}" for _, names, lead in checks if names]
     if equality is None and not reasons:
         of_ranks = " of as many ranks" if len({arm.world_size for arm in arms}) > 1 else ""
-        reasons = [f"The same samples gave the same gradients in all arms{of_ranks}, before they were timed"]
-        by_library = [difference for difference in differences if difference.is_note and difference.changes_work]
-        reasons += [f"Yet by the libraries' own settings: {difference.sentence}" for difference in by_library]
-    return Mark(name="same work", word=word, ok=word == "same", explanation=". ".join([*lines, *reasons]))
+        reasons = [
+            f"The same samples gave the same gradients in all arms{of_ranks}, before they were"
+            " timed"
+        ]
+        by_library = [
+            difference
+            for difference in differences
+            if difference.is_note and difference.changes_work
+        ]
+        reasons += [
+            f"Yet by the libraries' own settings: {difference.sentence}"
+            for difference in by_library
+        ]
+    return Mark(
+        name="same work", word=word, ok=word == "same", explanation=". ".join([*lines, *reasons])
+    )
 
 
 def first_lines(comparison: Comparison) -> list[str]:
-    """One line each: equality, ranks, loss, the first culprits, and how many more there are. None without scripts."""
+    """One line each: equality, ranks, loss, the first culprits, and how many more there are.
+
+    None without scripts.
+    """
     equality = comparison.equality
     if equality is None:
         return []
     culprits = culprit_lines(comparison)
-    ranks = [sentence for sentence in equality.ranks.values() if not any(sentence in line for line in culprits)]
+    ranks = [
+        sentence
+        for sentence in equality.ranks.values()
+        if not any(sentence in line for line in culprits)
+    ]
     candidates = [arm.name for arm in comparison.arms if arm.role == "candidate"]
-    losses = [loss.sentence for arm, loss in equality.loss.items() if loss.sentence and arm in candidates]
+    losses = [
+        loss.sentence for arm, loss in equality.loss.items() if loss.sentence and arm in candidates
+    ]
     return [equality.sentence, *ranks, *losses, *culprits]
 
 
@@ -150,11 +239,19 @@ def culprit_lines(comparison: Comparison) -> list[str]:
     differences = comparison.differences
     if not differences:
         return ["No setting differs that the agent sees"]
-    lines = [f"{_kind(difference)}: {difference.sentence}" for difference in differences if not difference.is_note][:MAX_CULPRITS]
+    lines = [
+        f"{_kind(difference)}: {difference.sentence}"
+        for difference in differences
+        if not difference.is_note
+    ][:MAX_CULPRITS]
     more = len(differences) - len(lines)
     if not lines:
         return [f"{more} settings differ that come with the library: see the table"]
-    return [*lines, f"and {more} more {'difference' if more == 1 else 'differences'}: see the table"] if more else lines
+    return (
+        [*lines, f"and {more} more {'difference' if more == 1 else 'differences'}: see the table"]
+        if more
+        else lines
+    )
 
 
 def _kind(difference: Difference) -> str:

@@ -18,14 +18,26 @@ NO_TIMING = "without timing"
 
 
 def headline(points: Sequence[Comparison], plan: Plan) -> str:
-    """Who is fastest where, and between which points that changes. Without any candidate to compare: how the first arm scales."""
-    partly = {arm.name for point in points for arm in point.arms if arm.status == "not at this point"}
+    """Who is fastest where, and between which points that changes.
+
+    Without any candidate to compare: how the first arm scales.
+    """
+    partly = {
+        arm.name for point in points for arm in point.arms if arm.status == "not at this point"
+    }
     led = [(point, who) for point in points if (who := leaders(point, without=partly))]
     if not led:
-        scaled = [sentence for name in plan.arms if (sentence := scaling_sentence(points, name, brief=True))]
+        scaled = [
+            sentence
+            for name in plan.arms
+            if (sentence := scaling_sentence(points, name, brief=True))
+        ]
         return scaled[0] if scaled else "Nothing could be compared at any point"
     leads = {point.name: _lead(point, who, plan) for point, who in led}
-    where = {lead: [place for place in leads if leads[place] == lead] for lead in dict.fromkeys(leads.values())}
+    where = {
+        lead: [place for place in leads if leads[place] == lead]
+        for lead in dict.fromkeys(leads.values())
+    }
     alone = [(point.name, who[0]) for point, who in led if len(who) == 1]
     changes = [f"{a} and {b}" for (a, before), (b, after) in pairwise(alone) if before != after]
     winners = [f"it changes between {listed(changes, ', and between ')}"] if changes else []
@@ -44,12 +56,16 @@ def _lead(point: Comparison, who: Sequence[str], plan: Plan) -> str:
         return f"{who[0]} is fastest"
     if plan.baseline not in who:
         return f"{listed(who)} are tied as fastest"
-    is_open = any((result := point.result(name)) is not None and result.verdict == "undecided" for name in who)
+    is_open = any(
+        (result := point.result(name)) is not None and result.verdict == "undecided" for name in who
+    )
     return "undecided" if is_open else "no arm leads"
 
 
 def findings(points: Sequence[Comparison], plan: Plan) -> list[str]:
-    """One sentence per candidate on its verdicts, then on each arm: how it scales, how long it trains."""
+    """One sentence per candidate on its verdicts, then on each arm: how it scales, how long it
+    trains.
+    """
     candidates = [name for name, role in plan.roles().items() if role == "candidate"]
     sentences = [
         *(verdicts_sentence(points, name, plan.baseline) for name in candidates),
@@ -79,9 +95,15 @@ def _verdict(point: Comparison, name: str) -> str:
 
 def bases(study: Comparison) -> list[str]:
     """What each arm's scaling is relative to, a line for each such base."""
-    base_of_arm = {arm.name: arm.scaling_baseline for point in study.points for arm in point.arms if arm.scaling_baseline}
+    base_of_arm = {
+        arm.name: arm.scaling_baseline
+        for point in study.points
+        for arm in point.arms
+        if arm.scaling_baseline
+    }
     by_base = {
-        base: [arm for arm, arm_base in base_of_arm.items() if arm_base == base] for base in dict.fromkeys(base_of_arm.values())
+        base: [arm for arm, arm_base in base_of_arm.items() if arm_base == base]
+        for base in dict.fromkeys(base_of_arm.values())
     }
     return [f"{listed(arms)}: relative to {base}" for base, arms in by_base.items()]
 
@@ -90,24 +112,36 @@ def scaling_sentence(points: Sequence[Comparison], name: str, *, brief: bool = F
     """Speed-up and efficiency at the most ranks that the arm was measured with."""
     most = max(points, key=lambda point: (point.arm(name).speed_up is not None, point.world_size))
     arm = most.arm(name)
-    if arm.speed_up is None or arm.scaling_efficiency is None or most.world_size in (1, min(point.world_size for point in points)):
+    if (
+        arm.speed_up is None
+        or arm.scaling_efficiency is None
+        or most.world_size in (1, min(point.world_size for point in points))
+    ):
         return None
-    efficiency = f"{arm.scaling_efficiency.value:.0%}" if brief else with_interval(arm.scaling_efficiency, "{:.0%}".format)
+    efficiency = (
+        f"{arm.scaling_efficiency.value:.0%}"
+        if brief
+        else with_interval(arm.scaling_efficiency, "{:.0%}".format)
+    )
     base = (arm.scaling_baseline or "").partition(" (")[0] if brief else arm.scaling_baseline
     used = count(units(arm, most), "core" if most.device == "cpu" else "GPU")
     return (
-        f"{name} at {most.name} ({most.world_size} ranks on {used}): {arm.speed_up.value:.2f} times the throughput of "
-        f"{base}, an efficiency of {efficiency}"
+        f"{name} at {most.name} ({most.world_size} ranks on {used}): {arm.speed_up.value:.2f} times"
+        f" the throughput of {base}, an efficiency of {efficiency}"
     )
 
 
 def trained_to(target_accuracy: float | None) -> str:
     """The end of a training up to which its time is measured."""
-    return f"{percent(target_accuracy)} accuracy" if target_accuracy is not None else "the last epoch"
+    return (
+        f"{percent(target_accuracy)} accuracy" if target_accuracy is not None else "the last epoch"
+    )
 
 
 def training_sentence(points: Sequence[Comparison], name: str, plan: Plan) -> str | None:
-    """How long an arm trained at each point, and where it did not reach the target; None where nothing was trained."""
+    """How long an arm trained at each point, and where it did not reach the target; None where
+    nothing was trained.
+    """
     if plan.training is None:
         return None
     target = plan.training.target_accuracy
@@ -123,9 +157,15 @@ def training_sentence(points: Sequence[Comparison], name: str, plan: Plan) -> st
 def warnings(points: Sequence[Comparison], plan: Plan) -> list[str]:
     """What a reader must know before believing the figures, point by point."""
     lines = [f"{point.name}: {line}" for point in points for line in _point_warnings(point)]
-    compared = [point.results for point in points if any(result.throughput_ratio is not None for result in point.results)]
+    compared = [
+        point.results
+        for point in points
+        if any(result.throughput_ratio is not None for result in point.results)
+    ]
     results = [result for of_point in compared for result in of_point]
-    return lines + chance_lines(results, comparisons=len(compared), kind="points", confidence=plan.measurement.confidence)
+    return lines + chance_lines(
+        results, comparisons=len(compared), kind="points", confidence=plan.measurement.confidence
+    )
 
 
 def _point_warnings(point: Comparison) -> list[str]:
@@ -134,7 +174,11 @@ def _point_warnings(point: Comparison) -> list[str]:
     return [
         *point.elsewhere,
         *([first_line(point.cause)] if point.cause else failures),
-        *["the control failed, see its own report" for result in point.results if result.control_failed][:1],
+        *[
+            "the control failed, see its own report"
+            for result in point.results
+            if result.control_failed
+        ][:1],
         *run_lines(point.results),
         *caution_lines(point.results),
     ]

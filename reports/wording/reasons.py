@@ -21,13 +21,21 @@ def reasons_of(result: RatioSummary) -> list[Reason]:
 
 
 def verdict_word(result: RatioSummary) -> str:
-    """The verdict as people read it: arms that do unlike work get none, nor do CPUs in the place of GPUs, not even 'undecided'."""
+    """The verdict as people read it: arms that do unlike work get none, nor do CPUs in the place of
+    GPUs, not even 'undecided'.
+    """
     return result.verdict if result.is_comparable else "no verdict"
 
 
 def brief_reason(result: RatioSummary) -> str:
-    """Why a result is undecided, in a few words; empty where it is decided, and where nothing is known."""
-    briefs = [reason.brief for reason in reasons_of(result) if reason.brief and result.verdict == "undecided"]
+    """Why a result is undecided, in a few words; empty where it is decided, and where nothing is
+    known.
+    """
+    briefs = [
+        reason.brief
+        for reason in reasons_of(result)
+        if reason.brief and result.verdict == "undecided"
+    ]
     return next(iter(briefs), "")
 
 
@@ -40,7 +48,10 @@ def work_note(differences: Sequence[Difference], *, allow: str = "allow, --allow
     """Why unlike work gets no verdict, and what to do. ``allow``: where it is allowed."""
     fields = list(dict.fromkeys(difference.field for difference in differences))
     more = f" and {len(fields) - MAX_FIELDS} more" if len(fields) > MAX_FIELDS else ""
-    return f"the two do different work ({', '.join(fields[:MAX_FIELDS])}{more}); make it alike, or allow it ({allow})"
+    return (
+        f"the two do different work ({', '.join(fields[:MAX_FIELDS])}{more}); make it alike, or"
+        f" allow it ({allow})"
+    )
 
 
 def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
@@ -50,7 +61,9 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
     for reason in reasons_of(result):
         text = (reason.if_undecided if result.verdict == "undecided" else "") or reason.explanation
         if text:
-            return text.format(**_figures(result, arms)) + (f"; {reason.remedy}" if reason.remedy else "")
+            return text.format(**_figures(result, arms)) + (
+                f"; {reason.remedy}" if reason.remedy else ""
+            )
     return None
 
 
@@ -60,14 +73,25 @@ def caution_lines(results: Sequence[RatioSummary]) -> list[str]:
     return list(dict.fromkeys(f"{reason.explanation}; {reason.remedy}" for reason in weak))
 
 
-def next_step(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], *, is_disturbed: bool) -> str | None:
-    """What to do about the worst reason of any of these results, the one that needs least measuring first; None: there is nothing.
+def next_step(
+    results: Sequence[RatioSummary], arms: Sequence[ArmSummary], *, is_disturbed: bool
+) -> str | None:
+    """What to do about the worst reason of any of these results, the one that needs least measuring
+    first; None: there is nothing.
 
-    ``is_disturbed``: whether the machine was not quiet, which comes before all that more measuring could do.
+    ``is_disturbed``: whether the machine was not quiet, which comes before all that more measuring
+    could do.
     """
     cheapest_first = sorted(results, key=lambda result: result.more_minutes or math.inf)
     for reason in REASONS.values():
-        weak = next((result for result in cheapest_first if reason.next_step and reason in reasons_of(result)), None)
+        weak = next(
+            (
+                result
+                for result in cheapest_first
+                if reason.next_step and reason in reasons_of(result)
+            ),
+            None,
+        )
         if weak is not None:
             first = is_disturbed and not reason.has_no_verdict
             text = (REASONS["load"] if first else reason).next_step.format(**_figures(weak, arms))
@@ -79,17 +103,29 @@ def beyond_load(result: RatioSummary) -> str:
     """Why there is a verdict though no round was quiet."""
     if result.load_reach is None:
         return ""
-    return f"; load alone may cause a factor of {significant(result.load_reach)}, and this is beyond it"
+    return (
+        f"; load alone may cause a factor of {significant(result.load_reach)}, and this is"
+        " beyond it"
+    )
 
 
 def _figures(result: RatioSummary, arms: Sequence[ArmSummary]) -> dict[str, str]:
     """The values of the placeholders in ``REASONS``."""
-    stalls = [arm.stalls for arm in arms if arm.name in (result.candidate, result.baseline) and arm.stalls]
+    stalls = [
+        arm.stalls for arm in arms if arm.name in (result.candidate, result.baseline) and arm.stalls
+    ]
     number = max(stalls, key=lambda stalls: stalls.share).count if stalls else 0
     return {
         "alone": result.verdict_alone,
         "arm": result.candidate,
-        "fast": next((arm.name for arm in arms if arm.is_implausible and arm.name in (result.candidate, result.baseline)), ""),
+        "fast": next(
+            (
+                arm.name
+                for arm in arms
+                if arm.is_implausible and arm.name in (result.candidate, result.baseline)
+            ),
+            "",
+        ),
         "stalls": count(number, "rare stall"),
         "them": "it" if number == 1 else "them",
         "calm": ratio(result.ratio_without_stalls),
@@ -103,20 +139,31 @@ def _quiet_rounds(result: RatioSummary) -> str:
     quiet = "" if result.quiet_ratio is None else f" (ratio {ratio(result.quiet_ratio)})"
     if result.load_reach is None:
         return f"the undisturbed rounds{quiet} do not say so"
-    rounds = f"the undisturbed rounds{quiet} are too few to decide" if quiet else "no round was undisturbed"
-    return f"{rounds}; load alone may cause a factor of {significant(result.load_reach)}; measure on a quiet machine"
+    rounds = (
+        f"the undisturbed rounds{quiet} are too few to decide"
+        if quiet
+        else "no round was undisturbed"
+    )
+    return (
+        f"{rounds}; load alone may cause a factor of {significant(result.load_reach)}; measure on a"
+        " quiet machine"
+    )
 
 
 def _why_no_ratio(result: RatioSummary, arms: Sequence[ArmSummary]) -> str:
     if result.case is None:
         return "no timing"
     by_name = {arm.name: arm for arm in arms}
-    reasons = (by_name[name].case(result.case).not_offered for name in (result.candidate, result.baseline))
+    reasons = (
+        by_name[name].case(result.case).not_offered for name in (result.candidate, result.baseline)
+    )
     return next((reason for reason in reasons if reason), "no timing")
 
 
 def more_words(result: RatioSummary) -> str:
-    """How much more to measure, and how uncertain that is, such as ``about 6 minutes more of measuring (2 minutes to 3 hours)``."""
+    """How much more to measure, and how uncertain that is, such as ``about 6 minutes more of
+    measuring (2 minutes to 3 hours)``.
+    """
     assert result.more_range is not None
     low, high = result.more_range
     if result.run_order is not None:
@@ -126,4 +173,7 @@ def more_words(result: RatioSummary) -> str:
     most = minutes_words(high) if high is not None else "more than a day"
     if result.more_minutes is None:
         return f"{minutes_words(low)} to {most} more of measuring"
-    return f"about {minutes_words(result.more_minutes)} more of measuring ({minutes_words(low)} to {most})"
+    return (
+        f"about {minutes_words(result.more_minutes)} more of measuring ({minutes_words(low)} to"
+        f" {most})"
+    )

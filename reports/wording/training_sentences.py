@@ -1,4 +1,6 @@
-"""The sentences on training to the end: which arms converge like the reference, and which reaches the target first."""
+"""The sentences on training to the end: which arms converge like the reference, and which reaches
+the target first.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,32 @@ from typing import get_args
 from reports.conclusions.training_results import MIN_SEEDS
 from reports.parts_schema import ArmTraining, Convergence, TrainingSummary
 from reports.reasons import REASONS
-from reports.wording.formatting import accuracy, count, percent, points, ratio, seconds, with_interval
+from reports.wording.formatting import (
+    accuracy,
+    count,
+    percent,
+    points,
+    ratio,
+    seconds,
+    with_interval,
+)
 
 MAX_NAMED = 3
 """Arms that a clause names."""
-NO_CONTROL = "Training has no control: its unit is the seed, and every arm trained with the same ones"
+NO_CONTROL = (
+    "Training has no control: its unit is the seed, and every arm trained with the same ones"
+)
 
 
 def training_note(arm: ArmTraining, training: TrainingSummary) -> str | None:
-    """Why an arm's accuracy cannot be compared with the reference's, or only without an interval."""
+    """Why an arm's accuracy cannot be compared with the reference's, or only without an
+    interval.
+    """
     if arm.caution is None:
         return None
-    return REASONS[arm.caution].explanation.format(arm=arm.name, reference=training.reference, fewest=MIN_SEEDS)
+    return REASONS[arm.caution].explanation.format(
+        arm=arm.name, reference=training.reference, fewest=MIN_SEEDS
+    )
 
 
 def training_clauses(training: TrainingSummary) -> list[str]:
@@ -32,9 +48,13 @@ def training_clauses(training: TrainingSummary) -> list[str]:
         return clauses
     first, *others = reached
     if not others:
-        clauses.append(f"{first.name} reaches {percent(target)} in {seconds(first.time_to_accuracy_s)}")
+        clauses.append(
+            f"{first.name} reaches {percent(target)} in {seconds(first.time_to_accuracy_s)}"
+        )
     elif _is_first(first, others, baseline=training.baseline):
-        clauses.append(f"{first.name} reaches {percent(target)} first, in {seconds(first.time_to_accuracy_s)}")
+        clauses.append(
+            f"{first.name} reaches {percent(target)} first, in {seconds(first.time_to_accuracy_s)}"
+        )
     else:
         clauses.append(f"which arm reaches {percent(target)} first is undecided")
     return clauses
@@ -43,15 +63,23 @@ def training_clauses(training: TrainingSummary) -> list[str]:
 def _by_time(training: TrainingSummary) -> list[ArmTraining]:
     """Arms that reach the target with most seeds, by their median time to it."""
     return sorted(
-        (arm for arm in training.arms if arm.time_to_accuracy_s is not None), key=lambda arm: arm.time_to_accuracy_s or math.inf
+        (arm for arm in training.arms if arm.time_to_accuracy_s is not None),
+        key=lambda arm: arm.time_to_accuracy_s or math.inf,
     )
 
 
 def _is_first(first: ArmTraining, others: Sequence[ArmTraining], *, baseline: str) -> bool:
-    """Whether the interval of an arm's time over the baseline's ends below all others'; the baseline's own is 1."""
-    bounds = [(1.0, 1.0) if arm.name == baseline else arm.time_ratio.bounds if arm.time_ratio else None for arm in (first, *others)]
+    """Whether the interval of an arm's time over the baseline's ends below all others'; the
+    baseline's own is 1.
+    """
+    bounds = [
+        (1.0, 1.0) if arm.name == baseline else arm.time_ratio.bounds if arm.time_ratio else None
+        for arm in (first, *others)
+    ]
     first_bounds, *theirs = bounds
-    return first_bounds is not None and all(other is not None and first_bounds[1] < other[0] for other in theirs)
+    return first_bounds is not None and all(
+        other is not None and first_bounds[1] < other[0] for other in theirs
+    )
 
 
 def _convergence(training: TrainingSummary, figures: str) -> list[str]:
@@ -60,15 +88,27 @@ def _convergence(training: TrainingSummary, figures: str) -> list[str]:
     others = [arm for arm in training.arms if arm.name != training.reference]
     if not others:
         return [f"{reference.name} trained alone ({figures})"]
-    by_verdict = {verdict: [arm for arm in others if arm.convergence == verdict] for verdict in get_args(Convergence)}
-    clauses = {verdict: f"{_names(arms)} {_reach(arms)}" for verdict, arms in by_verdict.items() if arms}
+    by_verdict = {
+        verdict: [arm for arm in others if arm.convergence == verdict]
+        for verdict in get_args(Convergence)
+    }
+    clauses = {
+        verdict: f"{_names(arms)} {_reach(arms)}" for verdict, arms in by_verdict.items() if arms
+    }
     parts = []
     if arms := by_verdict["differs"]:
         each = ", ".join(f"{arm.name} ({points(arm.difference)} percentage points)" for arm in arms)
-        parts.append(f"{each if len(arms) < MAX_NAMED else _names(arms)} {_reach(arms)} another accuracy than")
+        parts.append(
+            f"{each if len(arms) < MAX_NAMED else _names(arms)} {_reach(arms)} another accuracy"
+            " than"
+        )
     if arms := by_verdict["same"]:
         are_all = len(arms) == len(others) > 1
-        parts.append("All arms reach the same accuracy as" if are_all else f"{clauses['same']} the same accuracy as")
+        parts.append(
+            "All arms reach the same accuracy as"
+            if are_all
+            else f"{clauses['same']} the same accuracy as"
+        )
     if arms := by_verdict["undecided"]:
         reasons = dict.fromkeys(arm.note for arm in arms if arm.note)
         why = f", since {next(iter(reasons))}," if len(reasons) == 1 else ""
@@ -82,11 +122,15 @@ def _convergence(training: TrainingSummary, figures: str) -> list[str]:
 
 
 def time_sentence(training: TrainingSummary) -> str:
-    """Who reaches the target and how soon, in this order; empty before any arm has trained to its end."""
+    """Who reaches the target and how soon, in this order; empty before any arm has trained to its
+    end.
+    """
     target = percent(training.settings.target_accuracy or 0.0)
     reached = _by_time(training)
     missed = [
-        f"{arm.name} ({arm.seeds_reached} of {arm.seeds})" for arm in training.arms if arm.seeds and arm.time_to_accuracy_s is None
+        f"{arm.name} ({arm.seeds_reached} of {arm.seeds})"
+        for arm in training.arms
+        if arm.seeds and arm.time_to_accuracy_s is None
     ]
     parts = []
     if reached:
@@ -102,26 +146,47 @@ def training_findings(training: TrainingSummary) -> list[str]:
     reference = training.arm(training.reference)
     times = time_sentence(training) if training.settings.target_accuracy else ""
     top1 = reference.final_top1
-    figures = f"{accuracy(top1)} of held-out samples, {count(reference.seeds, 'seed')}" if top1 else "no accuracy"
-    first = [sentence for sentence in ("; ".join(_convergence(training, figures)), times) if sentence]
-    return [*first, *(_finding(arm, training) for arm in training.arms if arm.name != training.reference)]
+    figures = (
+        f"{accuracy(top1)} of held-out samples, {count(reference.seeds, 'seed')}"
+        if top1
+        else "no accuracy"
+    )
+    first = [
+        sentence for sentence in ("; ".join(_convergence(training, figures)), times) if sentence
+    ]
+    return [
+        *first,
+        *(_finding(arm, training) for arm in training.arms if arm.name != training.reference),
+    ]
 
 
 def _finding(arm: ArmTraining, training: TrainingSummary) -> str:
     if arm.difference is None:
-        return f"{arm.name}: no accuracy to compare with {training.reference}'s" + (f" ({arm.note})" if arm.note else "")
-    figures = f"{points(arm.difference)} percentage points from {training.reference}, {count(arm.pairs, 'seed')}"
-    verdict = {"same": "the same accuracy", "differs": "another accuracy", "undecided": "undecided", None: ""}[arm.convergence]
+        return f"{arm.name}: no accuracy to compare with {training.reference}'s" + (
+            f" ({arm.note})" if arm.note else ""
+        )
+    figures = (
+        f"{points(arm.difference)} percentage points from {training.reference},"
+        f" {count(arm.pairs, 'seed')}"
+    )
+    verdict = {
+        "same": "the same accuracy",
+        "differs": "another accuracy",
+        "undecided": "undecided",
+        None: "",
+    }[arm.convergence]
     why = f"; {arm.note}" if arm.note else ""
     words = f"{arm.name} ends with {accuracy(arm.final_top1)}, {figures}: {verdict}{why}"
     if arm.time_ratio is None:
         return words
     target = percent(training.settings.target_accuracy or 0.0)
-    words += f"; its time to {target} is {with_interval(arm.time_ratio, ratio)} of {training.baseline}'s"
+    words += (
+        f"; its time to {target} is {with_interval(arm.time_ratio, ratio)} of {training.baseline}'s"
+    )
     if arm.time_unpaired:
         words += (
-            f" with the {count(arm.time_pairs, 'seed')} with which both reached it; with {arm.time_unpaired} one of them did not, "
-            "so there is no interval"
+            f" with the {count(arm.time_pairs, 'seed')} with which both reached it; with"
+            f" {arm.time_unpaired} one of them did not, so there is no interval"
         )
     if arm.epoch_share is not None:
         words += f" (resolution: one epoch, {arm.epoch_share:.0%} of that time)"

@@ -1,1 +1,3 @@
-"""A comparison seen from the driver: launches, rounds, gates, and what becomes of an arm that fails."""
+"""A comparison seen from the driver: launches, rounds, gates, and what becomes of an arm that
+fails.
+"""

@@ -1,4 +1,7 @@
-"""Commands from the driver to all ranks of an arm, and their replies. A script may end by itself at any time."""
+"""Commands from the driver to all ranks of an arm, and their replies.
+
+A script may end by itself at any time.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +36,27 @@ class ArmEnded(Exception):  # noqa: N818 - what scripts do
     @property
     def when(self) -> str:
         """``by itself``, or after how many steps."""
-        return "by itself" if self.steps is None else f"after {self.steps} step{'s' if self.steps != 1 else ''}"
+        return (
+            "by itself"
+            if self.steps is None
+            else f"after {self.steps} step{'s' if self.steps != 1 else ''}"
+        )
 
 
 class ArmChannel:
-    """Commands and replies of one arm in one launch. ``receive`` raises if a rank fails or the arm ends by itself."""
+    """Commands and replies of one arm in one launch.
 
-    def __init__(self, messages: SupervisorServer, diagnosis: Diagnosis, *, number: int = 0) -> None:
+    ``receive`` raises if a rank fails or the arm ends by itself.
+    """
+
+    def __init__(
+        self, messages: SupervisorServer, diagnosis: Diagnosis, *, number: int = 0
+    ) -> None:
         """``number``: of the next command; those of earlier starts have smaller ones."""
         self.number = number
         self.failure: ArmFailed | None = None
-        """Raised by the next command: the arm has died, but the replies to its last command could be saved."""
+        """Raised by the next command: the arm has died, but the replies to its last command could
+        be saved."""
         self._messages, self._diagnosis = messages, diagnosis
         self._ended_s: float | None = None
         """When the first rank was seen to have ended by itself."""
@@ -53,29 +66,47 @@ class ArmChannel:
 
     def give(self, job: Job) -> None:
         """Send the arm's job to its ranks."""
-        self._messages.set(self._arm, self._launch, job_key(self._arm, self._launch), job.model_dump_json())
+        self._messages.set(
+            self._arm, self._launch, job_key(self._arm, self._launch), job.model_dump_json()
+        )
 
     def send(self, command: Command) -> None:
         """Give every rank its next command; ``receive`` takes the replies."""
         raise_if(self.failure)
-        self._messages.set(self._arm, self._launch, command_key(self._arm, self._launch, self.number), command.model_dump_json())
+        self._messages.set(
+            self._arm,
+            self._launch,
+            command_key(self._arm, self._launch, self.number),
+            command.model_dump_json(),
+        )
         self.number += 1
 
-    def receive(self, expected: type[Expected], *, timeout_s: float, of_s: float | None = None) -> list[Expected]:
-        """Every rank's reply to the last command, by rank. ``of_s``: the whole time limit, if it began earlier.
+    def receive(
+        self, expected: type[Expected], *, timeout_s: float, of_s: float | None = None
+    ) -> list[Expected]:
+        """Every rank's reply to the last command, by rank.
+
+        ``of_s``: the whole time limit, if it began earlier.
 
         Raises:
             ArmFailed: a rank raised, died or is too late.
             ArmEnded: the arm ended by itself.
         """
         replies = self._replies(timeout_s=timeout_s, of_s=of_s or timeout_s)
-        raise_if(self._diagnosis.for_errors({rank: reply for rank, reply in enumerate(replies) if isinstance(reply, ErrorReply)}))
+        raise_if(
+            self._diagnosis.for_errors(
+                {rank: reply for rank, reply in enumerate(replies) if isinstance(reply, ErrorReply)}
+            )
+        )
         answers: list[Expected] = [reply for reply in replies if isinstance(reply, expected)]
         assert len(answers) == len(replies), f"{expected.__name__} expected, {replies} received"
         return answers
 
     def _replies(self, *, timeout_s: float, of_s: float) -> list[Reply]:
-        """Wait for all ranks. Where replies to a block were lost on the way, take the copies that the ranks kept."""
+        """Wait for all ranks.
+
+        Where replies to a block were lost on the way, take the copies that the ranks kept.
+        """
         deadline = time.monotonic() + timeout_s
         number = self.number - 1
         world_size, missing = None, dict[str, int]()
@@ -83,13 +114,18 @@ class ArmChannel:
         try:
             while missing or world_size is None:
                 if world_size is None and (world_size := self._diagnosis.world_size) is not None:
-                    missing = {reply_key(self._arm, self._launch, number, rank): rank for rank in range(world_size)}
+                    missing = {
+                        reply_key(self._arm, self._launch, number, rank): rank
+                        for rank in range(world_size)
+                    }
                 if not self._take(missing, heard, POLL):
                     self._raise_if_dead(missing, heard)
                 if (missing or world_size is None) and time.monotonic() > deadline:
                     raise self._diagnosis.for_timeout(sorted(missing.values()), timeout_s=of_s)
         except ArmFailed as failed:
-            kept = kept_replies(self._diagnosis.processes.timings(), number=number, world_size=world_size or 0)
+            kept = kept_replies(
+                self._diagnosis.processes.timings(), number=number, world_size=world_size or 0
+            )
             if not kept:
                 raise
             self.failure = failed
@@ -115,8 +151,8 @@ class ArmChannel:
     def _raise_if_dead(self, missing: dict[str, int], heard: dict[int, Reply]) -> None:
         """Raise if a rank or launcher has failed.
 
-        An error that a rank reports says more than its exit code, so it gets time to arrive. A rank that ends by itself ends its
-        launcher, too: neither is a failure.
+        An error that a rank reports says more than its exit code, so it gets time to arrive. A rank
+        that ends by itself ends its launcher, too: neither is a failure.
         """
         raise_if(self._diagnosis.for_others())
         raise_if(self._diagnosis.for_lost_agent())
@@ -143,8 +179,12 @@ class ArmChannel:
         steps = max(reply.steps for reply in ended.values())
         bad = next((rank for rank, reply in ended.items() if reply.exit_code), None)
         if bad is not None:
-            message = f"rank {bad} ended itself with code {ended[bad].exit_code} after {steps} steps"
-            raise self._diagnosis.failed(message, ranks=[bad], excerpt=self._diagnosis.processes.last_words([]))
+            message = (
+                f"rank {bad} ended itself with code {ended[bad].exit_code} after {steps} steps"
+            )
+            raise self._diagnosis.failed(
+                message, ranks=[bad], excerpt=self._diagnosis.processes.last_words([])
+            )
         raise ArmEnded(steps)
 
 

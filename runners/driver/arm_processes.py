@@ -1,4 +1,6 @@
-"""Starts, watches and ends the processes of one arm in one launch, on all its hosts, and fetches their logs."""
+"""Starts, watches and ends the processes of one arm in one launch, on all its hosts, and fetches
+their logs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ LOG_LINES = 40
 LINE_CHARACTERS = 2000
 LAST_WORDS = 8
 NOISE = re.compile(r"^\W*$|\[0x[0-9a-f]+\]\s*$|torch/distributed/run\.py:\d+\]")
-"""Lines of a log that name no cause: without a word, a native stack's, and torchrun's remark on OMP_NUM_THREADS."""
+"""Lines of a log that name no cause: without a word, a native stack's, and torchrun's remark on
+OMP_NUM_THREADS."""
 MAX_LOG_BYTES = 64 << 10
 """How much of a log's end is read at most: a rank that floods its log must not flood the record."""
 SPOOL_TIMEOUT_S = 15.0
@@ -30,7 +33,9 @@ LAUNCHER_LOG = "launcher.log"
 class ArmProcesses:
     """The launchers, here and over ssh, and everything that they started."""
 
-    def __init__(self, commands: Sequence[HostCommand], *, run_id: str, folder: Path, placement: Placement) -> None:
+    def __init__(
+        self, commands: Sequence[HostCommand], *, run_id: str, folder: Path, placement: Placement
+    ) -> None:
         self.commands = commands
         self.exit_codes: list[int | None] = []
         """Those of the launchers; empty until ``end`` was called."""
@@ -44,11 +49,15 @@ class ArmProcesses:
         self._is_over = False
 
     def start(self) -> None:
-        """Start the launchers; returns at once. Raises a ``LaunchError`` if one cannot be started."""
+        """Start the launchers; returns at once. Raises a ``LaunchError`` if one cannot be
+        started.
+        """
         for command in self.commands:
             starter = local.start if command.host in self._placement.here else remote.start
             try:
-                self._launchers.append(starter(command, run_id=self._run_id, log=self._folder / LAUNCHER_LOG))
+                self._launchers.append(
+                    starter(command, run_id=self._run_id, log=self._folder / LAUNCHER_LOG)
+                )
             except OSError as error:
                 raise LaunchError(f"'{command.argv[0]}' cannot be started: {error}") from error
 
@@ -69,7 +78,10 @@ class ArmProcesses:
     def wait(self, *, timeout_s: float) -> None:
         """Wait until every launcher has ended by itself, at most ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
-        while any(process.poll() is None for process in self._launchers) and time.monotonic() < deadline:
+        while (
+            any(process.poll() is None for process in self._launchers)
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.02)
 
     def exit_summary(self) -> str:
@@ -80,10 +92,16 @@ class ArmProcesses:
             for command, process in zip(self.commands, self._launchers, strict=False)
             if process.poll() is not None
         ]
-        return f"the launcher ended with code {', '.join(codes)}" if codes else "the launcher still runs"
+        return (
+            f"the launcher ended with code {', '.join(codes)}"
+            if codes
+            else "the launcher still runs"
+        )
 
     def end(self, *, kill_ranks: Callable[[], None]) -> None:
-        """End whatever still runs, on every host that answers; first by ``kill_ranks``, the quickest way. Can be called again."""
+        """End whatever still runs, on every host that answers; first by ``kill_ranks``, the
+        quickest way. Can be called again.
+        """
         if self._is_over:
             return
         if not self.exit_codes:
@@ -103,7 +121,9 @@ class ArmProcesses:
         self._is_over = True
 
     def log_tails(self, ranks: Iterable[int]) -> dict[str, str]:
-        """Return the last lines of these ranks' logs and of the launchers', by log name, without those that cannot be fetched."""
+        """Return the last lines of these ranks' logs and of the launchers', by log name, without
+        those that cannot be fetched.
+        """
         if not self._placement.is_local and not self.exit_codes:
             self._fetched = self._fetch(end=False)
             self._keep_logs(self._fetched)
@@ -115,17 +135,25 @@ class ArmProcesses:
         return self._folder / LAUNCHER_LOG
 
     def last_words(self, ranks: Iterable[int]) -> list[str]:
-        """Return the last lines that ranks have logged, those of the launchers if they have none. See ``log_tails``."""
+        """Return the last lines that ranks have logged, those of the launchers if they have none.
+
+        See ``log_tails``.
+        """
         tails = self._tails(ranks).values()
         lines = ([line for line in tail.splitlines() if not NOISE.search(line)] for tail in tails)
         return [cut(line) for line in next(filter(None, lines), [])[-LAST_WORDS:]]
 
     def _tails(self, ranks: Iterable[int]) -> dict[str, str]:
-        tails = {name: _tail(self._folder / name) for name in [*map(remote_results.log_name, ranks), LAUNCHER_LOG]}
+        tails = {
+            name: _tail(self._folder / name)
+            for name in [*map(remote_results.log_name, ranks), LAUNCHER_LOG]
+        }
         return {name: text for name, text in tails.items() if text}
 
     def timings(self) -> Mapping[str, bytes]:
-        """The files in which ranks on other hosts keep their replies, as of the last ``log_tails``; none if all ranks are here."""
+        """The files in which ranks on other hosts keep their replies, as of the last ``log_tails``;
+        none if all ranks are here.
+        """
         return self._fetched
 
     def _fetch(self, *, end: bool) -> dict[str, bytes]:
@@ -134,10 +162,16 @@ class ArmProcesses:
         archives = remote.on_each(hosts, lambda host: self._fetch_from(host, end=end))
         if len(self._placement.here) > 1 or end:
             archives.append(remote_results.pack(self._run_id, end=end))
-        return {name: content for archive in archives for name, content in remote_results.unpack(archive).items()}
+        return {
+            name: content
+            for archive in archives
+            for name, content in remote_results.unpack(archive).items()
+        }
 
     def _fetch_from(self, host: str, *, end: bool) -> bytes:
-        argv = remote.python("runners.processes.remote_results", self._run_id, *(["--end"] if end else []))
+        argv = remote.python(
+            "runners.processes.remote_results", self._run_id, *(["--end"] if end else [])
+        )
         try:
             return remote.ask(host, argv, timeout_s=SPOOL_TIMEOUT_S)
         except LaunchError as error:
@@ -159,4 +193,7 @@ def _tail(path: Path) -> str:
     except OSError:
         return ""
     half = LINE_CHARACTERS // 2
-    return "\n".join(line if len(line) <= LINE_CHARACTERS else f"{line[:half]}...{line[-half:]}" for line in lines[-LOG_LINES:])
+    return "\n".join(
+        line if len(line) <= LINE_CHARACTERS else f"{line[:half]}...{line[-half:]}"
+        for line in lines[-LOG_LINES:]
+    )

@@ -1,4 +1,6 @@
-"""One arm in one launch, seen from the driver: start it, exchange commands for replies, freeze, thaw, end; and its record."""
+"""One arm in one launch, seen from the driver: start it, exchange commands for replies, freeze,
+thaw, end; and its record.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ EXIT_TIMEOUT_S = 30.0
 NOTES_TIMEOUT_S = 20.0
 SUPERVISOR_TIMEOUT_S = 10.0
 MIN_WAIT_S = 1.0
-"""For the ready ranks of an arm that was waited for after others, whose time to start is over as well."""
+"""For the ready ranks of an arm that was waited for after others, whose time to start is over as
+well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +85,9 @@ class Session(Protocol):
         """Host, argv and environment of each command, for the record."""
 
     def command(self, seed: int) -> str:
-        """The shell line that the arm stands for with a seed, for the record; empty if it is not known."""
+        """The shell line that the arm stands for with a seed, for the record; empty if it is not
+        known.
+        """
 
     def log_of(self, rank: int) -> Path:
         """The path of a rank's log, or of what is kept of it."""
@@ -91,10 +96,16 @@ class Session(Protocol):
         """Start the ranks; returns at once."""
 
     def await_ready(self) -> list[StartedReply]:
-        """Wait until all have built their models; returns their first reports, by rank, while they wait for a command."""
+        """Wait until all have built their models; returns their first reports, by rank, while they
+        wait for a command.
+        """
 
-    def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
-        """Have all ranks carry out a command and wait for their replies; raises ``ArmFailed`` if one does not."""
+    def exchange(
+        self, command: Command, expected: type[Expected], *, timeout_s: float
+    ) -> Exchange[Expected]:
+        """Have all ranks carry out a command and wait for their replies; raises ``ArmFailed`` if
+        one does not.
+        """
 
     def ask_to_finish(self) -> None:
         """Ask for the last reports, which ``finish`` waits for."""
@@ -107,7 +118,10 @@ class Session(Protocol):
 
 
 class ArmSession:
-    """Starts the ranks of an arm and exchanges messages with them. A script that ends is restarted; ``end`` ends everything."""
+    """Starts the ranks of an arm and exchanges messages with them.
+
+    A script that ends is restarted; ``end`` ends everything.
+    """
 
     _channel: ArmChannel
 
@@ -129,7 +143,12 @@ class ArmSession:
         self.starts = 0
         self.restarting_s = 0.0
         self.counts_iterations = False
-        self._setup, self._endpoint, self._say, self._state = setup, endpoint, say, dict(state or {})
+        self._setup, self._endpoint, self._say, self._state = (
+            setup,
+            endpoint,
+            say,
+            dict(state or {}),
+        )
         self._measure = setup.plan.measurement
         self._launch = launch
         self._folder = folder
@@ -163,7 +182,9 @@ class ArmSession:
             is_trial=self._is_trial,
         )
         self.commands = setup.commands(start)
-        self._processes = ArmProcesses(self.commands, run_id=run_id, folder=self._folder, placement=placement)
+        self._processes = ArmProcesses(
+            self.commands, run_id=run_id, folder=self._folder, placement=placement
+        )
         self._diagnosis = Diagnosis(
             setup.name,
             self._launch,
@@ -176,8 +197,16 @@ class ArmSession:
             sandbox=self._sandbox,
             has_reported=self.starts > 0,
         )
-        self._channel = ArmChannel(self._supervisors, self._diagnosis, number=self._channel.number if number else 0)
-        settings = Settings(driver="", key_file=str(endpoint.key_file), arm=setup.name, launch=self._launch, start=number)
+        self._channel = ArmChannel(
+            self._supervisors, self._diagnosis, number=self._channel.number if number else 0
+        )
+        settings = Settings(
+            driver="",
+            key_file=str(endpoint.key_file),
+            arm=setup.name,
+            launch=self._launch,
+            start=number,
+        )
         self._meeting, self._store_files = Meeting(settings), set[str]()
         self._remote = placement.remote if setup.may_end else []
         self._frozen = False
@@ -196,7 +225,9 @@ class ArmSession:
         )
 
     def log_of(self, rank: int) -> Path:
-        """The path of a rank's log once it was fetched from its host; of the launcher's log if the rank wrote none."""
+        """The path of a rank's log once it was fetched from its host; of the launcher's log if the
+        rank wrote none.
+        """
         log = self._folder / log_name(rank)
         return log if log.is_file() else self._processes.launchers_log
 
@@ -207,7 +238,9 @@ class ArmSession:
 
     @contextmanager
     def _failing_alone(self) -> Iterator[None]:
-        """A context that makes a ``LaunchError`` this arm's failure, so that the other arms go on."""
+        """A context that makes a ``LaunchError`` this arm's failure, so that the other arms go
+        on.
+        """
         try:
             yield
         except LaunchError as error:
@@ -227,34 +260,48 @@ class ArmSession:
             self._processes.start()
 
     def await_ready(self) -> list[StartedReply]:
-        """Wait until all ranks and their supervisors have connected and built their models; freeze; return the first reports."""
+        """Wait until all ranks and their supervisors have connected and built their models; freeze;
+        return the first reports.
+        """
         limit_s = self._measure.start_timeout_s
         left_s = self.started_s + limit_s - time.monotonic()
         try:
-            replies = self._channel.receive(StartedReply, timeout_s=max(left_s, MIN_WAIT_S), of_s=limit_s)
+            replies = self._channel.receive(
+                StartedReply, timeout_s=max(left_s, MIN_WAIT_S), of_s=limit_s
+            )
         except ArmFailed:
             if not self._finds_ports_taken():
                 raise
             return self.await_ready()
         except ArmEnded as ended:
             raise self._diagnosis.failed(
-                f"the script ends {ended.when}, within the first {COMPARED_STEPS} steps, which are compared; give it more steps",
+                f"the script ends {ended.when}, within the first {COMPARED_STEPS} steps, which are"
+                " compared; give it more steps",
                 excerpt=self._processes.last_words([]),
             ) from ended
-        self._store_files = {file for reply in replies if reply.script for file in reply.script.store_files}
+        self._store_files = {
+            file for reply in replies if reply.script for file in reply.script.store_files
+        }
         deadline = time.monotonic() + SUPERVISOR_TIMEOUT_S
         while len(supervised := self._supervisors.of(self.name, self._launch)) < len(replies):
             if time.monotonic() > deadline:
                 missing = [rank for rank in range(len(replies)) if rank not in supervised]
-                raise self._diagnosis.failed(f"the supervisors of ranks {missing} have not reported", ranks=missing)
+                raise self._diagnosis.failed(
+                    f"the supervisors of ranks {missing} have not reported", ranks=missing
+                )
             time.sleep(0.01)
         self._diagnosis.has_reported = True
-        self._diagnosis.epoch_steps = [reply.script.configuration.get("epoch.steps") for reply in replies if reply.script]
+        self._diagnosis.epoch_steps = [
+            reply.script.configuration.get("epoch.steps") for reply in replies if reply.script
+        ]
         self.freeze()
         return replies
 
     def _finds_ports_taken(self) -> bool:
-        """Whether another process has a port that this arm asked for. Then the arm is restarted with another port."""
+        """Whether another process has a port that this arm asked for.
+
+        Then the arm is restarted with another port.
+        """
         taken = self._ports_taken() - self._taken
         if not taken:
             return False
@@ -274,12 +321,20 @@ class ArmSession:
             notes = remote.run_on(self._remote, argv, timeout_s=NOTES_TIMEOUT_S)
         with contextlib.suppress(OSError):
             notes.append(Path(self._meeting.notes).read_bytes())
-        return {int(port) for port in read_notes(b"\n".join(notes).decode(errors="replace"))[TAKEN] if port.isdigit()}
+        return {
+            int(port)
+            for port in read_notes(b"\n".join(notes).decode(errors="replace"))[TAKEN]
+            if port.isdigit()
+        }
 
-    def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
-        """Thaw the ranks, give them a command, wait for all replies and freeze them again; see ``ArmChannel.receive``.
+    def exchange(
+        self, command: Command, expected: type[Expected], *, timeout_s: float
+    ) -> Exchange[Expected]:
+        """Thaw the ranks, give them a command, wait for all replies and freeze them again; see
+        ``ArmChannel.receive``.
 
-        An arm that ends by itself is restarted once and given the command again, unless it has too few steps in all.
+        An arm that ends by itself is restarted once and given the command again, unless it has too
+        few steps in all.
         """
         needed = command.warmup_steps + command.steps if isinstance(command, BlockCommand) else 0
         try:
@@ -298,8 +353,8 @@ class ArmSession:
     def _too_short(self, ended: ArmEnded, needed: int) -> ArmFailed:
         """The failure of a script that ends before a block of ``needed`` steps is over."""
         return self._diagnosis.failed(
-            f"the script ends {ended.when}; a block needs {needed} after those that are compared: give it more epochs, or set "
-            "measurement.block_steps"
+            f"the script ends {ended.when}; a block needs {needed} after those that are compared:"
+            " give it more epochs, or set measurement.block_steps"
         )
 
     def _restart(self, ended: ArmEnded) -> None:
@@ -314,7 +369,9 @@ class ArmSession:
         self._start()
         self.await_ready()
 
-    def _exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
+    def _exchange(
+        self, command: Command, expected: type[Expected], *, timeout_s: float
+    ) -> Exchange[Expected]:
         before = self.thaw(counting=True)
         began = time.monotonic()
         self._channel.send(command)
@@ -328,7 +385,10 @@ class ArmSession:
         return Exchange(replies=replies, took_s=took_s, hosts=hosts)
 
     def freeze(self, *, counting: bool = False) -> dict[str, HostCounters]:
-        """Stop every rank; returns when all have stopped: the counters of every host, if asked. They are read while ranks wait."""
+        """Stop every rank; returns when all have stopped: the counters of every host, if asked.
+
+        They are read while ranks wait.
+        """
         if self._channel.failure is not None:
             return {}
         words = [*([] if self._frozen else ["stop"]), *(["counters"] if counting else [])]
@@ -352,7 +412,9 @@ class ArmSession:
             return self._supervisors.tell(self.name, self._launch, *words) if words else {}
 
     def ask_to_finish(self) -> None:
-        """Ask the ranks for a last report, after which they end by themselves; ``finish`` waits for both."""
+        """Ask the ranks for a last report, after which they end by themselves; ``finish`` waits for
+        both.
+        """
         self.thaw()
         self._channel.send(FinishCommand())
 
@@ -381,12 +443,18 @@ class ArmSession:
         return self._setup.command(self._endpoint.placement, seed)
 
     def commands_as_run(self) -> list[dict[str, Any]]:
-        """Host, argv and environment of each command, for the record, without Ringside's own variables."""
+        """Host, argv and environment of each command, for the record, without Ringside's own
+        variables.
+        """
         return [
             {
                 "host": command.host,
                 "argv": list(command.argv),
-                "environment": {name: value for name, value in command.environment.items() if name not in RINGSIDE_VARIABLES},
+                "environment": {
+                    name: value
+                    for name, value in command.environment.items()
+                    if name not in RINGSIDE_VARIABLES
+                },
             }
             for command in self.commands
         ]
@@ -404,17 +472,21 @@ class ArmRun:
     record: LaunchRecord
     say: Say
     ready: list[RankReport] = field(default_factory=list)
-    """What its ranks reported when they had started, before the first step: all arms compare at this moment, see ``conditions``."""
+    """What its ranks reported when they had started, before the first step: all arms compare at
+    this moment, see ``conditions``."""
     gate: ParityReport | None = None
     """Rank 0's report of the parity gate; None: not taken, or a micro-benchmark."""
     lines: Sequence[list[LineUse]] = ()
-    """Times of the lines of a script's loop by rank, from its trial; empty: this launch takes them."""
+    """Times of the lines of a script's loop by rank, from its trial; empty: this launch takes
+    them."""
     can: frozenset[Can] = frozenset()
     """What all its ranks support, as they reported when they had started."""
 
     @property
     def conditions(self) -> LaunchRecord:
-        """The record with the ranks as they started: DDP, for one, rebuilds its buckets in an arm's first steps."""
+        """The record with the ranks as they started: DDP, for one, rebuilds its buckets in an arm's
+        first steps.
+        """
         return self.record.model_copy(update={"ranks": self.ready})
 
     @property
@@ -424,7 +496,11 @@ class ArmRun:
 
     def refuse(self, rehearsal: LaunchRecord) -> None:
         """Do not start this arm: it failed in the rehearsal, as this record of it says."""
-        self.record.status, self.record.error, self.record.parity = rehearsal.status, rehearsal.error, rehearsal.parity
+        self.record.status, self.record.error, self.record.parity = (
+            rehearsal.status,
+            rehearsal.error,
+            rehearsal.parity,
+        )
 
     def run_unless_failed(self, act: Callable[[ArmRun], None]) -> None:
         """Call ``act`` on an arm that still runs. Its failure ends this arm and no other."""
@@ -440,11 +516,17 @@ class ArmRun:
         self.record.status, self.record.error = failed.status, failed.failure
         failure = failed.failure
         self.session.end()
-        self.say("\n".join([f"{self.session.name} {failed.status}: {failure.message}", *failure.excerpt]))
+        self.say(
+            "\n".join([f"{self.session.name} {failed.status}: {failure.message}", *failure.excerpt])
+        )
         if failure.excerpt and failure.ranks:
             self.say(f"the rank's whole log: {self.session.log_of(failure.ranks[0])}")
 
 
 def merge_reports(new: RankReport, old: RankReport) -> RankReport:
-    """A rank's last report, with model and optimizer of its first: the last knows the rebuilt buckets, but may have no model."""
-    return new.model_copy(update={"optimizer": old.optimizer or new.optimizer, "model": old.model or new.model})
+    """A rank's last report, with model and optimizer of its first: the last knows the rebuilt
+    buckets, but may have no model.
+    """
+    return new.model_copy(
+        update={"optimizer": old.optimizer or new.optimizer, "model": old.model or new.model}
+    )

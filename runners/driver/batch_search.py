@@ -1,7 +1,7 @@
 """The search for an arm's largest local batch (``fit: memory``), before anything is timed.
 
-It starts the arm alone for each size and has it take some steps. A rank that runs out of memory ends its arm only, and the next try
-starts new processes.
+It starts the arm alone for each size and has it take some steps. A rank that runs out of memory
+ends its arm only, and the next try starts new processes.
 """
 
 from __future__ import annotations
@@ -21,40 +21,62 @@ from runners.planning.workload import WorkloadSetup
 from runners.progress import LaunchProgress
 
 FIT_BLOCKS, FIT_STEPS = 4, 3
-"""Those of a try. An optimizer has all its state after its first step, and allocators keep the memory of earlier blocks."""
+"""Those of a try. An optimizer has all its state after its first step, and allocators keep the
+memory of earlier blocks."""
 RESOLUTION = 16
 """The search ends when the interval is at most 1 / RESOLUTION of the largest size that fits."""
 MARGIN = 0.05
 """Share of the largest size that is left free: libraries allocate memory at other times, too."""
 MAX_DOUBLINGS = 7
 OUT_OF_MEMORY = re.compile(
-    r"out of memory|not enough memory|(can't|cannot|could not) allocate memory|alloc_failed|bad_alloc|memoryerror"
-    r"|could not create a (primitive|memory object)|sigkill|signal 9|code:? (-9|137)\b|oom.kill|: ?killed$",
+    r"out of memory|not enough memory|(can't|cannot|could not) allocate"
+    r" memory|alloc_failed|bad_alloc|memoryerror"
+    r"|could not create a (primitive|memory object)|sigkill|signal 9|code:? (-9|137)\b|oom.kill|:"
+    r" ?killed$",
     re.IGNORECASE | re.MULTILINE,
 )
-"""torch on GPUs, on CPUs and in cuBLAS; C, C++ and Python; oneDNN; and launchers' messages about ranks that the kernel killed."""
+"""torch on GPUs, on CPUs and in cuBLAS; C, C++ and Python; oneDNN; and launchers' messages about
+ranks that the kernel killed."""
 
 
 def find_batch(
-    plan: Plan, name: str, workload: WorkloadSetup, *, placement: Placement, folder: Path, progress: LaunchProgress
+    plan: Plan,
+    name: str,
+    workload: WorkloadSetup,
+    *,
+    placement: Placement,
+    folder: Path,
+    progress: LaunchProgress,
 ) -> int:
     """The largest local batch of an arm, less ``MARGIN``; nothing is left running.
 
     Raises:
-        LaunchError: the plan's batch does not fit, all sizes of the search fit, or a try failed for another reason.
+        LaunchError: the plan's batch does not fit, all sizes of the search fit, or a try failed for
+            another reason.
     """
     short = {**SHORT, "rounds": FIT_BLOCKS, "block_steps": FIT_STEPS, "local_every": 0}
     tried = plan.model_copy(update={"measurement": plan.measurement.model_copy(update=short)})
 
     def fits(size: int) -> bool:
-        setup = resolve_arm(name, plan.arms[name].model_copy(update={"local_batch_size": size}), plan)
+        setup = resolve_arm(
+            name, plan.arms[name].model_copy(update={"local_batch_size": size}), plan
+        )
         title = f"local_batch_size {size}"
-        launch = run_uncounted(title, tried, [setup], placement=placement, folder=folder, progress=progress, workload=workload)
+        launch = run_uncounted(
+            title,
+            tried,
+            [setup],
+            placement=placement,
+            folder=folder,
+            progress=progress,
+            workload=workload,
+        )
         failed = launch.failed.get(name)
         if failed and not is_out_of_memory(failed):
             raise LaunchError(
-                f"no largest local_batch_size was found for arm '{name}': {size} failed, and not for lack of memory: "
-                f"{reason_of(failed)} (logs: {folder}); fix it, or give the arm a local_batch_size instead of fit"
+                f"no largest local_batch_size was found for arm '{name}': {size} failed, and not"
+                f" for lack of memory: {reason_of(failed)} (logs: {folder}); fix it, or give the"
+                " arm a local_batch_size instead of fit"
             )
         progress.say("does not fit" if failed else "fits")
         return failed is None
@@ -62,8 +84,8 @@ def find_batch(
     fitting = largest(fits, start=plan.local_batch_size)
     if fitting is None:
         raise LaunchError(
-            f"arm '{name}' has no room for the plan's local_batch_size {plan.local_batch_size}, with which the search for the "
-            "largest begins; set a smaller one in the plan"
+            f"arm '{name}' has no room for the plan's local_batch_size {plan.local_batch_size},"
+            " with which the search for the largest begins; set a smaller one in the plan"
         )
     shutil.rmtree(folder, ignore_errors=True)
     chosen = max(1, fitting - max(1, int(fitting * MARGIN)))
@@ -72,7 +94,8 @@ def find_batch(
 
 
 def largest(fits: Callable[[int], bool], *, start: int) -> int | None:
-    """The largest size that fits, by doubling and then halving the interval; None if ``start`` does not fit.
+    """The largest size that fits, by doubling and then halving the interval; None if ``start`` does
+    not fit.
 
     Raises a ``LaunchError`` if it is far larger.
     """
@@ -84,7 +107,10 @@ def largest(fits: Callable[[int], bool], *, start: int) -> int | None:
             break
         low *= 2
     else:
-        raise LaunchError(f"no largest local_batch_size was found: {low} still fits; begin with a larger one in the plan")
+        raise LaunchError(
+            f"no largest local_batch_size was found: {low} still fits; begin with a larger one in"
+            " the plan"
+        )
     high = 2 * low
     while high - low > max(1, low // RESOLUTION):
         middle = (low + high) // 2
@@ -93,7 +119,9 @@ def largest(fits: Callable[[int], bool], *, start: int) -> int | None:
 
 
 def is_out_of_memory(record: LaunchRecord) -> bool:
-    """Whether an arm failed for lack of memory, by the messages and logs of its ranks and its launcher."""
+    """Whether an arm failed for lack of memory, by the messages and logs of its ranks and its
+    launcher.
+    """
     error = record.error
     texts = [error.message, *error.excerpt, *error.log_tail.values()] if error else []
     return record.status == "failed" and any(OUT_OF_MEMORY.search(text) for text in texts)

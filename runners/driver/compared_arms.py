@@ -43,7 +43,9 @@ class ComparedArms:
     floor: ArmSpec | None = None
 
     def __init__(self, plan: Plan, *, say: Callable[[str], None]) -> None:
-        """Resolve the names in the plan; raises a ``PlanError`` or ``HostfileError`` for an unknown one."""
+        """Resolve the names in the plan; raises a ``PlanError`` or ``HostfileError`` for an unknown
+        one.
+        """
         self.plan, self._say = plan, say
         self.cases: list[Case] = []
         self.own_work = OwnFindings()
@@ -55,18 +57,27 @@ class ComparedArms:
         """All compared arms by name, including the control."""
         if plan.are_scripts:
             return
-        usual = next((arm for arm in arms.values() if not arm.arm.has_own_work), arms[plan.baseline])
-        self.workload = resolve_workload(usual.place.workload_here(usual.plan.workload), usual.plan.workload_options)
+        usual = next(
+            (arm for arm in arms.values() if not arm.arm.has_own_work), arms[plan.baseline]
+        )
+        self.workload = resolve_workload(
+            usual.place.workload_here(usual.plan.workload), usual.plan.workload_options
+        )
         self.cases = resolve_cases(plan, self.workload, arms)
-        self.floor = floor_beside(arms[plan.baseline]) if plan.has_floor and not self.cases else None
+        self.floor = (
+            floor_beside(arms[plan.baseline]) if plan.has_floor and not self.cases else None
+        )
         require_epochs(plan, self.workload)
         if plan.batches and self.cases:
             raise PlanError(
-                f"workload '{plan.workload}' is a micro-benchmark, whose cases all arms share; leave local_batch_size and fit "
-                "out of its arms"
+                f"workload '{plan.workload}' is a micro-benchmark, whose cases all arms share;"
+                " leave local_batch_size and fit out of its arms"
             )
         if plan.trace and self.cases:
-            raise PlanError("trace is for workloads that are trained, and this is a micro-benchmark; leave it out")
+            raise PlanError(
+                "trace is for workloads that are trained, and this is a micro-benchmark; leave"
+                " it out"
+            )
 
     @property
     def without_control(self) -> list[ArmSpec]:
@@ -75,16 +86,23 @@ class ComparedArms:
 
     def fit(self, batches: Mapping[str, int]) -> None:
         """Give arms the local batch sizes that the search has found."""
-        arms = {name: self.plan.arms[name].model_copy(update={"local_batch_size": size}) for name, size in batches.items()}
+        arms = {
+            name: self.plan.arms[name].model_copy(update={"local_batch_size": size})
+            for name, size in batches.items()
+        }
         self.plan = self.plan.model_copy(update={"arms": self.plan.arms | arms})
         for name in (name for name, arm in self.plan.compared_arms().items() if arm.fit):
             arm = resolve_arm(name, self.plan.compared_arms()[name], self.plan)
-            self.arms[name] = dataclasses.replace(arm, recorded={**self.arms[name].recorded, **arm.recorded})
+            self.arms[name] = dataclasses.replace(
+                arm, recorded={**self.arms[name].recorded, **arm.recorded}
+            )
 
     def learn(self, learned: dict[str, TrialFacts]) -> None:
         """Keep the results of trials by arm name, for later starts."""
         baseline = learned.get(self.plan.baseline)
-        trials = learned | ({self.plan.control_name: baseline} if baseline and self.plan.measurement.control else {})
+        trials = learned | (
+            {self.plan.control_name: baseline} if baseline and self.plan.measurement.control else {}
+        )
         for name, trial in trials.items():
             plan = self.plan.model_copy(update={"world_size": trial.ranks})
             self.arms[name] = dataclasses.replace(self.arms[name], trial=trial, plan=plan)
@@ -98,13 +116,17 @@ class ComparedArms:
     @property
     def are_on_gpus(self) -> bool:
         """Whether ranks compute on GPUs. After ``check``."""
-        return self.plan.device != "cpu" and (any(self._gpus.values()) or computes_on_gpu(self.plan.device))
+        return self.plan.device != "cpu" and (
+            any(self._gpus.values()) or computes_on_gpu(self.plan.device)
+        )
 
     @property
     def _gpus(self) -> dict[str, int]:
         """How many GPUs each host has."""
         facts = self.inspection.facts
-        return {host: len(host_facts.get(CARDS, [])) for host, host_facts in facts.items()} or {HERE: len(gpu_names())}
+        return {host: len(host_facts.get(CARDS, [])) for host, host_facts in facts.items()} or {
+            HERE: len(gpu_names())
+        }
 
     def check(self) -> list[str]:
         """Check the hosts, and that each arm can start on them.
@@ -120,30 +142,47 @@ class ComparedArms:
         require_executables(workers)
         self.inspection = inspect(self.plan)
         for arm in workers:
-            require_findable(self.inspection.unfindable, arm.backend, network_interface=self.plan.network_interface)
+            require_findable(
+                self.inspection.unfindable,
+                arm.backend,
+                network_interface=self.plan.network_interface,
+            )
         facts = self.inspection.facts
         require_gpus_on(facts, workers)
         require_known_device(facts, workers)
         if workers:
-            here = {HERE: exclusive_cards()} if not facts and computes_on_gpu(self.plan.device) else {}
-            require_shared_gpus(self.plan, here | {host: host_facts.get(EXCLUSIVE, []) for host, host_facts in facts.items()})
+            here = (
+                {HERE: exclusive_cards()} if not facts and computes_on_gpu(self.plan.device) else {}
+            )
+            require_shared_gpus(
+                self.plan,
+                here | {host: host_facts.get(EXCLUSIVE, []) for host, host_facts in facts.items()},
+            )
         self._find_own_work()
         return [
             f"{name} runs {setup.arm.commit}, without the changes that are not committed"
             for name, setup in self.arms.items()
-            if setup.place.repository and self.plan.role(name) != "control" and has_changes(setup.place.repository)
+            if setup.place.repository
+            and self.plan.role(name) != "control"
+            and has_changes(setup.place.repository)
         ]
 
     def _find_own_work(self) -> None:
-        """Try each arm with its own workload or commit once; raises a ``PlanError`` if one cannot run."""
+        """Try each arm with its own workload or commit once; raises a ``PlanError`` if one cannot
+        run.
+        """
         if not self.plan.has_own_work or self._is_own_work_found:
             return
         self._say("checking arms that have their own workload or commit")
         host = None if self.has_ranks_here else self.inspection.placement.hosts[0].host
-        self.own_work = require_own_work(self.arms.values(), host=host, micro_benchmark=bool(self.cases))
+        self.own_work = require_own_work(
+            self.arms.values(), host=host, micro_benchmark=bool(self.cases)
+        )
         for name, unit in self.own_work.sample_units.items():
             arm = self.arms[name]
-            self.arms[name] = dataclasses.replace(arm, recorded={**arm.recorded, "sample_unit": unit})
+            self.arms[name] = dataclasses.replace(
+                arm, recorded={**arm.recorded, "sample_unit": unit}
+            )
         self._is_own_work_found = True
 
     def sources(self) -> dict[str, Path]:
@@ -152,12 +191,18 @@ class ComparedArms:
         named_files = [arm.sources for arm in arms if self.plan.role(arm.name) != "control"]
         classes = [*(type(arm.backend) for arm in arms), *(type(arm.launcher) for arm in arms)]
         classes = [self.workload.workload, *classes] if self.workload else classes
-        return sources_of_all(dict.fromkeys(classes)) | {name: path for files in named_files for name, path in files.items()}
+        return sources_of_all(dict.fromkeys(classes)) | {
+            name: path for files in named_files for name, path in files.items()
+        }
 
     def revisions(self) -> dict[str, str]:
-        """Revisions, versions and digests of files of arms that have their own workload, commit or image."""
+        """Revisions, versions and digests of files of arms that have their own workload, commit or
+        image.
+        """
         recorded = [
-            (f"{name}/{field}", arm.recorded.get(field)) for name, arm in self.arms.items() for field in ("commit", "image")
+            (f"{name}/{field}", arm.recorded.get(field))
+            for name, arm in self.arms.items()
+            for field in ("commit", "image")
         ]
         return {field: value for field, value in recorded if value} | self.own_work.sources
 
@@ -172,18 +217,37 @@ class ComparedArms:
         if self.has_ranks_here and self.plan.container:
             facts_of(self.plan)
         elif self.has_ranks_here:
-            require_data(self.workload, local_batch_size=self.plan.local_batch_size, seed=self.plan.seed)
+            require_data(
+                self.workload, local_batch_size=self.plan.local_batch_size, seed=self.plan.seed
+            )
         require_data_on(self.inspection.placement.everywhere, self.plan, self.workload)
 
     def warnings(self) -> list[str]:
-        """What may disturb the measurement: shell variables, hosts, ranks that share cores or GPUs. After ``check``."""
-        return [*self._shell_warnings, *self.inspection.warnings, *(self._crowded() if self.workload is not None else [])]
+        """What may disturb the measurement: shell variables, hosts, ranks that share cores or GPUs.
+
+        After ``check``.
+        """
+        return [
+            *self._shell_warnings,
+            *self.inspection.warnings,
+            *(self._crowded() if self.workload is not None else []),
+        ]
 
     def _crowded(self) -> list[str]:
         """Warnings of hosts on which ranks share cores, or GPUs if they compute on GPUs."""
         placement, gpus = self.inspection.placement, self._gpus
         if self.are_on_gpus:
-            warnings = {entry.host: shared_gpus_warning(entry.slots, gpus.get(entry.host, 0)) for entry in placement.hosts}
+            warnings = {
+                entry.host: shared_gpus_warning(entry.slots, gpus.get(entry.host, 0))
+                for entry in placement.hosts
+            }
         else:
-            warnings = {entry.host: crowded_warning(entry.slots, placement.cores.get(entry.host)) for entry in placement.hosts}
-        return [warning if host == HERE else f"host '{host}': {warning}" for host, warning in warnings.items() if warning]
+            warnings = {
+                entry.host: crowded_warning(entry.slots, placement.cores.get(entry.host))
+                for entry in placement.hosts
+            }
+        return [
+            warning if host == HERE else f"host '{host}': {warning}"
+            for host, warning in warnings.items()
+            if warning
+        ]

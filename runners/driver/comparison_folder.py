@@ -1,4 +1,6 @@
-"""The folder of a comparison: its plan, the environments it was measured in, how long that took, when verdicts were seen."""
+"""The folder of a comparison: its plan, the environments it was measured in, how long that took,
+when verdicts were seen.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from measurement.records.results import ResultsFolder, write_result
 
 
 def new_manifest(folder: ResultsFolder, plan: Plan, **fields: Any) -> Manifest:
-    """The manifest of a folder in which nothing was measured yet; ``fields``: those that only the caller knows."""
+    """The manifest of a folder in which nothing was measured yet; ``fields``: those that only the
+    caller knows.
+    """
     return Manifest(
         comparison_id=folder.root.name,
         plan_digest=plan_digest(plan),
@@ -40,25 +44,39 @@ def new_manifest(folder: ResultsFolder, plan: Plan, **fields: Any) -> Manifest:
 class ComparisonHistory:
     """Keeps a comparison's manifest, over all sessions that measured into its folder."""
 
-    def __init__(self, folder: ResultsFolder, now: Manifest, *, sources: Mapping[str, Path]) -> None:
-        """``now``: the manifest that this session would begin with; ``sources``: the user's files, by their names in the folder."""
+    def __init__(
+        self, folder: ResultsFolder, now: Manifest, *, sources: Mapping[str, Path]
+    ) -> None:
+        """``now``: the manifest that this session would begin with; ``sources``: the user's files,
+        by their names in the folder.
+        """
         stored = folder.read_manifest() if folder.manifest_path.is_file() else None
         changes = changes_since(stored, folder.records(), now)
         before = find_environment(stored.elsewhere, now) if stored else None
         self.manifest = stored or now
         self.environment = environment_of(now)
         self.changes = [] if before else format_changes(changes)
-        """What has changed since the folder's launches were measured, unless a user went on in this environment before."""
+        """What has changed since the folder's launches were measured, unless a user went on in this
+        environment before."""
         self.starting_s = self.training_s = 0.0
         """Seconds of this session that launches took to start, and to measure."""
         self._folder, self._sources, self._is_new = folder, sources, stored is None
         self._elsewhere = (
-            (before or OtherEnvironment(differences=format_changes(changes), environment=self.environment)) if changes else None
+            (
+                before
+                or OtherEnvironment(
+                    differences=format_changes(changes), environment=self.environment
+                )
+            )
+            if changes
+            else None
         )
         self.begin_clock()
 
     def begin_clock(self) -> None:
-        """Count the seconds of this session from now on: what came before is not part of the budget."""
+        """Count the seconds of this session from now on: what came before is not part of the
+        budget.
+        """
         self._began = time.monotonic()
 
     @property
@@ -89,7 +107,10 @@ class ComparisonHistory:
         self.write()
 
     def note_look(self, done: int, *, planned: int) -> None:
-        """Record that the verdicts of ``done`` launches are seen now. None are shown before the planned launches are done."""
+        """Record that the verdicts of ``done`` launches are seen now.
+
+        None are shown before the planned launches are done.
+        """
         if done >= planned and done not in self.manifest.looks:
             self.manifest.looks = [*self.manifest.looks, done]
         self.write()
@@ -98,8 +119,16 @@ class ComparisonHistory:
         """Write the manifest, with the seconds of this session added to those of earlier ones."""
         total = self.elapsed_s
         other = total - self.starting_s - self.training_s
-        session = {"total": total, "starting": self.starting_s, "training": self.training_s, "other": other}
-        seconds = {name: round(self.manifest.seconds.get(name, 0.0) + value, 3) for name, value in session.items()}
+        session = {
+            "total": total,
+            "starting": self.starting_s,
+            "training": self.training_s,
+            "other": other,
+        }
+        seconds = {
+            name: round(self.manifest.seconds.get(name, 0.0) + value, 3)
+            for name, value in session.items()
+        }
         self._folder.write_manifest(self.manifest.model_copy(update={"seconds": seconds}))
 
     def _keep_sources(self, folder: str) -> None:
@@ -113,11 +142,14 @@ def require_same_plan(folder: ResultsFolder, plan: Plan) -> None:
         other = folder.read_plan()
         if plan_digest(other) != plan_digest(plan):
             raise RecordError(
-                f"'{folder.root}' holds results of another plan ('{other.name}', digest {plan_digest(other)}, not "
-                f"{plan_digest(plan)}); give another folder with -o, or the plan as it was to go on measuring"
+                f"'{folder.root}' holds results of another plan ('{other.name}', digest"
+                f" {plan_digest(other)}, not {plan_digest(plan)}); give another folder with -o, or"
+                " the plan as it was to go on measuring"
             )
     elif folder.root.is_dir() and any(entry.name != LOCK_FILE for entry in folder.root.iterdir()):
-        raise RecordError(f"'{folder.root}' is not empty and holds no plan.yaml; give another folder with -o")
+        raise RecordError(
+            f"'{folder.root}' is not empty and holds no plan.yaml; give another folder with -o"
+        )
     elif folder.root.exists() and not folder.root.is_dir():
         raise RecordError(f"'{folder.root}' is a file; give a folder with -o")
 
@@ -126,14 +158,17 @@ def refuse_another_environment(folder: ResultsFolder, changes: Sequence[str]) ->
     """Refuse to mix launches of two environments, with a ``RecordError``."""
     if changes:
         raise RecordError(
-            f"'{folder.root}' was measured in another environment ({'; '.join(changes)}), and launches of both would be mixed; "
-            "give another folder with -o, restore that environment (the folder has copies of the sources), or go on all the same "
-            "with --resume-elsewhere: the report will say so"
+            f"'{folder.root}' was measured in another environment ({'; '.join(changes)}), and"
+            " launches of both would be mixed; give another folder with -o, restore that"
+            " environment (the folder has copies of the sources), or go on all the same with"
+            " --resume-elsewhere: the report will say so"
         )
 
 
 def open_folder(folder: ResultsFolder, plan: Plan) -> None:
-    """Lock the folder and write the plan into it, unless it holds another plan or another process writes into it."""
+    """Lock the folder and write the plan into it, unless it holds another plan or another process
+    writes into it.
+    """
     require_same_plan(folder, plan)
     folder.lock()
     folder.write_plan(plan)

@@ -1,4 +1,6 @@
-"""Finds out why an arm failed: which ranks died, hung, raised or never reported, on which hosts, and the last lines of logs."""
+"""Finds out why an arm failed: which ranks died, hung, raised or never reported, on which hosts,
+and the last lines of logs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,15 @@ from runners.processes.sandbox import Sandbox
 from runners.processes.supervised_arm import SupervisedRank
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import ErrorReply, Reply, mentions_lost_peer
-from runners.scripts.arrival import SLOW_START, explain_no_ranks, hint_of, look_at, path_setter, why_never, why_others
+from runners.scripts.arrival import (
+    SLOW_START,
+    explain_no_ranks,
+    hint_of,
+    look_at,
+    path_setter,
+    why_never,
+    why_others,
+)
 from runners.scripts.launchers_log import lines_of_script, scripts_exception
 from runners.scripts.other_pythons import lacking_module
 
@@ -39,7 +49,13 @@ MAX_LOG_CHARACTERS = 1 << 20
 class ArmFailed(Exception):  # noqa: N818 - an outcome that the driver records, not an error of its own
     """The arm is not timed any further in this launch."""
 
-    def __init__(self, message: str, *, status: Literal["failed", "wrong", "timeout"] = "failed", **details: Any) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: Literal["failed", "wrong", "timeout"] = "failed",
+        **details: Any,
+    ) -> None:
         """``details``: the other fields of the ``Failure``."""
         super().__init__(message)
         self.failure = Failure(message=message, **details)
@@ -60,7 +76,8 @@ class Diagnosis:
     variables: Sequence[Disturbance] = ()
     """Variables of the ranks' environment that may be the cause."""
     may_end: bool = False
-    """Whether its ranks may end by themselves: a script's. Its agent may not start, and its launcher chooses hosts."""
+    """Whether its ranks may end by themselves: a script's. Its agent may not start, and its
+    launcher chooses hosts."""
     sandbox: Sandbox | None = None
     """In which its script works."""
     has_reported: bool = False
@@ -84,7 +101,10 @@ class Diagnosis:
 
     @property
     def world_size(self) -> int | None:
-        """How many ranks there are. A script's ranks report it, and the first to connect counts; None: none has connected."""
+        """How many ranks there are.
+
+        A script's ranks report it, and the first to connect counts; None: none has connected.
+        """
         if not self.may_end:
             return self.placement.world_size
         return next((rank.world_size for rank in self._ranks.values()), None)
@@ -94,7 +114,10 @@ class Diagnosis:
         return bool(self._gone) or self.processes.has_ended()
 
     def has_ended_well(self) -> bool:
-        """Whether it is a script whose launchers all ended with code 0 once its ranks had reported. Does not wait."""
+        """Whether it is a script whose launchers all ended with code 0 once its ranks had reported.
+
+        Does not wait.
+        """
         return self.may_end and self.has_reported and set(self.processes.codes) == {0}
 
     def for_others(self) -> ArmFailed | None:
@@ -106,7 +129,9 @@ class Diagnosis:
         return self.failed(why) if why else None
 
     def for_lost_agent(self) -> ArmFailed | None:
-        """Name what keeps a script's ranks from reporting, once several looks at its processes show it. Does not wait."""
+        """Name what keeps a script's ranks from reporting, once several looks at its processes show
+        it. Does not wait.
+        """
         if not self.may_end or self.has_reported or self._ranks:
             return None
         if time.monotonic() < self._next_look_s:
@@ -119,28 +144,38 @@ class Diagnosis:
         return self.failed(self._never) if self._never and self._lost_looks == LOOKS else None
 
     def for_unlike_epochs(self, silent: Sequence[int]) -> ArmFailed | None:
-        """Name ranks that do not reach the step at which the others wait, since their epochs have other numbers of steps."""
+        """Name ranks that do not reach the step at which the others wait, since their epochs have
+        other numbers of steps.
+        """
         steps_per_epoch = {steps for steps in self.epoch_steps if steps is not None}
         if len(steps_per_epoch) < 2:
             return None
         counts = " and ".join(map(str, sorted(steps_per_epoch, reverse=True)))
         return self.failed(
-            f"ranks take {counts} steps an epoch, so {self._who(silent)} cannot reach the step at which the others wait; give all "
-            "as many (DistributedSampler, drop_last=True), or epochs that last longer than a launch",
+            f"ranks take {counts} steps an epoch, so {self._who(silent)} cannot reach the step at"
+            " which the others wait; give all as many (DistributedSampler, drop_last=True), or"
+            " epochs that last longer than a launch",
             ranks=silent,
         )
 
     def for_exit(self, heard: Mapping[int, Reply]) -> ArmFailed | None:
         """Name the cause after a rank or launcher has ended and the other ranks had time to report.
 
-        Ranks that died without a report cause errors about a lost peer, whichever was seen first: a busy host may learn of the
-        death after the peer has. Any other error before the first death is a cause itself: for it the launcher ends the other
-        ranks before they can report. So is bad input, such as a damaged file. The loss of a host comes before all others.
+        Ranks that died without a report cause errors about a lost peer, whichever was seen first: a
+        busy host may learn of the death after the peer has. Any other error before the first death
+        is a cause itself: for it the launcher ends the other ranks before they can report. So is
+        bad input, such as a damaged file. The loss of a host comes before all others.
         """
-        silent = {rank: self._at(rank, at_s) for rank, at_s in self._gone.items() if rank not in heard}
+        silent = {
+            rank: self._at(rank, at_s) for rank, at_s in self._gone.items() if rank not in heard
+        }
         errors = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
         if silent and not any(reply.cause == "bad input" for reply in errors.values()):
-            causes_s = [self._at(rank, reply.at_s) for rank, reply in errors.items() if not mentions_lost_peer(reply.message)]
+            causes_s = [
+                self._at(rank, reply.at_s)
+                for rank, reply in errors.items()
+                if not mentions_lost_peer(reply.message)
+            ]
             if min(causes_s, default=math.inf) >= min(silent.values()) or self._lost(silent):
                 return self._died(silent)
         raised = self.for_errors(errors)
@@ -149,42 +184,68 @@ class Diagnosis:
         return raised
 
     def for_lost_launcher(self) -> ArmFailed | None:
-        """Name a launcher that has ended before its ranks, which may go on for a while; None if a rank has ended, too."""
+        """Name a launcher that has ended before its ranks, which may go on for a while; None if a
+        rank has ended, too.
+        """
         if not self.processes.has_ended():
             return None
         time.sleep(SETTLE_S)
         if self._gone:
             return None
-        return self.failed(f"{self.processes.exit_summary()}, before its ranks", excerpt=self.processes.last_words([]))
+        return self.failed(
+            f"{self.processes.exit_summary()}, before its ranks",
+            excerpt=self.processes.last_words([]),
+        )
 
     def _at(self, rank: int, at_s: float) -> float:
         """A time of a rank's host by the driver's clock."""
-        return at_s if self.placement.is_local else self.supervisors.driver_time(self.arm, self.launch, rank, at_s)
+        return (
+            at_s
+            if self.placement.is_local
+            else self.supervisors.driver_time(self.arm, self.launch, rank, at_s)
+        )
 
     def _lost(self, silent: Mapping[int, float]) -> bool:
-        """Whether a supervisor was lost with its rank, or a host does not answer a request for its logs."""
+        """Whether a supervisor was lost with its rank, or a host does not answer a request for its
+        logs.
+        """
         if self.placement.is_local:
             return False
         self.processes.log_tails(list(silent))
         return math.inf in silent.values() or bool(self.processes.unreachable)
 
     def for_errors(self, errors: Mapping[int, ErrorReply]) -> ArmFailed | None:
-        """Name the cause among reported errors: bad input, else the first error that is not about a lost peer."""
-        errors = {rank: reply for rank, reply in errors.items() if reply.cause == "bad input"} or errors
-        errors = {rank: reply for rank, reply in errors.items() if not mentions_lost_peer(reply.message)} or errors
+        """Name the cause among reported errors: bad input, else the first error that is not about a
+        lost peer.
+        """
+        errors = {
+            rank: reply for rank, reply in errors.items() if reply.cause == "bad input"
+        } or errors
+        errors = {
+            rank: reply for rank, reply in errors.items() if not mentions_lost_peer(reply.message)
+        } or errors
         if not errors:
             return None
         first = min(errors, key=lambda rank: self._at(rank, errors[rank].at_s))
-        return self.failed(f"{self._who([first])}: {errors[first].message}", ranks=[first], excerpt=errors[first].excerpt)
+        return self.failed(
+            f"{self._who([first])}: {errors[first].message}",
+            ranks=[first],
+            excerpt=errors[first].excerpt,
+        )
 
     def for_timeout(self, silent: Sequence[int], *, timeout_s: float) -> ArmFailed:
-        """Name ranks that run but do not answer; if no rank of a script has ever reported, say what may be the reason.
+        """Name ranks that run but do not answer; if no rank of a script has ever reported, say what
+        may be the reason.
 
         Ranks that do not answer first write stack traces to their logs.
         """
         if self.may_end and self.world_size is None and not self.has_reported:
             raised = scripts_exception(self._launchers_log())
-            why = raised.message if raised else self._never or explain_no_ranks(look_at(self.run_id, self.processes.pids))
+            why = (
+                raised.message
+                if raised
+                else self._never or explain_no_ranks(look_at(self.run_id, self.processes.pids))
+            )
             words = raised.excerpt if raised else self.processes.last_words([])
             failed = self.failed(f"no rank reported within {timeout_s:g} s: {why}", excerpt=words)
             failed.status = "timeout"
@@ -197,24 +258,41 @@ class Diagnosis:
             why = "; " + SLOW_START
         elif self.may_end and len(silent) < (self.world_size or 0):
             why = "; do its ranks take different numbers of steps?"
-        failed = self.failed(f"no answer from {self._who(silent)} within {timeout_s:g} s{why}", ranks=silent)
+        failed = self.failed(
+            f"no answer from {self._who(silent)} within {timeout_s:g} s{why}", ranks=silent
+        )
         failed.status = "timeout"
         return failed
 
-    def failed(self, message: str, *, ranks: Sequence[int] = (), excerpt: Sequence[str] = ()) -> ArmFailed:
-        """A failure with this message, the hosts and logs of these ranks, and hosts that no longer answer."""
+    def failed(
+        self, message: str, *, ranks: Sequence[int] = (), excerpt: Sequence[str] = ()
+    ) -> ArmFailed:
+        """A failure with this message, the hosts and logs of these ranks, and hosts that no longer
+        answer.
+        """
         tails = self.processes.log_tails(ranks)
         message = "; ".join([message, *self.processes.unreachable.values()])
         return self._outcome(message, ranks=ranks, tails=tails, excerpt=excerpt)
 
     def _died(self, silent: Mapping[int, float]) -> ArmFailed:
-        """Name the rank that ended first, since the launcher may have ended the others. A lost host is always the cause."""
+        """Name the rank that ended first, since the launcher may have ended the others.
+
+        A lost host is always the cause.
+        """
         tails = self.processes.log_tails(list(silent))
         gone = self.processes.unreachable
-        lost = [rank for rank in range(self.world_size or 0) if gone and not gone.keys().isdisjoint(self._hosts([rank]))]
+        lost = [
+            rank
+            for rank in range(self.world_size or 0)
+            if gone and not gone.keys().isdisjoint(self._hosts([rank]))
+        ]
         first = sorted(rank for rank, at_s in silent.items() if at_s == min(silent.values()))
         later = [rank for rank in silent if rank not in first]
-        what = f"{self._who(lost)} lost with the host" if lost else f"{self._who(first)} died without reporting an error"
+        what = (
+            f"{self._who(lost)} lost with the host"
+            if lost
+            else f"{self._who(first)} died without reporting an error"
+        )
         place = None if lost else next(filter(None, map(_place_of_crash, tails.values())), None)
         what += f", at {place}" if place else ""
         if later and not lost:
@@ -225,39 +303,70 @@ class Diagnosis:
         return self._outcome(message, ranks=lost or first, tails=tails, excerpt=excerpt)
 
     def _unreported(self) -> ArmFailed:
-        """The failure of launchers whose ranks reported nothing; for a script, by its exception or the end of its log."""
+        """The failure of launchers whose ranks reported nothing; for a script, by its exception or
+        the end of its log.
+        """
         log = self._launchers_log() if self.may_end else ""
         raised = scripts_exception(log)
         reason = cut(raised.message) if raised else "the ranks did not report"
-        words = (raised.excerpt if raised else lines_of_script(log)) or self.processes.last_words([])
+        words = (raised.excerpt if raised else lines_of_script(log)) or self.processes.last_words(
+            []
+        )
         message = "; ".join([reason, self.processes.exit_summary(), *self._suspects()])
         return self.failed(message, excerpt=[cut(line) for line in words[-LAST_WORDS:]])
 
     def _launchers_log(self) -> str:
-        with contextlib.suppress(OSError), self.processes.launchers_log.open(encoding="utf-8", errors="replace") as file:
+        with (
+            contextlib.suppress(OSError),
+            self.processes.launchers_log.open(encoding="utf-8", errors="replace") as file,
+        ):
             return file.read(MAX_LOG_CHARACTERS)
         return ""
 
     def _suspects(self) -> list[str]:
         if self.may_end:
-            log, command = "\n".join([self._launchers_log(), *self.processes.log_tails([]).values()]), self.processes.commands[0]
-            hint = hint_of(log) or lacking_module(log, command.argv, (command.inherited or {}).get("PATH", os.defpath))
+            log, command = (
+                "\n".join([self._launchers_log(), *self.processes.log_tails([]).values()]),
+                self.processes.commands[0],
+            )
+            hint = hint_of(log) or lacking_module(
+                log, command.argv, (command.inherited or {}).get("PATH", os.defpath)
+            )
             if hint is None and not self.has_reported and set(self.processes.codes) == {0}:
                 hint = (
                     self._never
-                    or "it ended without a step that the agent saw; does it train, by torch.optim, and is its Python the right one?"
+                    or "it ended without a step that the agent saw; does it train, by torch.optim, "
+                    "and is its Python the right one?"
                 )
             return [hint] if hint else []
-        return [f"their environment has {disturbance.setting}, which {disturbance.variable.does}" for disturbance in self.variables]
+        return [
+            f"their environment has {disturbance.setting}, which {disturbance.variable.does}"
+            for disturbance in self.variables
+        ]
 
-    def _outcome(self, message: str, *, ranks: Sequence[int], tails: Mapping[str, str], excerpt: Sequence[str] = ()) -> ArmFailed:
+    def _outcome(
+        self,
+        message: str,
+        *,
+        ranks: Sequence[int],
+        tails: Mapping[str, str],
+        excerpt: Sequence[str] = (),
+    ) -> ArmFailed:
         users = self.sandbox.as_users if self.sandbox else str
         logs = {name: users(tail) for name, tail in tails.items()}
-        return ArmFailed(users(message), excerpt=[*map(users, excerpt)], ranks=list(ranks), hosts=self._hosts(ranks), log_tail=logs)
+        return ArmFailed(
+            users(message),
+            excerpt=[*map(users, excerpt)],
+            ranks=list(ranks),
+            hosts=self._hosts(ranks),
+            log_tail=logs,
+        )
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
         if self.placement.is_local or self.may_end:
-            return sorted({supervised.host for rank, supervised in self._ranks.items() if rank in ranks})
+            return sorted(
+                {supervised.host for rank, supervised in self._ranks.items() if rank in ranks}
+            )
         return sorted({self.placement.host_of(rank) for rank in ranks})
 
     def _who(self, ranks: Sequence[int]) -> str:
@@ -267,5 +376,7 @@ class Diagnosis:
 
 
 def _place_of_crash(log: str) -> Place | None:
-    """The user's line in the dump of ``faulthandler`` for a process that a signal ended, which is innermost first."""
+    """The user's line in the dump of ``faulthandler`` for a process that a signal ended, which is
+    innermost first.
+    """
     return place_in("\n".join(reversed(log.splitlines()))) if CRASH in log else None

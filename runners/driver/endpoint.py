@@ -21,7 +21,8 @@ class DriverEndpoint:
     """Where the ranks of all arms find the driver."""
 
     store_address: str
-    """The ``TCPStore`` of the libraries' process groups. Empty: the arms are scripts, which need none."""
+    """The ``TCPStore`` of the libraries' process groups. Empty: the arms are scripts, which need
+    none."""
     supervisors: SupervisorServer
     key_file: Path
     """The path of the comparison's key on every host."""
@@ -32,7 +33,8 @@ class DriverEndpoint:
 
 @contextmanager
 def open_endpoint(placement: Placement, *, has_store: bool) -> Iterator[DriverEndpoint]:
-    """Serve the supervisors' connections, and a store if asked; on loopback if all ranks are on this host.
+    """Serve the supervisors' connections, and a store if asked; on loopback if all ranks are on
+    this host.
 
     What is started with its run id ends with this process.
     """

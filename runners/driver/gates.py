@@ -1,8 +1,10 @@
-"""What an arm must pass for its timing to count: the same conditions as the other arms, correct gradients, the same work.
+"""What an arm must pass for its timing to count: the same conditions as the other arms, correct
+gradients, the same work.
 
-The parity gate builds its own models. The memory that they leave to the process spares later steps page faults, which a user's
-training has (docs/decisions/0010). So blocks are timed before the gate. A training to the end comes after it, since hours may be
-lost there. So do a micro-benchmark's cases, since the gate says which of them an arm offers.
+The parity gate builds its own models. The memory that they leave to the process spares later steps
+page faults, which a user's training has (docs/decisions/0010). So blocks are timed before the gate.
+A training to the end comes after it, since hours may be lost there. So do a micro-benchmark's
+cases, since the gate says which of them an arm offers.
 """
 
 from __future__ import annotations
@@ -22,17 +24,28 @@ from runners.protocol.gate_verdict import NOT_REPEATABLE, compare_state, drift_b
 from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
 
 GATE_RUNS = 3
-"""How many blocks' time the gate may take: each of its runs makes a workload, which loads its data again."""
+"""How many blocks' time the gate may take: each of its runs makes a workload, which loads its data
+again."""
 
 
 def run_gates(
-    arms: Sequence[ArmRun], *, compared: Sequence[ArmRun], measurement: Measurement, after_blocks: bool, say: Say
+    arms: Sequence[ArmRun],
+    *,
+    compared: Sequence[ArmRun],
+    measurement: Measurement,
+    after_blocks: bool,
+    say: Say,
 ) -> None:
-    """Let each arm take the parity gate, then compare the work of all ``compared`` arms. Arms that fail do not count."""
+    """Let each arm take the parity gate, then compare the work of all ``compared`` arms.
+
+    Arms that fail do not count.
+    """
     for arm in arms:
         if arm.is_running:
             say(f"checking {arm.session.name}")
-        arm.run_unless_failed(partial(_pass_gate, measurement=measurement, after_blocks=after_blocks))
+        arm.run_unless_failed(
+            partial(_pass_gate, measurement=measurement, after_blocks=after_blocks)
+        )
         _return_memory()
     for first, arm in _with_reference(compared):
         if first.record.world_size == arm.record.world_size:
@@ -44,48 +57,69 @@ def run_gates(
 
 
 def _return_memory() -> None:
-    """Have the C library return free memory to the system: the reports of a thousand ranks take hundreds of megabytes."""
+    """Have the C library return free memory to the system: the reports of a thousand ranks take
+    hundreds of megabytes.
+    """
     with contextlib.suppress(AttributeError, OSError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def gate_fails_for_all(records: Sequence[LaunchRecord]) -> bool:
-    """Whether every arm of a launch failed in the gate, as it would in the next launch; ``records``: of all its arms."""
+    """Whether every arm of a launch failed in the gate, as it would in the next launch;
+    ``records``: of all its arms.
+    """
     errors = [(record.status, record.error) for record in records if record.role != "floor"]
     return bool(errors) and all(
-        status == "wrong" or (error is not None and NOT_REPEATABLE in error.message) for status, error in errors
+        status == "wrong" or (error is not None and NOT_REPEATABLE in error.message)
+        for status, error in errors
     )
 
 
 @contextmanager
 def _judging() -> Iterator[None]:
-    """A context that makes an exception while an arm is judged this arm's failure, so that the other arms go on."""
+    """A context that makes an exception while an arm is judged this arm's failure, so that the
+    other arms go on.
+    """
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        message = f"its ranks' reports of the gate could not be judged ({type(error).__name__}: {error}); please report this"
+        message = (
+            f"its ranks' reports of the gate could not be judged ({type(error).__name__}: {error});"
+            " please report this"
+        )
         raise ArmFailed(message) from error
 
 
 def require_together(reports: Sequence[DriftReport | None]) -> None:
-    """Raise ``ArmFailed`` if an arm's ranks have drifted apart in the measured steps; reports by rank."""
+    """Raise ``ArmFailed`` if an arm's ranks have drifted apart in the measured steps; reports by
+    rank.
+    """
     drift = drift_between(reports)
     if drift:
         raise ArmFailed(drift, status="wrong")
 
 
 def compare_conditions(arms: Sequence[ArmRun]) -> None:
-    """Fail each arm whose versions, cores, threads or seeds differ from the first one's, unless the plan allows it."""
+    """Fail each arm whose versions, cores, threads or seeds differ from the first one's, unless the
+    plan allows it.
+    """
     for first, arm in _with_reference(arms):
-        rows, has_own_work = arm_differences([first.conditions, arm.conditions]), own_work([first.record, arm.record])
-        refused = [row.sentence for row in rows if not (row.allowed or (row.changes_work and has_own_work))]
+        rows, has_own_work = (
+            arm_differences([first.conditions, arm.conditions]),
+            own_work([first.record, arm.record]),
+        )
+        refused = [
+            row.sentence for row in rows if not (row.allowed or (row.changes_work and has_own_work))
+        ]
         if refused:
             arm.fail(ArmFailed(f"not comparable with {first.record.arm}: {'; '.join(refused)}"))
 
 
 def _pass_gate(arm: ArmRun, *, measurement: Measurement, after_blocks: bool) -> None:
     command = GateCommand(after_blocks=after_blocks, counts_flops=arm.record.launch == 0)
-    done = arm.session.exchange(command, GateReply, timeout_s=GATE_RUNS * measurement.block_timeout_s)
+    done = arm.session.exchange(
+        command, GateReply, timeout_s=GATE_RUNS * measurement.block_timeout_s
+    )
     reports = [reply.report for reply in done.replies]
     arm.gate = reports[0] if isinstance(reports[0], ParityReport) else None
     arm.record.flops = arm.gate.flops if arm.gate else None
@@ -98,9 +132,13 @@ def _pass_gate(arm: ArmRun, *, measurement: Measurement, after_blocks: bool) -> 
 def _with_reference(arms: Sequence[ArmRun]) -> list[tuple[ArmRun, ArmRun]]:
     """Every arm that is ok, each after its reference: the baseline if possible.
 
-    An arm with another number of ranks has the first arm of as many ranks as reference, since these must agree in more.
+    An arm with another number of ranks has the first arm of as many ranks as reference, since these
+    must agree in more.
     """
-    passing = sorted((arm for arm in arms if arm.record.status == "ok"), key=lambda arm: arm.record.role != "baseline")
+    passing = sorted(
+        (arm for arm in arms if arm.record.status == "ok"),
+        key=lambda arm: arm.record.role != "baseline",
+    )
     firsts: dict[int, ArmRun] = {}
     pairs = []
     for arm in passing:
@@ -119,12 +157,15 @@ def _compare_work(first: ArmRun, arm: ArmRun) -> None:
         return
     has_own_work = bool(own_work([first.record, arm.record]))
     if has_own_work and first.gate and arm.gate and _shapes(first.gate) != _shapes(arm.gate):
-        arm.record.unlike_work["model.tensors"] = f"its parameters and buffers have other names or sizes than {name}'s"
+        arm.record.unlike_work["model.tensors"] = (
+            f"its parameters and buffers have other names or sizes than {name}'s"
+        )
         return
     failures: dict[str, list[str]] = {}
     if parity.samples_digest != expected.samples_digest:
         failures["samples"] = [
-            f"consumed other samples than {name} (digest {parity.samples_digest} against {expected.samples_digest})"
+            f"consumed other samples than {name} (digest {parity.samples_digest} against"
+            f" {expected.samples_digest})"
         ]
     elif first.gate and arm.gate:
         state = compare_state(first.gate, arm.gate, first_arm=name)
@@ -133,7 +174,9 @@ def _compare_work(first: ArmRun, arm: ArmRun) -> None:
         parity.notes += [note for note in state.notes if note not in parity.notes]
     lines = [line for group in failures.values() for line in group]
     if has_own_work:
-        arm.record.unlike_work |= {field: "; ".join(group) for field, group in failures.items() if group}
+        arm.record.unlike_work |= {
+            field: "; ".join(group) for field, group in failures.items() if group
+        }
     elif lines:
         parity.passed, parity.failures = False, lines
         raise ArmFailed("; ".join(lines), status="wrong")

@@ -1,6 +1,8 @@
-"""One launch of a comparison: all arms run at the same time and have their blocks (or epochs) in random order.
+"""One launch of a comparison: all arms run at the same time and have their blocks (or epochs) in
+random order.
 
-Arms that wait are stopped. Each arm gets a record, a table of raw steps and a folder of TensorBoard events, whatever happens.
+Arms that wait are stopped. Each arm gets a record, a table of raw steps and a folder of TensorBoard
+events, whatever happens.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ class Launch:
     show_epoch: Callable[[LaunchRecord, EpochRecord], None] | None = None
     """Called with each epoch that an arm has trained."""
     refused: Mapping[str, LaunchRecord] = field(default_factory=dict)
-    """By name, the rehearsal's records of arms that failed in it: they are rows of the report and are not started."""
+    """By name, the rehearsal's records of arms that failed in it: they are rows of the report and
+    are not started."""
     limit: RoundLimit | None = None
     """When there are enough rounds. None: as the plan's lengths say."""
     tries: int | None = None
@@ -78,11 +81,18 @@ class Launch:
         self.measure = self.plan.measurement
         self._began = self.ended_s = self._kept_at_s = time.monotonic()
         self._is_interleaved = self.measure.mode == "interleaved"
-        self._gate_comes_first = self.workload is not None and self.workload.gate_comes_first(self.plan.training)
+        self._gate_comes_first = self.workload is not None and self.workload.gate_comes_first(
+            self.plan.training
+        )
         self._rng = random.Random(f"{self.plan.seed}/{self.number}")
-        self._padding_bytes = random.Random(f"{self.plan.seed}/{self.number}/padding").randrange(1, MAX_PADDING)
+        self._padding_bytes = random.Random(f"{self.plan.seed}/{self.number}/padding").randrange(
+            1, MAX_PADDING
+        )
         self._wanted_rounds = self.limit.rounds if self.limit else None
-        self._rounds = self._new_rounds(seconds=self.measure.seconds_per_launch / (1 if self._is_interleaved else len(self.setups)))
+        self._rounds = self._new_rounds(
+            seconds=self.measure.seconds_per_launch
+            / (1 if self._is_interleaved else len(self.setups))
+        )
         self._events: dict[str, TensorboardLog] = {}
         self._stages_s: dict[str, float] = {}
         self.arms = [self._arm(setup) for setup in self.setups]
@@ -103,13 +113,26 @@ class Launch:
     def _new_rounds(self, *, seconds: float) -> Rounds | TrainingRounds:
         plan, rng, progress = self.plan, self._rng, self.progress
         if plan.training is not None:
-            return TrainingRounds(plan, plan.training, rng=rng, progress=progress, note=self._note_epoch)
+            return TrainingRounds(
+                plan, plan.training, rng=rng, progress=progress, note=self._note_epoch
+            )
         names = [case.name for case in self.cases]
         is_enough = self._is_enough if self.limit else None
-        return Rounds(plan, cases=names, rng=rng, progress=progress, seconds=seconds, keep=self._keep, is_enough=is_enough)
+        return Rounds(
+            plan,
+            cases=names,
+            rng=rng,
+            progress=progress,
+            seconds=seconds,
+            keep=self._keep,
+            is_enough=is_enough,
+        )
 
     def _is_enough(self, rounds: int, seconds: float) -> bool:
-        """Whether the budget has no more rounds for this launch. Arms that run one at a time have as many as the first."""
+        """Whether the budget has no more rounds for this launch.
+
+        Arms that run one at a time have as many as the first.
+        """
         assert self.limit is not None
         if self._wanted_rounds is not None and not self._is_interleaved:
             return rounds >= self._wanted_rounds
@@ -128,10 +151,21 @@ class Launch:
             launch=self.number,
             folder=folder,
             say=self.progress.say,
-            state=self.state.agent_settings(is_baseline=setup.name == self.plan.baseline) if self.state else None,
+            state=(
+                self.state.agent_settings(is_baseline=setup.name == self.plan.baseline)
+                if self.state
+                else None
+            ),
             padding_bytes=self._padding_bytes,
         )
-        job = job_of(setup.plan, setup.name, setup.arm, transport=setup.transport, launch=self.number, global_plan=self.plan)
+        job = job_of(
+            setup.plan,
+            setup.name,
+            setup.arm,
+            transport=setup.transport,
+            launch=self.number,
+            global_plan=self.plan,
+        )
         job = job.model_copy(update={"tries": self.tries, "gate_batch_size": setup.gate_batch_size})
         record = job.new_record(
             self.plan,
@@ -150,7 +184,10 @@ class Launch:
         return ArmRun(session=session, job=job, record=record, say=self.progress.say, lines=lines)
 
     def run(self) -> None:
-        """Run the launch. Every arm's record is written and nothing is left running, also after an interruption."""
+        """Run the launch.
+
+        Every arm's record is written and nothing is left running, also after an interruption.
+        """
         is_whole = False
         try:
             order = self._order()
@@ -164,7 +201,10 @@ class Launch:
             self._end_all(is_whole=is_whole)
 
     def _order(self) -> list[ArmRun]:
-        """The arms in the order of their start: the one that saves the initial state first. None if too few passed the trial."""
+        """The arms in the order of their start: the one that saves the initial state first.
+
+        None if too few passed the trial.
+        """
         if self.act is not None:
             return self.arms
         if self.refused and not is_comparable(self.plan, self.refused):
@@ -186,7 +226,9 @@ class Launch:
         for arm in self.arms:
             arm.record.complete = is_whole or arm.record.status != "ok"
             arm.record.launch_s = self.ended_s - self._began
-            arm.record.stages_s = {name: round(seconds, 3) for name, seconds in self._stages_s.items()}
+            arm.record.stages_s = {
+                name: round(seconds, 3) for name, seconds in self._stages_s.items()
+            }
         errors = []
         for arm in self.arms:
             try:
@@ -197,7 +239,9 @@ class Launch:
             raise errors[0]
 
     def _keep(self) -> None:
-        """Write what was measured so far every ``KEEP_EVERY_S``, so that a killed driver leaves it."""
+        """Write what was measured so far every ``KEEP_EVERY_S``, so that a killed driver leaves
+        it.
+        """
         if time.monotonic() - self._kept_at_s < KEEP_EVERY_S:
             return
         for arm in self.arms:
@@ -206,7 +250,9 @@ class Launch:
         self._kept_at_s = time.monotonic()
 
     def _run(self, arms: Sequence[ArmRun], *, compared: Sequence[ArmRun]) -> None:
-        """Start these arms together, measure them and end them; ``compared``: all arms to compare so far, including these."""
+        """Start these arms together, measure them and end them; ``compared``: all arms to compare
+        so far, including these.
+        """
         self.progress.say(self._starting(arms))
         with self._timed("start"):
             self._start(arms)
@@ -228,8 +274,15 @@ class Launch:
             self._stages_s[stage] = self._stages_s.get(stage, 0.0) + time.monotonic() - began
 
     def _start(self, arms: Sequence[ArmRun]) -> None:
-        """Start these arms together and wait until they are ready. A baseline that saves the initial state starts first."""
-        first = [arm for arm in arms if self.state and self.state.is_missing and arm.session.name == self.plan.baseline]
+        """Start these arms together and wait until they are ready.
+
+        A baseline that saves the initial state starts first.
+        """
+        first = [
+            arm
+            for arm in arms
+            if self.state and self.state.is_missing and arm.session.name == self.plan.baseline
+        ]
         self._start_together(first)
         for arm in first:
             arm.run_unless_failed(self._share_state)
@@ -237,7 +290,12 @@ class Launch:
         if self.state and self.state.is_missing:
             for arm in others:
                 if arm.is_running:
-                    arm.fail(ArmFailed(f"{self.plan.baseline} has not saved the parameters with which it was to start"))
+                    arm.fail(
+                        ArmFailed(
+                            f"{self.plan.baseline} has not saved the parameters with which it was"
+                            " to start"
+                        )
+                    )
         self._start_together(others)
 
     def _start_together(self, arms: Sequence[ArmRun]) -> None:
@@ -271,7 +329,10 @@ class Launch:
                 arm.fail(ArmFailed(ranks_agree.sentence(arm.record.arm) or "", status="wrong"))
 
     def _measure(self, arms: Sequence[ArmRun], compared: Sequence[ArmRun]) -> None:
-        """Run rounds and gates of arms that are ready, or ``act``. Scripts without another arm to compare with have no rounds."""
+        """Run rounds and gates of arms that are ready, or ``act``.
+
+        Scripts without another arm to compare with have no rounds.
+        """
         if self.act is not None:
             for arm in arms:
                 arm.run_unless_failed(self.act)
@@ -290,7 +351,11 @@ class Launch:
             return f"starting {arms[0].session.name}"
         ranks = sum(arm.record.world_size for arm in arms)
         compared = self.plan.compared_arms()
-        floor = " and the no-op backend (the floor)" if any(arm.record.arm not in compared for arm in arms) else ""
+        floor = (
+            " and the no-op backend (the floor)"
+            if any(arm.record.arm not in compared for arm in arms)
+            else ""
+        )
         return f"starting {len(compared)} arms{floor}, {ranks} ranks in all"
 
     def _run_rounds(self, arms: Sequence[ArmRun]) -> None:
@@ -299,10 +364,18 @@ class Launch:
             self._rounds.run(arms)
 
     def _run_gates(self, arms: Sequence[ArmRun], compared: Sequence[ArmRun]) -> None:
-        gated, compared_gated = ([arm for arm in group if "gate" in arm.can] for group in (arms, compared))
+        gated, compared_gated = (
+            [arm for arm in group if "gate" in arm.can] for group in (arms, compared)
+        )
         after_blocks, say = not self._gate_comes_first, self.progress.say
         with self._timed("gate"):
-            run_gates(gated, compared=compared_gated, measurement=self.measure, after_blocks=after_blocks, say=say)
+            run_gates(
+                gated,
+                compared=compared_gated,
+                measurement=self.measure,
+                after_blocks=after_blocks,
+                say=say,
+            )
 
     def _note_ready(self, arm: ArmRun, replies: Sequence[StartedReply]) -> None:
         arm.record.ranks = arm.ready = [reply.report for reply in replies]
@@ -336,7 +409,10 @@ class Launch:
             if arm.session.name in self._events:
                 self._events.pop(arm.session.name).close()
         except OSError as error:  # the records are written all the same
-            self.progress.say(f"TensorBoard's events of {arm.session.name} cannot be written: {error.strerror or error}")
+            self.progress.say(
+                f"TensorBoard's events of {arm.session.name} cannot be written:"
+                f" {error.strerror or error}"
+            )
 
     def _note_epoch(self, arm: ArmRun, epoch: EpochRecord, block: BlockRecord) -> None:
         if self.show_epoch is not None:
@@ -349,12 +425,18 @@ class Launch:
         """The log of an arm, opened at its first use; none if no events are written."""
         name = arm.session.name
         if self.events_folder is not None and name not in self._events:
-            self._events[name] = TensorboardLog(self.events_folder(name), sample_unit=arm.record.sample_unit)
+            self._events[name] = TensorboardLog(
+                self.events_folder(name), sample_unit=arm.record.sample_unit
+            )
         return [self._events[name]] if name in self._events else []
 
 
 def is_comparable(plan: Plan, failed: Collection[str]) -> bool:
-    """Whether the baseline and another arm have not failed: a candidate or, without candidates, the control."""
+    """Whether the baseline and another arm have not failed: a candidate or, without candidates, the
+    control.
+    """
     others = [name for name in plan.compared_arms() if name != plan.baseline]
     candidates = [name for name in others if name in plan.arms] or others
-    return plan.baseline not in failed and (plan.is_alone or any(name not in failed for name in candidates))
+    return plan.baseline not in failed and (
+        plan.is_alone or any(name not in failed for name in candidates)
+    )

@@ -1,8 +1,9 @@
 """The rounds of one launch: the order of blocks or epochs, and how long a block is.
 
-A round is one block of every arm, in random order. In a micro-benchmark it has a block of every arm for each case, with the cases
-in random order, too. An arm that does not offer a case is left out of it. If arms train to the end, a round is one epoch of every
-arm that is not done. Times to accuracy are then measured interleaved, as blocks are.
+A round is one block of every arm, in random order. In a micro-benchmark it has a block of every arm
+for each case, with the cases in random order, too. An arm that does not offer a case is left out of
+it. If arms train to the end, a round is one epoch of every arm that is not done. Times to accuracy
+are then measured interleaved, as blocks are.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ PROBE_STEPS = 4
 EPOCH_BLOCKS = 30
 """How many blocks' time an epoch and its evaluation may take."""
 SLOWEST_BLOCK = 4.0
-"""A much slower arm's block may take up to this × the intended length; beyond it the blocks of all arms have fewer steps."""
+"""A much slower arm's block may take up to this × the intended length; beyond it the blocks of all
+arms have fewer steps."""
 STEP_S = 1e-3
-"""Intended length of a micro-benchmark's step, which sets its repetitions. A step of microseconds would measure mostly the clock,
-and each block would have thousands of rows."""
+"""Intended length of a micro-benchmark's step, which sets its repetitions. A step of microseconds
+would measure mostly the clock, and each block would have thousands of rows."""
 
 CaseName = str | None
 """A micro-benchmark's case; None if a workload is trained."""
@@ -62,7 +64,9 @@ class RoundLimit:
 
     def is_reached(self, rounds: int, seconds: float, *, start_s: float) -> bool:
         """Whether ``rounds`` that took ``seconds`` after a start of ``start_s`` are enough."""
-        cost = Cost(start_s=max(start_s, 0.1) * (1 + self.end_share), round_s=max(seconds, 1e-3) / rounds)
+        cost = Cost(
+            start_s=max(start_s, 0.1) * (1 + self.end_share), round_s=max(seconds, 1e-3) / rounds
+        )
         if rounds >= MIN_ROUNDS and cost.start_s + seconds + cost.round_s > self.budget_s:
             return True
         return rounds >= (self.rounds or pilot(cost, left_s=self.budget_s).rounds)
@@ -84,8 +88,8 @@ class Rounds:
     keep: Callable[[], None]
     """Called after each round."""
     is_enough: Callable[[int, float], bool] | None = None
-    """Whether a number of rounds, in seconds of wall time, ends a ``run``. None: the plan's lengths decide, without the time in
-    which scripts were restarted."""
+    """Whether a number of rounds, in seconds of wall time, ends a ``run``. None: the plan's lengths
+    decide, without the time in which scripts were restarted."""
     measuring_s: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -109,7 +113,9 @@ class Rounds:
         self.progress.say(f"measuring blocks of {what}")
         for number, blocks in enumerate(self._rounds(arms)):
             for kind, case, arm in blocks:
-                arm.run_unless_failed(partial(self._block, kind=kind, case=case, number=number, began=began))
+                arm.run_unless_failed(
+                    partial(self._block, kind=kind, case=case, number=number, began=began)
+                )
             took = time.monotonic() - began
             done = took - (_restarting_s(arms) - restarted_s)
             share = self._share_of(number + 1)
@@ -127,31 +133,62 @@ class Rounds:
         if self.is_enough:
             return None
         if self._measure.steps_per_launch:
-            return rounds * min(size.steps for size in self._sizes.values()) / self._measure.steps_per_launch
+            return (
+                rounds
+                * min(size.steps for size in self._sizes.values())
+                / self._measure.steps_per_launch
+            )
         return rounds / self._measure.rounds if self._measure.rounds else None
 
     def _rounds(self, arms: Sequence[ArmRun]) -> Iterator[list[NextBlock]]:
-        """Yield rounds without end. Each arm has one block per case; in some rounds it has another without exchange."""
+        """Yield rounds without end.
+
+        Each arm has one block per case; in some rounds it has another without exchange.
+        """
         synced = [arm for arm in arms if "block" in arm.can]
         number = 0
         while True:
             number += 1
-            cases = self._cases if len(self._cases) == 1 else self.rng.sample(self._cases, k=len(self._cases))
+            cases = (
+                self._cases
+                if len(self._cases) == 1
+                else self.rng.sample(self._cases, k=len(self._cases))
+            )
             blocks: list[NextBlock] = [
-                ("sync", case, arm) for case in cases for arm in shuffled(synced, self.rng) if case not in arm.record.not_offered
+                ("sync", case, arm)
+                for case in cases
+                for arm in shuffled(synced, self.rng)
+                if case not in arm.record.not_offered
             ]
-            if not self._is_micro_benchmark and self._measure.local_every and number % self._measure.local_every == 0:
-                blocks += [("local", None, arm) for arm in shuffled(arms, self.rng) if "steps_apart" in arm.can]
+            if (
+                not self._is_micro_benchmark
+                and self._measure.local_every
+                and number % self._measure.local_every == 0
+            ):
+                blocks += [
+                    ("local", None, arm)
+                    for arm in shuffled(arms, self.rng)
+                    if "steps_apart" in arm.can
+                ]
             yield blocks
 
     def _find_size(self, case: CaseName, arms: Sequence[ArmRun]) -> None:
         """Find a case's block size by a trial block of each arm. Trial blocks are not recorded."""
-        typical = statistics.median if self._is_micro_benchmark else statistics.fmean  # one late step would hide short ones
+        typical = (
+            statistics.median if self._is_micro_benchmark else statistics.fmean
+        )  # one late step would hide short ones
         step_s: dict[str, float] = {}
 
         def probe(arm: ArmRun) -> None:
-            block = self._exchange(arm, self._command(arm, kind="sync", case=case, size=BlockSize(steps=PROBE_STEPS), number=0))
-            step_s[arm.session.name] = max(typical([sum(phases) for phases in steps.phases_s]) for steps in block.ranks)
+            block = self._exchange(
+                arm,
+                self._command(
+                    arm, kind="sync", case=case, size=BlockSize(steps=PROBE_STEPS), number=0
+                ),
+            )
+            step_s[arm.session.name] = max(
+                typical([sum(phases) for phases in steps.phases_s]) for steps in block.ranks
+            )
 
         for arm in arms:
             if case not in arm.record.not_offered:
@@ -160,7 +197,9 @@ class Rounds:
             self._sizes[case] = self._size(step_s)
 
     def _size(self, step_s: dict[str, float]) -> BlockSize:
-        """The number of steps that fills a block of the baseline, or fewer if another arm is far slower."""
+        """The number of steps that fills a block of the baseline, or fewer if another arm is far
+        slower.
+        """
         block_s = self._measure.block_s
         usual = step_s.get(self.plan.baseline, min(step_s.values()))
         number = max(1, round(min(block_s / usual, SLOWEST_BLOCK * block_s / max(step_s.values()))))
@@ -170,7 +209,9 @@ class Rounds:
         repetitions = min(number, max(1, round(STEP_S / usual)))
         return BlockSize(steps=max(1, round(number / repetitions)), repetitions=repetitions)
 
-    def _block(self, arm: ArmRun, *, kind: BlockKind, case: CaseName, number: int, began: float) -> None:
+    def _block(
+        self, arm: ArmRun, *, kind: BlockKind, case: CaseName, number: int, began: float
+    ) -> None:
         """Run one block and keep what the ranks timed."""
         command = self._command(arm, kind=kind, case=case, size=self._sizes[case], number=number)
         self._turn += 1
@@ -180,7 +221,9 @@ class Rounds:
             block if block.ranks[0].first_step is not None else block.packed()
         )  # a script's block has losses, too
 
-    def _command(self, arm: ArmRun, *, kind: BlockKind, case: CaseName, size: BlockSize, number: int) -> BlockCommand:
+    def _command(
+        self, arm: ArmRun, *, kind: BlockKind, case: CaseName, size: BlockSize, number: int
+    ) -> BlockCommand:
         return BlockCommand(
             turn=self._turn,
             round=number,
@@ -196,19 +239,30 @@ class Rounds:
         done = arm.session.exchange(command, BlockReply, timeout_s=self._measure.block_timeout_s)
         self.measuring_s += done.took_s
         ranks = [reply.steps for reply in done.replies]
-        block = BlockRecord.joined(command.record(ranks[0]), ranks, **measured_outside(done, self.plan))
+        block = BlockRecord.joined(
+            command.record(ranks[0]), ranks, **measured_outside(done, self.plan)
+        )
         drift = drift_between([reply.drift for reply in done.replies])
         if drift:  # of a script, which has no gate
-            raise ArmFailed(f"{drift}; seen after step {(block.ranks[0].first_step or 0) + command.steps}", status="wrong")
+            raise ArmFailed(
+                f"{drift}; seen after step {(block.ranks[0].first_step or 0) + command.steps}",
+                status="wrong",
+            )
         for steps in block.ranks:
             if steps.wrong:  # a micro-benchmark's result, which is checked before each block
-                raise ArmFailed(f"rank {steps.rank}: {steps.wrong}", status="wrong", ranks=[steps.rank])
+                raise ArmFailed(
+                    f"rank {steps.rank}: {steps.wrong}", status="wrong", ranks=[steps.rank]
+                )
         return block
 
 
 def measured_outside(done: Exchange[Any], plan: Plan) -> dict[str, Any]:
     """The fields of a ``BlockRecord`` that only the driver knows."""
-    links = {host: use.link_bytes(plan.network_interface) for host, use in done.hosts.items()} if plan.hosts is not None else {}
+    links = (
+        {host: use.link_bytes(plan.network_interface) for host, use in done.hosts.items()}
+        if plan.hosts is not None
+        else {}
+    )
     return {"wall_s": done.took_s, "hosts": done.hosts, "link_bytes": links}
 
 
@@ -249,9 +303,13 @@ class TrainingRounds:
             arm.record.measuring_s = time.monotonic() - began
 
     def _count(self, arms: Sequence[ArmRun]) -> None:
-        """Show the epochs done and the epochs in all, without those that failed arms did not train."""
+        """Show the epochs done and the epochs in all, without those that failed arms did not
+        train.
+        """
         done = sum(len(arm.record.epochs) for arm in arms)
-        wanted = sum(self.training.epochs if arm.is_running else len(arm.record.epochs) for arm in arms)
+        wanted = sum(
+            self.training.epochs if arm.is_running else len(arm.record.epochs) for arm in arms
+        )
         self.progress.epochs(done, wanted)
 
     def _epoch(self, arm: ArmRun, *, epoch: int, began: float) -> None:
@@ -259,13 +317,18 @@ class TrainingRounds:
         command = EpochCommand(turn=self._turn, epoch=epoch)
         self._turn += 1
         started = time.monotonic()
-        done = arm.session.exchange(command, EpochReport, timeout_s=EPOCH_BLOCKS * self.plan.measurement.block_timeout_s)
+        done = arm.session.exchange(
+            command, EpochReport, timeout_s=EPOCH_BLOCKS * self.plan.measurement.block_timeout_s
+        )
         self.measuring_s += done.took_s
         reports = done.replies
         record = combine(reports, epoch=epoch)
         outside = measured_outside(done, self.plan)
         block = BlockRecord.joined(
-            reports[0].block, ranks_of([report.block for report in reports]), started_s=started - began, **outside
+            reports[0].block,
+            ranks_of([report.block for report in reports]),
+            started_s=started - began,
+            **outside,
         )
         arm.record.epochs.append(record)
         arm.record.blocks.append(block.packed())

@@ -1,4 +1,7 @@
-"""Runs a whole comparison: all launches of the plan, records after each, reports at the end. Resumes an interrupted one."""
+"""Runs a whole comparison: all launches of the plan, records after each, reports at the end.
+
+Resumes an interrupted one.
+"""
 
 from __future__ import annotations
 
@@ -123,22 +126,36 @@ class ComparisonRun:
             self.check_hosts()
             refuse_another_environment(self.folder, self.changes())
             if self.earlier is not None:
-                self.earlier.require_like(StoredComparison(folder=self.folder, plan=self.plan, manifest=self.history.manifest))
+                self.earlier.require_like(
+                    StoredComparison(
+                        folder=self.folder, plan=self.plan, manifest=self.history.manifest
+                    )
+                )
             self.compared.require_data()
         open_folder(self.folder, self.plan)
 
     @cached_property
     def is_measured(self) -> bool:
-        """Whether the folder already has all launches that the plan asks for, so that only reports are to be written."""
+        """Whether the folder already has all launches that the plan asks for, so that only reports
+        are to be written.
+        """
         done, measure = self._complete_launches(), self.plan.measurement
         manifest = self.folder.read_manifest() if self.folder.manifest_path.is_file() else None
-        if manifest is None or len(done) not in manifest.looks or (self.plan.trace and self.folder.traces() is None):
+        if (
+            manifest is None
+            or len(done) not in manifest.looks
+            or (self.plan.trace and self.folder.traces() is None)
+        ):
             return False
-        if measure.minutes is not None and self._choose(done, spent_s=manifest.seconds.get("total", 0.0)):
+        if measure.minutes is not None and self._choose(
+            done, spent_s=manifest.seconds.get("total", 0.0)
+        ):
             return False
         if measure.minutes is None and not done.issuperset(range(measure.launches)):
             return False
-        return not measure.until_decided or (self.folder.read_plan().measurement == measure and not conclude(self.folder).undecided)
+        return not measure.until_decided or (
+            self.folder.read_plan().measurement == measure and not conclude(self.folder).undecided
+        )
 
     def check_hosts(self) -> None:
         """Check hosts and launchers; raises a ``PlanError`` or ``LaunchError`` with what to do."""
@@ -148,15 +165,22 @@ class ComparisonRun:
         now = new_manifest(
             self.folder,
             self.plan,
-            hosts={host: dict(host_facts) for host, host_facts in compared.inspection.facts.items()},
+            hosts={
+                host: dict(host_facts) for host, host_facts in compared.inspection.facts.items()
+            },
             slurm_job=job_id(self.plan.hosts, os.environ),
             sources=digests(sources) | compared.revisions(),
             warnings=list(compared.inspection.warnings),
         )
-        self.history = ComparisonHistory(self.folder, now, sources=sources | compared.own_work.files)
+        self.history = ComparisonHistory(
+            self.folder, now, sources=sources | compared.own_work.files
+        )
 
     def changes(self) -> list[str]:
-        """What has changed since the folder was measured; empty if the user accepts all changes. After ``check_hosts``."""
+        """What has changed since the folder was measured; empty if the user accepts all changes.
+
+        After ``check_hosts``.
+        """
         return [] if self.resume_elsewhere else self.history.changes
 
     def _note(self, notes: Iterable[str]) -> None:
@@ -165,7 +189,9 @@ class ComparisonRun:
             self.progress.say(f"note: {note}")
 
     def run(self) -> Comparison:
-        """Run the launches that have no records yet, then write the reports, also after Ctrl-C, which is raised again."""
+        """Run the launches that have no records yet, then write the reports, also after Ctrl-C,
+        which is raised again.
+        """
         if self.is_measured:
             return self._write(self.earlier, why="every launch is measured already; ")
         busy = busy_warning(usable_cores()) if self.compared.has_ranks_here else None
@@ -174,7 +200,9 @@ class ComparisonRun:
             self.progress.say(f"warning: {warning}")
         done = self._complete_launches()
         try:
-            opened = open_endpoint(self.compared.inspection.placement, has_store=not self.plan.are_scripts)
+            opened = open_endpoint(
+                self.compared.inspection.placement, has_store=not self.plan.are_scripts
+            )
             with opened as endpoint, _without_garbage_collection():
                 for number in self._numbers(done):
                     self.folder.require_room()
@@ -195,7 +223,10 @@ class ComparisonRun:
         return self._write(self.earlier)
 
     def _write(self, earlier: StoredComparison | None, *, why: str = "") -> Comparison:
-        """Write the reports. If the earlier result is of other conditions, write them without it and raise."""
+        """Write the reports.
+
+        If the earlier result is of other conditions, write them without it and raise.
+        """
         self.progress.say(f"{why}writing reports")
         try:
             self.comparison = write_reports(self.folder, earlier=earlier)
@@ -205,14 +236,23 @@ class ComparisonRun:
         return self.comparison
 
     def _fit_once(self) -> None:
-        """Find the largest batch of each arm that asks for it, unless an earlier session has found it."""
+        """Find the largest batch of each arm that asks for it, unless an earlier session has found
+        it.
+        """
         if self._is_fitted or self.compared.workload is None:
             return
         fitted, self._is_fitted = self.history.manifest.fitted, True
         placement, folder = self.compared.inspection.placement, self.folder.root / "fit"
-        for name in (name for name, arm in self.plan.arms.items() if arm.fit and name not in fitted):
+        for name in (
+            name for name, arm in self.plan.arms.items() if arm.fit and name not in fitted
+        ):
             fitted[name] = find_batch(
-                self.plan, name, self.compared.workload, placement=placement, folder=folder, progress=self.progress
+                self.plan,
+                name,
+                self.compared.workload,
+                placement=placement,
+                folder=folder,
+                progress=self.progress,
             )
             self.history.write()
         if fitted:
@@ -220,7 +260,9 @@ class ComparisonRun:
         self.compared.fit(fitted)
 
     def _rehearse_once(self) -> None:
-        """Rehearse, or try commands, before the first launch of this session, unless arms take the gate first."""
+        """Rehearse, or try commands, before the first launch of this session, unless arms take the
+        gate first.
+        """
         wanted, workload = self.plan.measurement.rehearsal, self.compared.workload
         gate_comes_first = workload is not None and workload.gate_comes_first(self.plan.training)
         if self._is_rehearsed or wanted == "never" or gate_comes_first:
@@ -235,16 +277,27 @@ class ComparisonRun:
                 rehearsals.keep(passed)
         self._note_trial(passed.notes)
         self.compared.learn(passed.learned)
-        if passed.learned and not (self.plan.measurement.rounds or self.plan.measurement.steps_per_launch):
-            self.progress.expect_start(sum(trial.first_steps_s for trial in passed.learned.values()))
+        if passed.learned and not (
+            self.plan.measurement.rounds or self.plan.measurement.steps_per_launch
+        ):
+            self.progress.expect_start(
+                sum(trial.first_steps_s for trial in passed.learned.values())
+            )
 
     def _try(self, workload: WorkloadSetup | None) -> Passed:
-        """Run the rehearsal of a workload, or the trial of commands, and then show the differences between these."""
+        """Run the rehearsal of a workload, or the trial of commands, and then show the differences
+        between these.
+        """
         placement, progress = self.compared.inspection.placement, self.progress
         if workload is not None:
             folder, on_gpus = self.folder.root / "rehearsal", self.compared.are_on_gpus
             rehearsal = rehearse(
-                self.compared.plan, workload, placement=placement, folder=folder, progress=progress, on_gpus=on_gpus
+                self.compared.plan,
+                workload,
+                placement=placement,
+                folder=folder,
+                progress=progress,
+                on_gpus=on_gpus,
             )
             self._refused = rehearsal.failed
             require_something_to_measure(self.plan, self._refused, folder=folder)
@@ -254,16 +307,30 @@ class ComparisonRun:
         notes: list[str] = []
         if commands:
             folder, state = self.folder.root / "trial", self._initial_state()
-            trial = try_commands(self.plan, commands, placement=placement, folder=folder, state=state, progress=progress)
+            trial = try_commands(
+                self.plan,
+                commands,
+                placement=placement,
+                folder=folder,
+                state=state,
+                progress=progress,
+            )
             self._refused, notes = trial.failed, trial.notes
             self.tried += [arm.record for arm in trial.arms]
         self._show_differences(self.tried)
         return Passed(
-            notes=notes, learned={record.arm: TrialFacts.from_record(record) for record in self.tried if record.status == "ok"}
+            notes=notes,
+            learned={
+                record.arm: TrialFacts.from_record(record)
+                for record in self.tried
+                if record.status == "ok"
+            },
         )
 
     def try_alone(self) -> list[LaunchRecord]:
-        """Run the trial of commands and no launch; returns its records, none if a command failed."""
+        """Run the trial of commands and no launch; returns its records, none if a command
+        failed.
+        """
         self.check_hosts()
         self._try(None)
         return [] if self._refused else self.tried
@@ -271,15 +338,23 @@ class ComparisonRun:
     def _initial_state(self, placement: Placement | None = None) -> SharedInitialState | None:
         """The file with which all scripts start, if the plan asks for it."""
         placement = placement or self.compared.inspection.placement
-        return SharedInitialState(self.folder.root / FIRST_STATE, placement) if self.plan.scripts.same_start else None
+        return (
+            SharedInitialState(self.folder.root / FIRST_STATE, placement)
+            if self.plan.scripts.same_start
+            else None
+        )
 
     def _note_trial(self, notes: Sequence[str]) -> None:
         """Show a trial's notes, and keep them for the report."""
         self._note(notes)
-        self.history.manifest.notes += [note for note in notes if note not in self.history.manifest.notes]
+        self.history.manifest.notes += [
+            note for note in notes if note not in self.history.manifest.notes
+        ]
 
     def _trace_once(self) -> None:
-        """Trace the arms after their launches, if the plan asks for it and the folder has no trace yet."""
+        """Trace the arms after their launches, if the plan asks for it and the folder has no trace
+        yet.
+        """
         if self.plan.trace and self.compared.workload is not None and self.folder.traces() is None:
             trace_arms(
                 self.compared.plan,
@@ -291,7 +366,9 @@ class ComparisonRun:
             )
 
     def _numbers(self, done: set[int]) -> Iterator[int]:
-        """Yield the numbers of launches to run: the plan's, then more with ``until_decided`` while there is time."""
+        """Yield the numbers of launches to run: the plan's, then more with ``until_decided`` while
+        there is time.
+        """
         measured = set(done)
         for number in self._planned_numbers(measured):
             measured.add(number)
@@ -306,9 +383,13 @@ class ComparisonRun:
             yield number
 
     def _planned_numbers(self, measured: set[int]) -> Iterator[int]:
-        """Yield the plan's launches that are not measured yet; with a budget, those for which it has time."""
+        """Yield the plan's launches that are not measured yet; with a budget, those for which it
+        has time.
+        """
         if self.plan.measurement.minutes is None:
-            missing = [number for number in range(self.plan.measurement.launches) if number not in measured]
+            missing = [
+                number for number in range(self.plan.measurement.launches) if number not in measured
+            ]
             self.progress.expect(len(missing), before=len(measured))
             yield from missing
             return
@@ -325,25 +406,45 @@ class ComparisonRun:
         left_s = 60 * min(measure.minutes, measure.max_minutes or measure.minutes) - spent_s
         number = next(number for number in itertools.count() if number not in measured)
         between_s = statistics.median(self._between) if self._between else 0.0
-        return choose_length(self.plan, self.folder, launch=number, left_s=left_s, between_s=between_s, read_blocks=self._blocks)
+        return choose_length(
+            self.plan,
+            self.folder,
+            launch=number,
+            left_s=left_s,
+            between_s=between_s,
+            read_blocks=self._blocks,
+        )
 
     def _set_limit(self, choice: LengthChoice | None) -> None:
         """Set the length of the next launch; None keeps that of the last one."""
         if choice is not None:
-            others = [earlier for earlier in self.history.manifest.choices if earlier.launch != choice.launch]
+            others = [
+                earlier
+                for earlier in self.history.manifest.choices
+                if earlier.launch != choice.launch
+            ]
             self.history.manifest.choices = [*others, choice]
             self.progress.expect_end(choice.left_s)
             self._limit = RoundLimit(rounds=choice.rounds, budget_s=choice.left_s)
 
     def _must_stop(self, number: int) -> bool:
-        """Whether another launch would fail: a host no longer answers, no arm passed the gate, or scripts failed."""
-        reasons = [str(probe) for probe in probe_hosts(self.compared.inspection.placement.everywhere) if probe.status != "ok"]
+        """Whether another launch would fail: a host no longer answers, no arm passed the gate, or
+        scripts failed.
+        """
+        reasons = [
+            str(probe)
+            for probe in probe_hosts(self.compared.inspection.placement.everywhere)
+            if probe.status != "ok"
+        ]
         records = [record for record in self.folder.records() if record.launch == number]
         failed = {record.arm for record in records if record.status != "ok"}
         if not reasons and gate_fails_for_all(records):
             reasons = ["no arm passed the gate, and none would in another"]
         elif not reasons and self.plan.are_scripts and not is_comparable(self.plan, failed):
-            reasons = [f"nothing is left to compare, since {', '.join(sorted(failed))} did not run to the end"]
+            reasons = [
+                f"nothing is left to compare, since {', '.join(sorted(failed))} did not run to"
+                " the end"
+            ]
         for reason in reasons:
             self.progress.say(f"no further launches: {reason}")
         return bool(reasons)
@@ -352,7 +453,9 @@ class ComparisonRun:
         measure, history = self.plan.measurement, self.history
         if measure.max_minutes is None or history.elapsed_s > 60 * measure.max_minutes:
             return False
-        planned = measure.launches if self._planned is None or measure.minutes is None else self._planned
+        planned = (
+            measure.launches if self._planned is None or measure.minutes is None else self._planned
+        )
         if len(self._complete_launches()) < next_analysis(history.manifest.looks, launches=planned):
             return True
         self._note_look()
@@ -385,14 +488,20 @@ class ComparisonRun:
             self._ended_s = launch.ended_s
         self.progress.launch_done()
 
-    def _new_launch(self, number: int, endpoint: DriverEndpoint, *, limit: RoundLimit | None) -> Launch:
+    def _new_launch(
+        self, number: int, endpoint: DriverEndpoint, *, limit: RoundLimit | None
+    ) -> Launch:
         """Make a launch; ``limit``: see ``Launch``."""
         if endpoint.placement.spare:
             drawn = endpoint.placement.sample(random.Random(f"{self.plan.seed}/{number}/nodes"))
             endpoint = dataclasses.replace(endpoint, placement=drawn)
         compared = self.compared
         setups = [*compared.arms.values(), *([compared.floor] if compared.floor else [])]
-        for old in (path for setup in setups for path in self._events_folder(number, setup.name).glob(EVENT_FILES)):
+        for old in (
+            path
+            for setup in setups
+            for path in self._events_folder(number, setup.name).glob(EVENT_FILES)
+        ):
             old.unlink()
         return Launch(
             plan=self.plan,
@@ -424,18 +533,26 @@ class ComparisonRun:
             self.progress.show(shown(note))
 
     def _show_differences(self, records: Sequence[LaunchRecord]) -> None:
-        """Show what changed since last time: files that scripts write, their differences, and whether they train the same."""
+        """Show what changed since last time: files that scripts write, their differences, and
+        whether they train the same.
+        """
         if not self._shown_differences:
             self._show_files(records)
         if self.plan.is_alone:
             return
         tried = {record.arm for record in records}
         failed = [record.arm for record in records if record.status != "ok"]
-        if any(arm.name not in tried for arm in self.compared.without_control) or not is_comparable(self.plan, failed):
+        if any(arm.name not in tried for arm in self.compared.without_control) or not is_comparable(
+            self.plan, failed
+        ):
             return
         differences = script_differences(records, allow=self.plan.allow)
         summary = repr(
-            [(difference.field, difference.sentence) for difference in differences if not difference.field.startswith(TIMED)]
+            [
+                (difference.field, difference.sentence)
+                for difference in differences
+                if not difference.field.startswith(TIMED)
+            ]
         )
         if summary != self._shown_differences and any(record.scripts for record in records):
             self._shown_differences = summary
@@ -446,7 +563,10 @@ class ComparisonRun:
         """Return the launches in which every arm has a record and none was interrupted."""
         records = self.folder.records()
         interrupted = {record.launch for record in records if not record.complete}
-        by_arm = [{record.launch for record in records if record.arm == arm} for arm in self.plan.compared_arms()]
+        by_arm = [
+            {record.launch for record in records if record.arm == arm}
+            for arm in self.plan.compared_arms()
+        ]
         return set.intersection(*by_arm) - interrupted
 
 
@@ -454,7 +574,8 @@ class ComparisonRun:
 def _without_garbage_collection() -> Iterator[None]:
     """A context without automatic garbage collection.
 
-    While a thousand ranks reply, it would take a fourth of the time and find nothing. Imported objects are frozen.
+    While a thousand ranks reply, it would take a fourth of the time and find nothing. Imported
+    objects are frozen.
     """
     was_on = gc.isenabled()
     gc.collect()

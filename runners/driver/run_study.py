@@ -1,6 +1,8 @@
-"""A study: the same comparison at several points, one after another, each with the whole method and a folder of its own.
+"""A study: the same comparison at several points, one after another, each with the whole method and
+a folder of its own.
 
-What cannot run is refused before the first point begins. If a point fails later, its cause is recorded and the others go on.
+What cannot run is refused before the first point begins. If a point fails later, its cause is
+recorded and the others go on.
 """
 
 from __future__ import annotations
@@ -13,7 +15,12 @@ from measurement.plans.plan_file import plan_at, world_size_at
 from measurement.records.results import ResultsFolder
 from reports import write_reports
 from reports.schema import Comparison
-from runners.driver.comparison_folder import new_manifest, open_folder, refuse_another_environment, require_same_plan
+from runners.driver.comparison_folder import (
+    new_manifest,
+    open_folder,
+    refuse_another_environment,
+    require_same_plan,
+)
 from runners.driver.run_comparison import ComparisonRun
 from runners.planning.workload import resolve_workload
 from runners.progress import LaunchProgress
@@ -23,21 +30,34 @@ from workloads import MicroBenchmark
 def point_plans(study: Plan) -> dict[str, Plan]:
     """Return the plan of each point.
 
-    Arms of a single process are left out of points with more ranks, unless they train: then they have the global batch.
+    Arms of a single process are left out of points with more ranks, unless they train: then they
+    have the global batch.
     """
     is_timed = study.training is None
     backends = {name: backend_class(arm.backend) for name, arm in study.arms.items() if is_timed}
-    alone = {name for name, cls in backends.items() if issubclass(cls, Single) and not cls.takes_all_ranks_batches}
-    return {name: plan_at(study, name, without=alone if world_size_at(study, name) > 1 else ()) for name in study.points}
+    alone = {
+        name
+        for name, cls in backends.items()
+        if issubclass(cls, Single) and not cls.takes_all_ranks_batches
+    }
+    return {
+        name: plan_at(study, name, without=alone if world_size_at(study, name) > 1 else ())
+        for name in study.points
+    }
 
 
 class StudyRun:
     """Runs every point of a plan into a folder."""
 
-    def __init__(self, study: Plan, folder: ResultsFolder, *, resume_elsewhere: bool = False) -> None:
-        if issubclass(resolve_workload(study.workload, study.workload_options).workload, MicroBenchmark):
+    def __init__(
+        self, study: Plan, folder: ResultsFolder, *, resume_elsewhere: bool = False
+    ) -> None:
+        if issubclass(
+            resolve_workload(study.workload, study.workload_options).workload, MicroBenchmark
+        ):
             raise PlanError(
-                f"workload '{study.workload}' is a micro-benchmark, and points are for training; make a plan for each place"
+                f"workload '{study.workload}' is a micro-benchmark, and points are for training;"
+                " make a plan for each place"
             )
         self.study = study
         self.folder = folder
@@ -51,7 +71,9 @@ class StudyRun:
                 later_launches=plan.measurement.expected_launches * (len(plans) - number),
             )
             with about(f"point '{name}'"):
-                self.runs[name] = ComparisonRun(plan, folder.point(name), progress=progress, resume_elsewhere=resume_elsewhere)
+                self.runs[name] = ComparisonRun(
+                    plan, folder.point(name), progress=progress, resume_elsewhere=resume_elsewhere
+                )
 
     def prepare(self) -> None:
         """Refuse what cannot work at some point, before a process starts or a file is written."""
@@ -65,17 +87,26 @@ class StudyRun:
                     changes.setdefault(change, []).append(name)
         refuse_another_environment(
             self.folder,
-            [change if len(at) == len(self.runs) else f"{change} at {', '.join(at)}" for change, at in changes.items()],
+            [
+                change if len(at) == len(self.runs) else f"{change} at {', '.join(at)}"
+                for change, at in changes.items()
+            ],
         )
-        first = next((run.compared for run in to_measure.values() if run.compared.has_ranks_here), None)
+        first = next(
+            (run.compared for run in to_measure.values() if run.compared.has_ranks_here), None
+        )
         if first is not None:
             first.require_data()  # all points train on the same
         open_folder(self.folder, self.study)
 
     def run(self) -> Comparison:
-        """Run the launches that have no records yet, then write all reports, also after Ctrl-C, which is raised again."""
+        """Run the launches that have no records yet, then write all reports, also after Ctrl-C,
+        which is raised again.
+        """
         is_resumed = self.folder.manifest_path.is_file()
-        manifest = self.folder.read_manifest() if is_resumed else new_manifest(self.folder, self.study)
+        manifest = (
+            self.folder.read_manifest() if is_resumed else new_manifest(self.folder, self.study)
+        )
         self.folder.write_manifest(manifest)
         try:
             for name, run in self.runs.items():

@@ -1,6 +1,8 @@
-"""The nodes of the job that this process runs in: Slurm, PBS, LSF, Grid Engine, OAR, Flux, operators, dstack or SkyPilot.
+"""The nodes of the job that this process runs in: Slurm, PBS, LSF, Grid Engine, OAR, Flux,
+operators, dstack or SkyPilot.
 
-A plan takes them by ``hosts: pbs`` and the like. Slurm's are the default, since its steps reach them; ssh reaches the others'.
+A plan takes them by ``hosts: pbs`` and the like. Slurm's are the default, since its steps reach
+them; ssh reaches the others'.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from runners.hosts.hostfile import parse_hosts, read_hostfile
 from runners.launchers.base import HostSlots
 from runners.launchers.slurm_job import expand_nodes, slurm_job
 
-SLURM, FLUX, LSF, PBS, KUBERNETES, SKYPILOT = "slurm", "flux", "lsf", "pbs", "kubernetes", "skypilot"
+SLURM, FLUX, LSF, PBS, KUBERNETES, SKYPILOT = (
+    "slurm",
+    "flux",
+    "lsf",
+    "pbs",
+    "kubernetes",
+    "skypilot",
+)
 NODE_FILES = {
     PBS: "PBS_NODEFILE",
     LSF: "LSB_DJOB_HOSTFILE",
@@ -24,7 +33,8 @@ NODE_FILES = {
     "dstack": "DSTACK_MPI_HOSTFILE",
     KUBERNETES: "OMPI_MCA_orte_default_hostfile",
 }
-"""By the word for ``hosts``: the variable that names a file of nodes. The last is what MPI Operator and Kubeflow Trainer set."""
+"""By the word for ``hosts``: the variable that names a file of nodes. The last is what MPI Operator
+and Kubeflow Trainer set."""
 IN_A_POD = "KUBERNETES_SERVICE_HOST"
 """Set in every pod. Elsewhere, Open MPI's hostfile may be the user's own."""
 LSF_PAIRS = "LSB_MCPU_HOSTS"
@@ -47,16 +57,28 @@ FLUX_TIMEOUT_S = 20.0
 
 
 def job_system(environment: Mapping[str, str]) -> str | None:
-    """Return the word for the batch system whose job this process runs in; None outside of a job. Nothing is read or called."""
+    """Return the word for the batch system whose job this process runs in; None outside of a job.
+
+    Nothing is read or called.
+    """
     if slurm_job(environment) is not None:
         return SLURM
-    sources = [*NODE_FILES.items(), (LSF, LSF_PAIRS), (SKYPILOT, SKYPILOT_NODES), (FLUX, FLUX_INSTANCE)]
+    sources = [
+        *NODE_FILES.items(),
+        (LSF, LSF_PAIRS),
+        (SKYPILOT, SKYPILOT_NODES),
+        (FLUX, FLUX_INSTANCE),
+    ]
     set_words = (word for word, variable in sources if environment.get(variable))
-    return next((word for word in set_words if word != KUBERNETES or environment.get(IN_A_POD)), None)
+    return next(
+        (word for word in set_words if word != KUBERNETES or environment.get(IN_A_POD)), None
+    )
 
 
 def job_id(word: str | None, environment: Mapping[str, str]) -> str | None:
-    """Return the ID of the job whose nodes a plan's ``hosts`` names by a word; None if it lists hosts."""
+    """Return the ID of the job whose nodes a plan's ``hosts`` names by a word; None if it lists
+    hosts.
+    """
     return environment.get(JOB_IDS[word]) if word in JOB_IDS else None
 
 
@@ -74,19 +96,30 @@ def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...
     file = environment.get(NODE_FILES.get(word, ""))
     if file:
         hosts = read_hostfile(Path(file))
-        if word == KUBERNETES:  # mpirun starts its first ranks where it runs, and Kubeflow Trainer lists that pod last
+        if (
+            word == KUBERNETES
+        ):  # mpirun starts its first ranks where it runs, and Kubeflow Trainer lists that pod last
             pod = environment.get(JOB_IDS[word], "")
             hosts = tuple(sorted(hosts, key=lambda entry: entry.host.partition(".")[0] != pod))
         return hosts
     if word == LSF and environment.get(LSF_PAIRS):
-        return parse_hosts(re.sub(r"(\S+)\s+(\d+)\s*", r"\1:\2,", environment[LSF_PAIRS]).rstrip(","), source=LSF_PAIRS)
+        return parse_hosts(
+            re.sub(r"(\S+)\s+(\d+)\s*", r"\1:\2,", environment[LSF_PAIRS]).rstrip(","),
+            source=LSF_PAIRS,
+        )
     if word == SKYPILOT and environment.get(SKYPILOT_NODES):
         slots = environment.get(SKYPILOT_SLOTS, "0")
-        entries = [f"{address}:{slots}" if slots != "0" else address for address in environment[SKYPILOT_NODES].split()]
+        entries = [
+            f"{address}:{slots}" if slots != "0" else address
+            for address in environment[SKYPILOT_NODES].split()
+        ]
         return parse_hosts(",".join(entries), source=SKYPILOT_NODES)
     if word == FLUX and environment.get(FLUX_INSTANCE):
         return _flux_hosts()
-    raise PlanError(f"hosts: {word} means the nodes of a job, and this process is in no such job; start one, or name hosts")
+    raise PlanError(
+        f"hosts: {word} means the nodes of a job, and this process is in no such job; start one, or"
+        " name hosts"
+    )
 
 
 def unused_nodes(environment: Mapping[str, str]) -> str | None:
@@ -94,9 +127,16 @@ def unused_nodes(environment: Mapping[str, str]) -> str | None:
     word = job_system(environment)
     try:
         nodes = len(job_hosts(word, environment)) if word else 0
-    except HostfileError:  # variables of a job that is over harm nobody who does not ask for its nodes
+    except (
+        HostfileError
+    ):  # variables of a job that is over harm nobody who does not ask for its nodes
         return None
-    return f"this job has {nodes} nodes, and all ranks run on this one; to use them: --set hosts={word}" if nodes > 1 else None
+    return (
+        f"this job has {nodes} nodes, and all ranks run on this one; to use them: --set"
+        f" hosts={word}"
+        if nodes > 1
+        else None
+    )
 
 
 def _flux_hosts() -> tuple[HostSlots, ...]:
@@ -104,14 +144,23 @@ def _flux_hosts() -> tuple[HostSlots, ...]:
     names = expand_nodes(_flux("hostlist", "local"))
     counts = re.search(r"(\d+) Nodes?, (\d+) Cores?", _flux("resource", "info"))
     slots = int(counts[2]) // int(counts[1]) if counts else 1
-    return parse_hosts(",".join(f"{name}:{max(1, slots)}" for name in dict.fromkeys(names)), source="flux hostlist")
+    return parse_hosts(
+        ",".join(f"{name}:{max(1, slots)}" for name in dict.fromkeys(names)), source="flux hostlist"
+    )
 
 
 def _flux(*arguments: str) -> str:
     argv = ["flux", *arguments]
     try:
         return subprocess.run(
-            argv, capture_output=True, encoding="utf-8", errors="replace", timeout=FLUX_TIMEOUT_S, check=True
+            argv,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=FLUX_TIMEOUT_S,
+            check=True,
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
-        raise HostfileError(f"{FLUX_INSTANCE} is set, but '{' '.join(argv)}' fails: {error}; name hosts") from error
+        raise HostfileError(
+            f"{FLUX_INSTANCE} is set, but '{' '.join(argv)}' fails: {error}; name hosts"
+        ) from error

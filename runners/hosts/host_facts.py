@@ -1,10 +1,12 @@
-"""Reports the facts of a host before ranks start there, and finds errors in the names and addresses of several hosts.
+"""Reports the facts of a host before ranks start there, and finds errors in the names and addresses
+of several hosts.
 
-Gloo gives the other hosts the address to which a host's own name resolves on it. Debian's installer writes ``127.0.1.1 myhost``
-into /etc/hosts; then the others look for it on themselves.
+Gloo gives the other hosts the address to which a host's own name resolves on it. Debian's installer
+writes ``127.0.1.1 myhost`` into /etc/hosts; then the others look for it on themselves.
 
-The driver runs ``python -m runners.hosts.host_facts DRIVER:PORT HOST...`` on each, with the names of all hosts. It answers with
-JSON. With ``--free-port`` in place of the driver's address it answers with free ports. It imports nothing large.
+The driver runs ``python -m runners.hosts.host_facts DRIVER:PORT HOST...`` on each, with the names
+of all hosts. It answers with JSON. With ``--free-port`` in place of the driver's address it answers
+with free ports. It imports nothing large.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ def main(driver: str, *hosts: str) -> None:
 def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
     """The fingerprint, and further facts for the preflight.
 
-    GPUs (``cards``), those in an exclusive compute mode (``exclusive_cards``), why the driver is not reached (``driver_error``),
-    and how names resolve (``names``).
+    GPUs (``cards``), those in an exclusive compute mode (``exclusive_cards``), why the driver is
+    not reached (``driver_error``), and how names resolve (``names``).
     """
     return {
         **fingerprint(),
@@ -78,7 +80,10 @@ def resolve_names(hosts: Sequence[str]) -> dict[str, Any]:
     return {
         "name": name,
         "own_address": own_address,
-        "finds": {host: next(iter(addresses), None) for host, addresses in zip(hosts, other_addresses, strict=True)},
+        "finds": {
+            host: next(iter(addresses), None)
+            for host, addresses in zip(hosts, other_addresses, strict=True)
+        },
         "interfaces": ipv4_addresses(),
     }
 
@@ -86,16 +91,24 @@ def resolve_names(hosts: Sequence[str]) -> dict[str, Any]:
 def ipv4_addresses() -> dict[str, list[str]]:
     """Return this host's IPv4 addresses by network interface."""
     interfaces = psutil.net_if_addrs().items()
-    return {name: [entry.address for entry in entries if entry.family == socket.AF_INET] for name, entries in interfaces}
+    return {
+        name: [entry.address for entry in entries if entry.family == socket.AF_INET]
+        for name, entries in interfaces
+    }
 
 
 def unfindable_hosts(views: Mapping[str, HostView]) -> dict[str, str]:
-    """Return the hosts whose own name resolves to no address at which others find them, with reason and remedy. Pure."""
+    """Return the hosts whose own name resolves to no address at which others find them, with reason
+    and remedy. Pure.
+    """
     own_addresses = {host: view["own_address"] for host, view in views.items()}
     return {
-        host: f"its own name, '{views[host]['name']}', resolves to {address or 'none of its addresses'} there, which Gloo gives "
-        "the other hosts; put the name beside the address by which they reach it, in /etc/hosts there; for DDP, not for Horovod, "
-        "network_interface (--network-interface) will do"
+        host: (
+            f"its own name, '{views[host]['name']}', resolves to"
+            f" {address or 'none of its addresses'} there, which Gloo gives the other hosts; put"
+            " the name beside the address by which they reach it, in /etc/hosts there; for DDP,"
+            " not for Horovod, network_interface (--network-interface) will do"
+        )
         for host, address in own_addresses.items()
         if address is None or ipaddress.ip_address(address.partition("%")[0]).is_loopback
     }
@@ -112,10 +125,14 @@ def unknown_names(views: Mapping[str, HostView]) -> list[str]:
 
 
 def duplicate_machines(views: Mapping[str, HostView]) -> list[str]:
-    """Return which names belong to one machine, which launchers would count as several nodes. Pure."""
+    """Return which names belong to one machine, which launchers would count as several nodes.
+    Pure.
+    """
     machines: dict[str, list[str]] = {}
     for host, view in views.items():
-        machines.setdefault(json.dumps([view["name"], view["interfaces"]], sort_keys=True), []).append(host)
+        machines.setdefault(
+            json.dumps([view["name"], view["interfaces"]], sort_keys=True), []
+        ).append(host)
     return [
         f"{' and '.join(names)} are one machine; name it once, with all its slots"
         for names in ([f"'{host}'" for host in hosts] for hosts in machines.values())
@@ -124,15 +141,18 @@ def duplicate_machines(views: Mapping[str, HostView]) -> list[str]:
 
 
 def shared_addresses(views: Mapping[str, HostView]) -> list[str]:
-    """Return which addresses several hosts share; without a named interface, libraries may try them. Pure."""
+    """Return which addresses several hosts share; without a named interface, libraries may try
+    them. Pure.
+    """
     owners: dict[tuple[str, str], list[str]] = {}
     for host, view in views.items():
         for interface, addresses in view["interfaces"].items():
             for address in addresses:
                 owners.setdefault((address, interface), []).append(host)
     return [
-        f"hosts {', '.join(hosts)} all have {address} on {interface}, and a library that tries it reaches itself; "
-        "name the interface that joins them: network_interface (in your own commands GLOO_SOCKET_IFNAME and the like)"
+        f"hosts {', '.join(hosts)} all have {address} on {interface}, and a library that tries it"
+        " reaches itself; name the interface that joins them: network_interface (in your own"
+        " commands GLOO_SOCKET_IFNAME and the like)"
         for (address, interface), hosts in owners.items()
         if len(hosts) > 1 and not ipaddress.ip_address(address).is_loopback
     ]
@@ -146,7 +166,10 @@ def _addresses_of(name: str) -> list[str]:
 
 def _is_usable(address: str) -> bool:
     """Whether a process of this host can serve at it. Gloo takes the first such address."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe,
+    ):
         probe.bind((address, 0))
         return True
     return False

@@ -1,11 +1,13 @@
-"""Hostfiles in the forms of Open MPI, Horovod and MPICH, and ``-H`` lists: which hosts take how many ranks.
+"""Hostfiles in the forms of Open MPI, Horovod and MPICH, and ``-H`` lists: which hosts take how
+many ranks.
 
-One host per line: ``host1``, ``host1:4``, ``host1 slots=4`` or ``host1 slots=4 max-slots=8``; ``#`` begins a comment, IPv6
-addresses are in brackets (``[fe80::1]:4``). Open MPI's ``max-slots`` is ignored: no host gets more ranks than slots. A host
-without a number takes one rank, as in MPICH and in Open MPI's ``-H``; in its hostfiles Open MPI would give it one per core. Batch
-systems' files are read, too: a name for each slot (PBS, LSF, OAR), or ``host1 4 all.q@host1 UNDEFINED`` (Grid Engine). Slots of a
-host that is named again are added up, as in Open MPI. All else is refused with the accepted forms, as is what launchers read
-differently: a number given twice, a user.
+One host per line: ``host1``, ``host1:4``, ``host1 slots=4`` or ``host1 slots=4 max-slots=8``; ``#``
+begins a comment, IPv6 addresses are in brackets (``[fe80::1]:4``). Open MPI's ``max-slots`` is
+ignored: no host gets more ranks than slots. A host without a number takes one rank, as in MPICH and
+in Open MPI's ``-H``; in its hostfiles Open MPI would give it one per core. Batch systems' files are
+read, too: a name for each slot (PBS, LSF, OAR), or ``host1 4 all.q@host1 UNDEFINED`` (Grid Engine).
+Slots of a host that is named again are added up, as in Open MPI. All else is refused with the
+accepted forms, as is what launchers read differently: a number given twice, a user.
 """
 
 from __future__ import annotations
@@ -38,28 +40,43 @@ def read_hostfile(path: Path) -> tuple[HostSlots, ...]:
     """Read a hostfile.
 
     Raises:
-        HostfileError: it cannot be read, or a line is not accepted; with file, line number and the text seen.
+        HostfileError: it cannot be read, or a line is not accepted; with file, line number and the
+            text seen.
     """
     try:
         text = read_text(path)
     except FileNotFoundError:
-        raise HostfileError(f"hostfile '{path}' does not exist; give a file such as hostfiles/two-hosts, or -H host1:4") from None
+        raise HostfileError(
+            f"hostfile '{path}' does not exist; give a file such as hostfiles/two-hosts, or -H"
+            " host1:4"
+        ) from None
     except (OSError, ValueError) as error:
-        raise HostfileError(f"hostfile '{path}' cannot be read: {error}; a text file is expected, one host per line") from error
+        raise HostfileError(
+            f"hostfile '{path}' cannot be read: {error}; a text file is expected, one host per line"
+        ) from error
     return parse_hostfile(text, source=f"hostfile '{path}'")
 
 
 def parse_hostfile(text: str, *, source: str) -> tuple[HostSlots, ...]:
-    """Read the hosts in a hostfile's text, in its order; at least one. ``source``: what a message calls it.
+    """Read the hosts in a hostfile's text, in its order; at least one.
+
+    ``source``: what a message calls it.
 
     Raises:
         HostfileError: a line is not accepted.
     """
     hosts: dict[str, HostSlots] = {}
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
-        words = _SGE.sub(r"\1 slots=\2", re.sub(r"\s*=\s*", "=", line.partition("#")[0]).strip()).split()
+        words = _SGE.sub(
+            r"\1 slots=\2", re.sub(r"\s*=\s*", "=", line.partition("#")[0]).strip()
+        ).split()
         if words:
-            _add(hosts, words, f"{source} line {number}: {_shortened(line.strip())!r}", accepted=ACCEPTED)
+            _add(
+                hosts,
+                words,
+                f"{source} line {number}: {_shortened(line.strip())!r}",
+                accepted=ACCEPTED,
+            )
     return _at_least_one(hosts, source)
 
 
@@ -67,12 +84,18 @@ def parse_hosts(text: str, *, source: str = "-H") -> tuple[HostSlots, ...]:
     """Read the hosts of a list such as ``host1:4,host2:4``; see ``parse_hostfile``."""
     hosts: dict[str, HostSlots] = {}
     for number, entry in enumerate(text.split(","), start=1):
-        _add(hosts, [entry.strip()], f"{source} host {number}: {_shortened(entry.strip())!r}", accepted=ACCEPTED_LIST)
+        _add(
+            hosts,
+            [entry.strip()],
+            f"{source} host {number}: {_shortened(entry.strip())!r}",
+            accepted=ACCEPTED_LIST,
+        )
     return _at_least_one(hosts, source)
 
 
 def place_ranks(hosts: Sequence[HostSlots], world_size: int) -> dict[str, range]:
-    """Place the ranks: each host's slots are filled before the next host's, as every launcher does by default.
+    """Place the ranks: each host's slots are filled before the next host's, as every launcher does
+    by default.
 
     Returns:
         The ranks of each host, in the hosts' order; an empty range if none are left.
@@ -83,8 +106,14 @@ def place_ranks(hosts: Sequence[HostSlots], world_size: int) -> dict[str, range]
     total = sum(entry.slots for entry in hosts)
     if not 1 <= world_size <= total:
         listed = ", ".join(map(str, hosts))
-        remedy = "give the hosts more slots, name more hosts, or start fewer ranks" if world_size > total else "start at least one"
-        raise HostfileError(f"{world_size} ranks do not fit into {total} slots ({_shortened(listed)}); {remedy}")
+        remedy = (
+            "give the hosts more slots, name more hosts, or start fewer ranks"
+            if world_size > total
+            else "start at least one"
+        )
+        raise HostfileError(
+            f"{world_size} ranks do not fit into {total} slots ({_shortened(listed)}); {remedy}"
+        )
     placed, first = {}, 0
     for entry in hosts:
         placed[entry.host] = range(first, min(first + entry.slots, world_size))
@@ -101,14 +130,20 @@ def _add(hosts: dict[str, HostSlots], words: Sequence[str], seen: str, *, accept
             raise ValueError(entry.slots)
     except ValueError:
         raise HostfileError(
-            f"{seen} names no host; accepted: {accepted}, with 1 to {MAX_SLOTS} slots in all (a user belongs into ~/.ssh/config)"
+            f"{seen} names no host; accepted: {accepted}, with 1 to {MAX_SLOTS} slots in all (a"
+            " user belongs into ~/.ssh/config)"
         ) from None
     hosts[entry.host.casefold()] = replace(before, slots=before.slots + entry.slots)
 
 
 def _host(entry: str, *options: str) -> HostSlots:
-    """One host with its slots; ``ValueError`` for text that ssh could read as an option, or a shell as several words."""
-    parts, parsed_options = _ENTRY.fullmatch(entry), [_OPTION.fullmatch(option) for option in options]
+    """One host with its slots; ``ValueError`` for text that ssh could read as an option, or a shell
+    as several words.
+    """
+    parts, parsed_options = (
+        _ENTRY.fullmatch(entry),
+        [_OPTION.fullmatch(option) for option in options],
+    )
     if parts is None or None in parsed_options:
         raise ValueError(entry)
     numbers = [match["slots"] for match in (parts, *parsed_options) if match and match["slots"]]
@@ -118,7 +153,9 @@ def _host(entry: str, *options: str) -> HostSlots:
 
 
 def _address(parts: re.Match[str]) -> str:
-    """The name or IPv4 address as it is, an IPv6 address in its shortest form, with its interface (fe80::1%eth0)."""
+    """The name or IPv4 address as it is, an IPv6 address in its shortest form, with its interface
+    (fe80::1%eth0).
+    """
     name = parts["name"]
     if name is None:
         return ipaddress.IPv6Address(parts["address"]).compressed + (parts["scope"] or "")

@@ -1,4 +1,5 @@
-"""Where a plan's ranks run: the planned hosts and, after the preflight, what is needed to start ranks on them.
+"""Where a plan's ranks run: the planned hosts and, after the preflight, what is needed to start
+ranks on them.
 
 Commands give ranks and hosts by their launchers' flags, so a plan of commands need not.
 """
@@ -20,7 +21,14 @@ from runners.hosts.batch_jobs import JOB_IDS, SLURM, job_hosts
 from runners.hosts.host_facts import FREE_PORT
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers.base import HERE, HostSlots
-from runners.launchers.command_lines import TORCHRUN, CommandLine, hostfile_of, hosts_of, ranks_of, read_command
+from runners.launchers.command_lines import (
+    TORCHRUN,
+    CommandLine,
+    hostfile_of,
+    hosts_of,
+    ranks_of,
+    read_command,
+)
 from runners.launchers.slurm_job import slurm_job
 from runners.processes import remote
 
@@ -58,12 +66,19 @@ class Placement:
         return [entry.host for entry in (*self.hosts, *self.spare) if entry.host not in self.here]
 
     def sample(self, rng: random.Random) -> Placement:
-        """Draw the hosts of one launch. They keep their order, and all get the threads of the host with the fewest cores."""
+        """Draw the hosts of one launch.
+
+        They keep their order, and all get the threads of the host with the fewest cores.
+        """
         candidates = (*self.hosts, *self.spare)
         indices = sorted(rng.sample(range(len(candidates)), k=len(self.hosts)))
         places = zip(indices, self.hosts, strict=True)
-        hosts = tuple(HostSlots(host=candidates[index].host, slots=entry.slots) for index, entry in places)
-        return replace(self, hosts=hosts, spare=(), cores=dict.fromkeys(self.cores, min(self.cores.values())))
+        hosts = tuple(
+            HostSlots(host=candidates[index].host, slots=entry.slots) for index, entry in places
+        )
+        return replace(
+            self, hosts=hosts, spare=(), cores=dict.fromkeys(self.cores, min(self.cores.values()))
+        )
 
     @property
     def world_size(self) -> int:
@@ -84,7 +99,11 @@ class Placement:
 
     def host_of(self, rank: int) -> str:
         """Return the host of a rank. Every launcher fills hosts in this order."""
-        return next(host for host, ranks in place_ranks(self.hosts, self.world_size).items() if rank in ranks)
+        return next(
+            host
+            for host, ranks in place_ranks(self.hosts, self.world_size).items()
+            if rank in ranks
+        )
 
     def for_ranks(self, world_size: int) -> Placement:
         """Return the placement of an arm with all ranks or fewer. They fill the hosts in order."""
@@ -95,7 +114,9 @@ class Placement:
     @property
     def threads_per_rank(self) -> int:
         """The cores of a host divided by its ranks, on the host with the fewest; at least 1."""
-        return max(1, min(self.cores[entry.host] // entry.slots for entry in self.hosts if entry.slots))
+        return max(
+            1, min(self.cores[entry.host] // entry.slots for entry in self.hosts if entry.slots)
+        )
 
     @property
     def oversubscribed(self) -> bool:
@@ -104,10 +125,17 @@ class Placement:
 
 
 def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plan's content with the hosts of its hostfile, and with ``world_size`` from the slots if it has none."""
+    """Return a plan's content with the hosts of its hostfile, and with ``world_size`` from the
+    slots if it has none.
+    """
     content = dict(content)
     job = slurm_job(os.environ)
-    if job is not None and len(job.hosts) > 1 and not content.get("hosts") and not content.get("points"):
+    if (
+        job is not None
+        and len(job.hosts) > 1
+        and not content.get("hosts")
+        and not content.get("points")
+    ):
         content["hosts"] = SLURM
     listed = content.get("hosts")
     if isinstance(listed, str) and "/" in listed:
@@ -116,20 +144,25 @@ def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
         listed = ",".join(listed)
     if has_commands(content):
         hosts = named_hosts(listed) if isinstance(listed, str) else hosts_of_commands(content)
-        return with_world_size(content, hosts=hosts) | ({"hosts": listed or ",".join(map(str, hosts))} if hosts else {})
+        return with_world_size(content, hosts=hosts) | (
+            {"hosts": listed or ",".join(map(str, hosts))} if hosts else {}
+        )
     if isinstance(listed, str) and "world_size" not in content:
         content["world_size"] = sum(entry.slots for entry in named_hosts(listed))
     return content
 
 
 def named_hosts(listed: str) -> tuple[HostSlots, ...]:
-    """The hosts of a plan: ``host1:2,host2:2``, or by ``slurm``, ``pbs`` and the like the nodes of the current job.
+    """The hosts of a plan: ``host1:2,host2:2``, or by ``slurm``, ``pbs`` and the like the nodes of
+    the current job.
 
     Raises:
         HostfileError: the list, or that of the job, is not accepted.
         PlanError: there is no job.
     """
-    return job_hosts(listed, os.environ) if listed in JOB_IDS else parse_hosts(listed, source="hosts")
+    return (
+        job_hosts(listed, os.environ) if listed in JOB_IDS else parse_hosts(listed, source="hosts")
+    )
 
 
 def filled_hosts(hosts: Sequence[HostSlots], world_size: int) -> tuple[HostSlots, ...]:
@@ -138,11 +171,16 @@ def filled_hosts(hosts: Sequence[HostSlots], world_size: int) -> tuple[HostSlots
     Raises:
         HostfileError: there are fewer slots than ranks.
     """
-    return tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in place_ranks(hosts, world_size).items() if ranks)
+    return tuple(
+        HostSlots(host=host, slots=len(ranks))
+        for host, ranks in place_ranks(hosts, world_size).items()
+        if ranks
+    )
 
 
 def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:
-    """Return the hosts that take ranks, with as many slots as ranks; for commands all hosts, with their slots.
+    """Return the hosts that take ranks, with as many slots as ranks; for commands all hosts, with
+    their slots.
 
     Raises:
         HostfileError: they cannot be read, or have fewer slots than the plan has ranks.
@@ -153,14 +191,20 @@ def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:
     hosts = named_hosts(plan.hosts)
     if not plan.are_scripts:  # launchers of scripts choose among all
         hosts = filled_hosts(hosts, plan.world_size)
-    local = [entry.host for entry in hosts if entry.host.lower() == HERE or entry.host.startswith("127.")]
+    local = [
+        entry.host for entry in hosts if entry.host.lower() == HERE or entry.host.startswith("127.")
+    ]
     if local and len(hosts) > 1:
-        raise PlanError(f"hosts names '{local[0]}' beside others, which do not find this machine by that; give its name or address")
+        raise PlanError(
+            f"hosts names '{local[0]}' beside others, which do not find this machine by that; give"
+            " its name or address"
+        )
     return (HostSlots(host=HERE, slots=plan.world_size),) if local else hosts
 
 
 def spare_hosts(plan: Plan, taken: Sequence[HostSlots]) -> tuple[HostSlots, ...]:
-    """Return the hosts not ``taken`` by the first launch if launches draw theirs (``nodes: draw``); else none.
+    """Return the hosts not ``taken`` by the first launch if launches draw theirs (``nodes: draw``);
+    else none.
 
     Raises:
         PlanError: there are no hosts to draw, or launches would differ.
@@ -170,11 +214,15 @@ def spare_hosts(plan: Plan, taken: Sequence[HostSlots]) -> tuple[HostSlots, ...]
     listed, names = named_hosts(plan.hosts), {entry.host for entry in taken}
     if len({entry.slots for entry in listed}) > 1:
         raise PlanError(
-            f"nodes: draw, but hosts have different numbers of slots ({', '.join(map(str, listed))}); give all the same"
+            "nodes: draw, but hosts have different numbers of slots"
+            f" ({', '.join(map(str, listed))}); give all the same"
         )
     spare = tuple(entry for entry in listed if entry.host not in names)
     if not spare:
-        raise PlanError(f"nodes: draw, but {plan.world_size} ranks need all of {len(listed)} hosts; name more, or leave it out")
+        raise PlanError(
+            f"nodes: draw, but {plan.world_size} ranks need all of {len(listed)} hosts; name more,"
+            " or leave it out"
+        )
     return spare
 
 
@@ -184,7 +232,8 @@ def has_commands(content: Mapping[str, Any]) -> bool:
 
 
 def with_world_size(content: Mapping[str, Any], *, hosts: Sequence[HostSlots]) -> dict[str, Any]:
-    """Return a plan's unchecked content with as many ranks as its largest command starts by its flags; 1 if none says.
+    """Return a plan's unchecked content with as many ranks as its largest command starts by its
+    flags; 1 if none says.
 
     The true number is known once the ranks have started.
 
@@ -194,20 +243,31 @@ def with_world_size(content: Mapping[str, Any], *, hosts: Sequence[HostSlots]) -
     num_ranks = ranks_by_flags(content, hosts=len(hosts) or 1)
     world_size = content.get("world_size", num_ranks or 1)
     if num_ranks and world_size != num_ranks:
-        raise PlanError(f"world_size {quoted(world_size)} is not what the commands start, which is {num_ranks}; leave it out")
+        raise PlanError(
+            f"world_size {quoted(world_size)} is not what the commands start, which is {num_ranks};"
+            " leave it out"
+        )
     return {**content, "world_size": world_size}
 
 
 def ranks_by_flags(content: Mapping[str, Any], *, hosts: int = 1) -> int | None:
-    """Return how many ranks the largest command of a plan starts, from launchers' flags; None if no flag says."""
-    counts = (ranks_of(_command_line(name, arm), hosts=hosts) for name, arm in _commands(content).items())
+    """Return how many ranks the largest command of a plan starts, from launchers' flags; None if no
+    flag says.
+    """
+    counts = (
+        ranks_of(_command_line(name, arm), hosts=hosts) for name, arm in _commands(content).items()
+    )
     return max((count for count in counts if count), default=None)
 
 
-def _commands(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _commands(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     arms = content.get("arms")
     items = arms.items() if isinstance(arms, Mapping) else ()
-    return {name: arm for name, arm in items if isinstance(arm, Mapping) and isinstance(arm.get("command"), str)}  # type: ignore[misc]
+    return {
+        name: arm
+        for name, arm in items
+        if isinstance(arm, Mapping) and isinstance(arm.get("command"), str)
+    }
 
 
 def _command_line(name: str, arm: Mapping[str, Any]) -> CommandLine:
@@ -230,7 +290,9 @@ def hosts_of_commands(content: Mapping[str, Any]) -> tuple[HostSlots, ...]:
         listed = _hosts_in_flags(line, Path(arm.get("directory") or "."))
         lack = (ranks_of(line) or 0) - sum(entry.slots for entry in listed)
         for number, entry in enumerate(listed):
-            extra_slots = lack if number == 0 and lack > 0 else 0  # ranks that share cores, if its flags allow it
+            extra_slots = (
+                lack if number == 0 and lack > 0 else 0
+            )  # ranks that share cores, if its flags allow it
             slots_of[entry.host] = max(slots_of.get(entry.host, 0), entry.slots + extra_slots)
     here = (HERE, socket.gethostname().lower())
     if all(host.lower() in here or host.startswith("127.") for host in slots_of):

@@ -1,4 +1,6 @@
-"""Checks every host of a plan before anything starts: reachability, software, network interface, connection to the driver."""
+"""Checks every host of a plan before anything starts: reachability, software, network interface,
+connection to the driver.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,16 @@ class Preflight:
     """``runners.hosts.host_facts`` by host; empty where all ranks are here."""
     warnings: Sequence[str] = ()
     unfindable: Mapping[str, str] = field(default_factory=dict)
-    """Hosts whose Gloo ranks would give the others wrong addresses, with the reason (``runners.hosts.host_facts``)."""
+    """Hosts whose Gloo ranks would give the others wrong addresses, with the reason
+    (``runners.hosts.host_facts``)."""
 
 
 def inspect(plan: Plan) -> Preflight:
     """Check the hosts of a plan; if it names none, only whether nodes of a job stay unused.
 
     Raises:
-        LaunchError: a host cannot take ranks, alone or together with the others; one line for each, with the remedy.
+        LaunchError: a host cannot take ranks, alone or together with the others; one line for each,
+            with the remedy.
         PlanError: this machine lacks the interface or address that it names.
     """
     hosts = planned_hosts(plan)
@@ -69,7 +73,9 @@ def inspect(plan: Plan) -> Preflight:
     here = places_here(statuses)
     address = driver_address(plan, statuses, here=here)
     facts = gather_facts(names, here=here, address=address)
-    _require([*_without_interface(facts, plan.network_interface), *unreached(facts, address=address)])
+    _require(
+        [*_without_interface(facts, plan.network_interface), *unreached(facts, address=address)]
+    )
     views = {host: host_facts.pop(NAMES) for host, host_facts in facts.items()}
     views = views if len(views) > 1 else {}  # on one host ranks find each other
     _require([*unknown_names(views), *duplicate_machines(views)])
@@ -89,7 +95,8 @@ def inspect(plan: Plan) -> Preflight:
 
 
 def driver_address(plan: Plan, statuses: Sequence[HostStatus], *, here: frozenset[str]) -> str:
-    """Choose the address at which ranks reach the driver: the plan's, its interface's, or that of the route to other hosts.
+    """Choose the address at which ranks reach the driver: the plan's, its interface's, or that of
+    the route to other hosts.
 
     Raises:
         PlanError: this machine has no such address or interface.
@@ -100,12 +107,18 @@ def driver_address(plan: Plan, statuses: Sequence[HostStatus], *, here: frozense
             listen(plan.driver_address).close()
             return plan.driver_address
         listed = ", ".join(address for addresses in own_addresses.values() for address in addresses)
-        raise PlanError(f"driver_address '{plan.driver_address}' is not an address of this machine (they are {listed})")
+        raise PlanError(
+            f"driver_address '{plan.driver_address}' is not an address of this machine (they are"
+            f" {listed})"
+        )
     if plan.network_interface is not None and own_addresses.get(plan.network_interface):
         return own_addresses[plan.network_interface][0]
     if plan.network_interface is not None and len(here) > 1:
         listed = ", ".join(name for name, addresses in own_addresses.items() if addresses)
-        raise PlanError(f"network_interface '{plan.network_interface}' has no address on this machine (it has {listed})")
+        raise PlanError(
+            f"network_interface '{plan.network_interface}' has no address on this machine (it has"
+            f" {listed})"
+        )
     return route_to_others(statuses, here=here)
 
 
@@ -116,13 +129,17 @@ def places_here(statuses: Sequence[HostStatus]) -> frozenset[str]:
 
 def route_to_others(statuses: Sequence[HostStatus], *, here: frozenset[str]) -> str:
     """Return this machine's address on the route to the first other host. Nothing is sent."""
-    address = next((reach.address for reach in statuses if reach.host not in here), statuses[0].address)
+    address = next(
+        (reach.address for reach in statuses if reach.host not in here), statuses[0].address
+    )
     with socket.socket(family_of(address), socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))
         return str(probe.getsockname()[0])
 
 
-def gather_facts(hosts: Sequence[str], *, here: frozenset[str], address: str) -> dict[str, dict[str, Any]]:
+def gather_facts(
+    hosts: Sequence[str], *, here: frozenset[str], address: str
+) -> dict[str, dict[str, Any]]:
     """Ask all hosts at once for their facts, while the driver listens.
 
     Raises:
@@ -142,10 +159,16 @@ def ask(host: str, *, here: frozenset[str], question: Sequence[str]) -> dict[str
     """
     argv = remote.python("runners.hosts.host_facts", *question)
     try:
-        answer = remote.ask(None if host in here else host, argv, timeout_s=ANSWER_TIMEOUT_S, environment=base_environment())
+        answer = remote.ask(
+            None if host in here else host,
+            argv,
+            timeout_s=ANSWER_TIMEOUT_S,
+            environment=base_environment(),
+        )
     except LaunchError as error:
         raise LaunchError(
-            f"host '{host}' does not report its facts: {error}; try there: python -m runners.hosts.host_facts {question[0]}"
+            f"host '{host}' does not report its facts: {error}; try there: python -m"
+            f" runners.hosts.host_facts {question[0]}"
         ) from error
     return dict(json.loads(answer))
 
@@ -153,7 +176,8 @@ def ask(host: str, *, here: frozenset[str], question: Sequence[str]) -> dict[str
 def _without_interface(facts: Mapping[str, Mapping[str, Any]], interface: str | None) -> list[str]:
     """Return which hosts lack the interface, a line for each."""
     return [
-        f"host '{host}' has no interface '{interface}'; it has {', '.join(host_facts['interfaces'])}: set network_interface"
+        f"host '{host}' has no interface '{interface}'; it has"
+        f" {', '.join(host_facts['interfaces'])}: set network_interface"
         for host, host_facts in facts.items()
         if interface is not None and interface not in host_facts["interfaces"]
     ]
@@ -162,8 +186,8 @@ def _without_interface(facts: Mapping[str, Mapping[str, Any]], interface: str | 
 def unreached(facts: Mapping[str, Mapping[str, Any]], *, address: str) -> list[str]:
     """Return which hosts do not reach the driver, a line for each."""
     return [
-        f"host '{host}' does not reach the driver at {address}: {host_facts['driver_error']}; open the firewall between them, "
-        "or set driver_address or network_interface"
+        f"host '{host}' does not reach the driver at {address}: {host_facts['driver_error']}; open"
+        " the firewall between them, or set driver_address or network_interface"
         for host, host_facts in facts.items()
         if host_facts["driver_error"]
     ]
@@ -175,14 +199,18 @@ def _require(failures: Sequence[str]) -> None:
 
 
 def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Return differences between hosts that make ranks unequal, and other differences worth knowing. Pure.
+    """Return differences between hosts that make ranks unequal, and other differences worth
+    knowing. Pure.
 
     ``facts``: by host, ``conditions.fingerprint``.
     """
     differences, unequal, worth_knowing = differing(facts), list[str](), list[str]()
-    for condition in (condition for condition in CONDITIONS if condition.hosts and condition.field in differences):
+    for condition in (
+        condition for condition in CONDITIONS if condition.hosts and condition.field in differences
+    ):
         (unequal if condition.hosts == "refuse" else worth_knowing).append(
-            f"hosts differ in {in_words(condition.field, differences[condition.field], none='missing', at='on')}"
+            "hosts differ in"
+            f" {in_words(condition.field, differences[condition.field], none='missing', at='on')}"
         )
     return unequal, [*worth_knowing, *_mixed_gpu_warnings(facts)]
 
@@ -190,7 +218,11 @@ def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str],
 def _mixed_gpu_warnings(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a warning if GPUs are of several models: all ranks wait for the slowest."""
     kinds = {host: sorted(set(host_facts.get(CARDS, []))) for host, host_facts in facts.items()}
-    if len({tuple(models) for models in kinds.values()}) < 2 and all(len(models) < 2 for models in kinds.values()):
+    if len({tuple(models) for models in kinds.values()}) < 2 and all(
+        len(models) < 2 for models in kinds.values()
+    ):
         return []
-    listed = ", ".join(f"'{host}' has {' and '.join(models) or 'none'}" for host, models in kinds.items())
+    listed = ", ".join(
+        f"'{host}' has {' and '.join(models) or 'none'}" for host, models in kinds.items()
+    )
     return [f"GPUs are of several kinds, and all ranks wait for the slowest: {listed}"]

@@ -35,15 +35,22 @@ def make_launcher(reference: str) -> Launcher:
     launcher = REGISTRY.resolve(reference)
     if not issubclass(launcher, Launcher):
         name = launcher.__name__
-        raise PlanError(f"launcher '{reference}' is {name}, which does not derive from runners.launchers.base.Launcher")
+        raise PlanError(
+            f"launcher '{reference}' is {name}, which does not derive from"
+            " runners.launchers.base.Launcher"
+        )
     return launcher()
 
 
 def known_rank_variables() -> list[RankVariables]:
-    """Variables of all registered launchers, inner before outer since torchrun runs inside MPI jobs, plug-ins last."""
+    """Variables of all registered launchers, inner before outer since torchrun runs inside MPI
+    jobs, plug-ins last.
+    """
     families: dict[RankVariables, None] = {}
     for name in REGISTRY.names():
-        with suppress(PlanError):  # a plug-in that cannot be loaded is refused where a plan names it
+        with suppress(
+            PlanError
+        ):  # a plug-in that cannot be loaded is refused where a plan names it
             families |= dict.fromkeys(make_launcher(name).rank_variables)
     return list(families)
 
@@ -58,16 +65,37 @@ def read_own_world() -> World:
 
 
 def meeting_place(environment: Mapping[str, str]) -> dict[str, str]:
-    """MASTER_ADDR and MASTER_PORT of a run without a driver; empty if neither environment nor launcher gives them."""
-    from_environment = {name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environment}
-    family = next((family for family in known_rank_variables() if family.are_set(environment)), None)
+    """MASTER_ADDR and MASTER_PORT of a run without a driver; empty if neither environment nor
+    launcher gives them.
+    """
+    from_environment = {
+        name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environment
+    }
+    family = next(
+        (family for family in known_rank_variables() if family.are_set(environment)), None
+    )
     return (family.meeting_place(environment) if family else {}) | from_environment
 
 
 def without_rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """A copy without rank variables, so that no process takes itself for a rank of the job that this one runs in."""
+    """A copy without rank variables, so that no process takes itself for a rank of the job that
+    this one runs in.
+    """
     families = known_rank_variables()
-    return {name: value for name, value in environment.items() if not any(family.belong(name) for family in families)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if not any(family.belong(name) for family in families)
+    }
 
 
-__all__ = ["HERE", "REGISTRY", "HostCommand", "HostSlots", "Launcher", "RankCommand", "RankVariables", "make_launcher"]
+__all__ = [
+    "HERE",
+    "REGISTRY",
+    "HostCommand",
+    "HostSlots",
+    "Launcher",
+    "RankCommand",
+    "RankVariables",
+    "make_launcher",
+]

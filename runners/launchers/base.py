@@ -1,6 +1,7 @@
 """The Launcher interface: a job in, commands out. Pure: no I/O, argv lists, never a shell string.
 
-A launcher may be named by ``module:Class`` from anywhere: one file says what it runs and which variables its ranks find.
+A launcher may be named by ``module:Class`` from anywhere: one file says what it runs and which
+variables its ranks find.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class RankCommand:
     launch: str = "by-hand"
     """The start's name; the default is for commands that a person pastes."""
     seed: int = 0
-    """For a script that takes it by a flag. A user's command may contain arm, launch and seed as placeholders."""
+    """For a script that takes it by a flag. A user's command may contain arm, launch and seed as
+    placeholders."""
     folder: str = ""
     """Where it starts."""
     folders: tuple[str, ...] = ()
@@ -89,13 +91,17 @@ class RankCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class HostCommand:
-    """One command to start on one host. ``environment`` is added to that of the starting process, or of the ssh login."""
+    """One command to start on one host.
+
+    ``environment`` is added to that of the starting process, or of the ssh login.
+    """
 
     host: str
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     inherited: Mapping[str, str] | None = None
-    """The environment that it adds to; other hosts get what ranks need of it. None: the driver's forwarded environment."""
+    """The environment that it adds to; other hosts get what ranks need of it. None: the driver's
+    forwarded environment."""
     folder: Path | None = None
     """Where it starts; None: where the driver runs."""
 
@@ -116,10 +122,12 @@ class Launcher(ABC):
     """Variables from which its ranks read their place; of several, the first that are set count."""
 
     remedies: ClassVar[Mapping[str, str]] = {}
-    """By need (see ``World.gives``): how to get it in a command of one's own, if it is given on request only."""
+    """By need (see ``World.gives``): how to get it in a command of one's own, if it is given on
+    request only."""
 
     chooses_hosts: ClassVar[bool] = False
-    """Whether it chooses its ranks' hosts, threads and forwarded environment itself, as a user's command does."""
+    """Whether it chooses its ranks' hosts, threads and forwarded environment itself, as a user's
+    command does."""
 
     @abstractmethod
     def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
@@ -130,11 +138,15 @@ class Launcher(ABC):
         return self.commands(job)
 
     def gives(self, transport: str | None) -> frozenset[str]:
-        """What a backend can count on in the ranks of a job over this transport; see ``World.gives``. Pure."""
+        """What a backend can count on in the ranks of a job over this transport; see
+        ``World.gives``. Pure.
+        """
         return self.rank_variables[0].gives if self.rank_variables else frozenset()
 
     def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
-        """A program that must belong to one MPI, and that MPI's name (``probes.installed_libraries``); None: no such program."""
+        """A program that must belong to one MPI, and that MPI's name
+        (``probes.installed_libraries``); None: no such program.
+        """
         return None
 
     def refuses(self, hosts: Sequence[HostSlots]) -> str | None:

@@ -1,7 +1,9 @@
-"""What a user's own command starts: by which launchers, how many ranks, on which hosts. Pure: a command is read, not run.
+"""What a user's own command starts: by which launchers, how many ranks, on which hosts.
 
-``srun -N 2 torchrun ...`` has two launchers, one inside the other. Words before the first (``env K=V``, ``apptainer exec``) are
-skipped.
+Pure: a command is read, not run.
+
+``srun -N 2 torchrun ...`` has two launchers, one inside the other. Words before the first (``env
+K=V``, ``apptainer exec``) are skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from measurement.errors import PlanError
 from runners.launchers.shell_words import shell_words
 
 TORCHRUN, HOROVODRUN, MPIRUN, SRUN, PYTHON = "torchrun", "horovodrun", "mpirun", "srun", "python"
-PROGRAMS = {"mpiexec": MPIRUN, "orterun": MPIRUN, "mpiexec.hydra": MPIRUN, "mpirun.openmpi": MPIRUN, "mpiexec.mpich": MPIRUN}
+PROGRAMS = {
+    "mpiexec": MPIRUN,
+    "orterun": MPIRUN,
+    "mpiexec.hydra": MPIRUN,
+    "mpirun.openmpi": MPIRUN,
+    "mpiexec.mpich": MPIRUN,
+}
 PROGRAMS |= {name: name for name in (TORCHRUN, HOROVODRUN, MPIRUN, SRUN)}
 MODULES = {
     "torch.distributed.run": TORCHRUN,
@@ -30,11 +38,36 @@ PYTHON_NAME = re.compile(r"python(\d+(\.\d+)*t?)?")
 JOINED_FLAGS = re.compile(r"(-[bBdEhiIOPqRsStuvVx]*)m(.*)")
 """Flags of Python such as ``-mMODULE`` and ``-um``."""
 CONTAINERS = ("apptainer", "singularity")
-ENVIRONMENTS = (*CONTAINERS, "conda", "mamba", "micromamba", "uv", "poetry", "pdm", "hatch", "pipenv", "pixi", "rye")
+ENVIRONMENTS = (
+    *CONTAINERS,
+    "conda",
+    "mamba",
+    "micromamba",
+    "uv",
+    "poetry",
+    "pdm",
+    "hatch",
+    "pipenv",
+    "pixi",
+    "rye",
+)
 """Programs that start another one with programs from elsewhere than this PATH."""
 PREFIXES = frozenset(
     (
-        *(*ENVIRONMENTS, "env", "taskset", "numactl", "nice", "ionice", "chrt", "stdbuf", "nohup", "time", "timeout", "setsid"),
+        *(
+            *ENVIRONMENTS,
+            "env",
+            "taskset",
+            "numactl",
+            "nice",
+            "ionice",
+            "chrt",
+            "stdbuf",
+            "nohup",
+            "time",
+            "timeout",
+            "setsid",
+        ),
         *("xvfb-run", "strace", "nsys", "py-spy", "perf"),
     )
 )
@@ -50,32 +83,47 @@ def _flags(**arities: str) -> dict[str, int]:
 
 VALUES: Mapping[str, Mapping[str, int]] = {
     TORCHRUN: _flags(
-        n1="nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf max-restarts monitor-interval start-method "
-        "event-log-handler role log-dir r redirects t tee log-line-prefix-template local-ranks-filter duplicate-stdout-filters "
-        "duplicate-stderr-filters node-rank master-addr master-port local-addr logs-specs numa-binding signals-to-handle "
-        "shutdown-timeout"
+        n1=(
+            "nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf max-restarts"
+            " monitor-interval start-method event-log-handler role log-dir r redirects t tee"
+            " log-line-prefix-template local-ranks-filter duplicate-stdout-filters"
+            " duplicate-stderr-filters node-rank master-addr master-port local-addr logs-specs"
+            " numa-binding signals-to-handle shutdown-timeout"
+        )
     ),
     HOROVODRUN: _flags(
-        n1="np num-proc start-timeout network-interfaces network-interface output-filename config-file p ssh-port i "
-        "ssh-identity-file fusion-threshold-mb cycle-time-ms cache-capacity autotune-log-file autotune-warmup-samples "
-        "autotune-steps-per-sample autotune-bayes-opt-max-samples autotune-gaussian-process-noise min-np min-num-proc max-np "
-        "max-num-proc slots-per-host elastic-timeout reset-limit timeline-filename stall-check-warning-time-seconds "
-        "stall-check-shutdown-time-seconds mpi-args binding-args num-nccl-streams thread-affinity gloo-timeout-seconds log-level "
-        "H hosts hostfile host-discovery-script",
+        n1=(
+            "np num-proc start-timeout network-interfaces network-interface output-filename"
+            " config-file p ssh-port i ssh-identity-file fusion-threshold-mb cycle-time-ms"
+            " cache-capacity autotune-log-file autotune-warmup-samples autotune-steps-per-sample"
+            " autotune-bayes-opt-max-samples autotune-gaussian-process-noise min-np min-num-proc"
+            " max-np max-num-proc slots-per-host elastic-timeout reset-limit timeline-filename"
+            " stall-check-warning-time-seconds stall-check-shutdown-time-seconds mpi-args"
+            " binding-args num-nccl-streams thread-affinity gloo-timeout-seconds log-level H hosts"
+            " hostfile host-discovery-script"
+        ),
         n2="blacklist-cooldown-range",
     ),
     MPIRUN: _flags(
-        n1="np n c H host hosts hostfile machinefile default-hostfile f N npernode ppn perhost npersocket x am tune map-by rank-by "
-        "bind-to wdir wd path prefix rf rankfile slot-list cpu-set cpu-list cpus-per-proc cpus-per-rank output-filename stdin "
-        "xml-file timeout report-uri report-pid ompi-server app preload-files personality iface launcher launcher-exec rmk "
-        "genvlist envlist outfile-pattern errfile-pattern configfile membind order-nodes",
+        n1=(
+            "np n c H host hosts hostfile machinefile default-hostfile f N npernode ppn perhost"
+            " npersocket x am tune map-by rank-by bind-to wdir wd path prefix rf rankfile slot-list"
+            " cpu-set cpu-list cpus-per-proc cpus-per-rank output-filename stdin xml-file timeout"
+            " report-uri report-pid ompi-server app preload-files personality iface launcher"
+            " launcher-exec rmk genvlist envlist outfile-pattern errfile-pattern configfile membind"
+            " order-nodes"
+        ),
         n2="mca gmca omca pmca genv env",
     ),
     SRUN: _flags(
-        n1="n ntasks N nodes ntasks-per-node ntasks-per-core ntasks-per-socket c cpus-per-task p partition A account t time J "
-        "job-name w nodelist x exclude C constraint G gpus gpus-per-node gpus-per-task mem mem-per-cpu mem-per-gpu o output e "
-        "error i input D chdir m distribution jobid export mpi cpu-bind gpu-bind mem-bind gres qos r relative reservation "
-        "nodefile F gres-flags hint overcommit threads-per-core T threads open-mode K kill-on-bad-exit W wait container-image"
+        n1=(
+            "n ntasks N nodes ntasks-per-node ntasks-per-core ntasks-per-socket c cpus-per-task p"
+            " partition A account t time J job-name w nodelist x exclude C constraint G gpus"
+            " gpus-per-node gpus-per-task mem mem-per-cpu mem-per-gpu o output e error i input D"
+            " chdir m distribution jobid export mpi cpu-bind gpu-bind mem-bind gres qos r relative"
+            " reservation nodefile F gres-flags hint overcommit threads-per-core T threads"
+            " open-mode K kill-on-bad-exit W wait container-image"
+        )
     ),
 }
 LONG_ONLY_WITH_EQUALS = frozenset({"kill-on-bad-exit"})
@@ -94,7 +142,8 @@ class ParsedLauncher:
     command_at: int
     """Index of the first word of the command that it starts."""
     flags: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    """By name without dashes: the index of the flag's word, and its value, empty if there is none. The last one counts."""
+    """By name without dashes: the index of the flag's word, and its value, empty if there is none.
+    The last one counts."""
 
     def value(self, *names: str) -> str | None:
         """Return the value of the first of these flags that is given."""
@@ -117,7 +166,9 @@ class CommandLine:
 
     @property
     def kind(self) -> str | None:
-        """The outermost launcher; ``python`` if Python runs without one; None if it is not known what starts."""
+        """The outermost launcher; ``python`` if Python runs without one; None if it is not known
+        what starts.
+        """
         return self.launchers[0].kind if self.launchers else None if self.python is None else PYTHON
 
     def find(self, kind: str) -> ParsedLauncher | None:
@@ -126,19 +177,36 @@ class CommandLine:
 
     @property
     def programs(self) -> list[str]:
-        """Programs that it starts from this PATH or by their files; none of another environment such as ``conda run``'s."""
-        starts = sorted({0, *(launcher.program_at for launcher in self.launchers), *([] if self.python is None else [self.python])})
-        inside = next((at for at in range(starts[-1] + 1) if PurePath(self.words[at]).name in ENVIRONMENTS), None)
+        """Programs that it starts from this PATH or by their files; none of another environment
+        such as ``conda run``'s.
+        """
+        starts = sorted(
+            {
+                0,
+                *(launcher.program_at for launcher in self.launchers),
+                *([] if self.python is None else [self.python]),
+            }
+        )
+        inside = next(
+            (at for at in range(starts[-1] + 1) if PurePath(self.words[at]).name in ENVIRONMENTS),
+            None,
+        )
         from_path = starts if inside is None else [*(at for at in starts if at < inside), inside]
         return list(dict.fromkeys(self.words[at] for at in from_path))
 
     @property
     def file(self) -> str | None:
-        """The script that ranks run, as it is named; None if they run a module, or it is not known."""
+        """The script that ranks run, as it is named; None if they run a module, or it is not
+        known.
+        """
         words, torchrun = self.words, self.find(TORCHRUN)
         if torchrun and not {"m", "module", "no-python"} & torchrun.flags.keys():
             at = torchrun.command_at
-        elif torchrun or self.python is None or words[(at := _after_flags(list(words), self.python)) - 1] in ("-m", "-c"):
+        elif (
+            torchrun
+            or self.python is None
+            or words[(at := _after_flags(list(words), self.python)) - 1] in ("-m", "-c")
+        ):
             return None
         return words[at] if at < len(words) and words[at].endswith(".py") else None
 
@@ -151,7 +219,10 @@ def read_command(text: str) -> CommandLine:
     """
     words = shell_words(text, os.environ)
     if not words:
-        raise PlanError("command is empty; give what starts your script, such as 'torchrun --nproc-per-node 2 train.py'")
+        raise PlanError(
+            "command is empty; give what starts your script, such as 'torchrun --nproc-per-node 2"
+            " train.py'"
+        )
     return command_of(["env", *words] if re.match(r"[A-Za-z_]\w*=", words[0]) else words)
 
 
@@ -180,16 +251,29 @@ def _next_start(words: list[str], start: int) -> ParsedLauncher | int | None:
             return _parse_launcher(PROGRAMS[name], words, index + 1, program_at=index)
         if PYTHON_NAME.fullmatch(name):
             module_at = _after_flags(words, index)
-            if module_at < len(words) and words[module_at - 1] == "-m" and words[module_at] in MODULES:
-                return _parse_launcher(MODULES[words[module_at]], words, module_at + 1, program_at=index)
+            if (
+                module_at < len(words)
+                and words[module_at - 1] == "-m"
+                and words[module_at] in MODULES
+            ):
+                return _parse_launcher(
+                    MODULES[words[module_at]], words, module_at + 1, program_at=index
+                )
             return index
     return None
 
 
 def _after_flags(words: list[str], python: int) -> int:
-    """Return the index of what a Python runs: a file, or the name of a module, which is split off into its own word."""
+    """Return the index of what a Python runs: a file, or the name of a module, which is split off
+    into its own word.
+    """
     index = python + 1
-    while index < len(words) and words[index].startswith("-") and words[index] not in ("-m", "-") and words[index][:2] != "-c":
+    while (
+        index < len(words)
+        and words[index].startswith("-")
+        and words[index] not in ("-m", "-")
+        and words[index][:2] != "-c"
+    ):
         if joined := JOINED_FLAGS.fullmatch(words[index]):
             words[index : index + 1] = filter(None, (joined[1].rstrip("-"), "-m", joined[2]))
         else:
@@ -202,11 +286,15 @@ def blocking_flag(line: CommandLine) -> str | None:
     if line.python is None:
         return None
     end = _after_flags(list(line.words), line.python)
-    short = (word for word in line.words[line.python + 1 : end] if re.fullmatch(r"-[A-Za-z]+", word))
+    short = (
+        word for word in line.words[line.python + 1 : end] if re.fullmatch(r"-[A-Za-z]+", word)
+    )
     return next((word for word in short if set(word) & set(AGENT_BLOCKING_FLAGS)), None)
 
 
-def _parse_launcher(kind: str, words: list[str], flags_at: int, *, program_at: int) -> ParsedLauncher:
+def _parse_launcher(
+    kind: str, words: list[str], flags_at: int, *, program_at: int
+) -> ParsedLauncher:
     values, flags, index = VALUES[kind], {}, flags_at
     while index < len(words) and words[index].startswith("-") and words[index] not in ("--", "-"):
         name, equals, value = words[index].lstrip("-").partition("=")
@@ -219,8 +307,12 @@ def _parse_launcher(kind: str, words: list[str], flags_at: int, *, program_at: i
             value = " ".join(words[index + 1 : index + 1 + arity])
         flags[name] = (index, value)
         index += 1 + arity
-    command_at = min(index + 1 if index < len(words) and words[index] == "--" else index, len(words))
-    return ParsedLauncher(kind=kind, program_at=program_at, flags_at=flags_at, command_at=command_at, flags=flags)
+    command_at = min(
+        index + 1 if index < len(words) and words[index] == "--" else index, len(words)
+    )
+    return ParsedLauncher(
+        kind=kind, program_at=program_at, flags_at=flags_at, command_at=command_at, flags=flags
+    )
 
 
 def set_flag(words: list[str], launcher: ParsedLauncher, name: str, value: str) -> None:
@@ -234,10 +326,16 @@ def set_flag(words: list[str], launcher: ParsedLauncher, name: str, value: str) 
 
 
 def ranks_of(line: CommandLine, *, hosts: int = 1) -> int | None:
-    """Return how many ranks a command starts; None if its flags do not say. ``hosts``: number of hosts in the plan."""
+    """Return how many ranks a command starts; None if its flags do not say.
+
+    ``hosts``: number of hosts in the plan.
+    """
     if line.kind is None:
         return None
-    counts = [_ranks(launcher, hosts=hosts if number == 0 else 1) for number, launcher in enumerate(line.launchers)]
+    counts = [
+        _ranks(launcher, hosts=hosts if number == 0 else 1)
+        for number, launcher in enumerate(line.launchers)
+    ]
     stated = [count for count in counts if count is not None]
     outer_srun = [launcher.kind for launcher in line.launchers] == [SRUN, TORCHRUN]
     if outer_srun and line.launchers[1].number("nnodes") not in (None, 1):
@@ -256,7 +354,9 @@ def _ranks(launcher: ParsedLauncher, *, hosts: int) -> int | None:
     if launcher.kind == HOROVODRUN:
         return launcher.number("np", "num-proc") or _slots(launcher)
     each = launcher.number("N", "npernode", "ppn", "perhost")
-    return launcher.number("np", "n", "c") or (each * len(listed) if each and (listed := hosts_of(launcher)) else _slots(launcher))
+    return launcher.number("np", "n", "c") or (
+        each * len(listed) if each and (listed := hosts_of(launcher)) else _slots(launcher)
+    )
 
 
 def hosts_of(launcher: ParsedLauncher) -> list[str]:
@@ -267,7 +367,9 @@ def hosts_of(launcher: ParsedLauncher) -> list[str]:
 
 def hostfile_of(launcher: ParsedLauncher) -> str | None:
     """Return the hostfile that a launcher's flags name."""
-    names = {HOROVODRUN: ("hostfile",), MPIRUN: ("hostfile", "machinefile", "f")}.get(launcher.kind, ())
+    names = {HOROVODRUN: ("hostfile",), MPIRUN: ("hostfile", "machinefile", "f")}.get(
+        launcher.kind, ()
+    )
     return launcher.value(*names)
 
 

@@ -23,16 +23,19 @@ VARIABLES = RankVariables(
 )
 
 BINDING = "--binding-args=--bind-to none --map-by slot"
-"""Horovod's default, spelled for Open MPI 5, which reads ``-bind-to none`` with one dash as a program called "none"."""
+"""Horovod's default, spelled for Open MPI 5, which reads ``-bind-to none`` with one dash as a
+program called "none"."""
 START_TIMEOUT_S = 120
-"""For its checks of other hosts. Its default of 30 s is too short when many Pythons start at once."""
+"""For its checks of other hosts. Its default of 30 s is too short when many Pythons start at
+once."""
 
 
 class Horovodrun(Launcher):
     """``--gloo`` or ``--mpi`` by the transport; NCCL and none use the Gloo controller.
 
-    Its cache in the home directory would be stale for an hour, and it fails if it cannot write there.
-    Hosts are always given by ``-H``: the hostfile parser of Horovod 0.28.1 fails on blank lines, comments and bare host names.
+    Its cache in the home directory would be stale for an hour, and it fails if it cannot write
+    there. Hosts are always given by ``-H``: the hostfile parser of Horovod 0.28.1 fails on blank
+    lines, comments and bare host names.
     """
 
     executable = "horovodrun"
@@ -40,15 +43,25 @@ class Horovodrun(Launcher):
     """Over MPI it calls mpirun, which then sets its ranks' variables."""
 
     def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
-        """One ``horovodrun``; it passes its whole environment on to other hosts, by ssh or by mpirun's ``-x``."""
+        """One ``horovodrun``; it passes its whole environment on to other hosts, by ssh or by
+        mpirun's ``-x``.
+        """
         over_mpi = job.transport == "mpi"
         argv = (
             *("horovodrun", "--mpi" if over_mpi else "--gloo"),
             *("-np", str(job.world_size), "-H", job.host_list, "--disable-cache"),
             *((BINDING,) if over_mpi else ()),
             *(() if job.is_local else ("--start-timeout", str(START_TIMEOUT_S))),
-            *(() if job.is_local or not job.network_interface else ("--network-interfaces", job.network_interface)),
-            *((f"--mpi-args=--prefix {shlex.quote(job.mpi_prefix)}",) if over_mpi and job.mpi_prefix and not job.is_local else ()),
+            *(
+                ()
+                if job.is_local or not job.network_interface
+                else ("--network-interfaces", job.network_interface)
+            ),
+            *(
+                (f"--mpi-args=--prefix {shlex.quote(job.mpi_prefix)}",)
+                if over_mpi and job.mpi_prefix and not job.is_local
+                else ()
+            ),
             *job.python_command,
         )
         environment = dict(job.environment) | (mpirun.open_mpi_environment(job) if over_mpi else {})

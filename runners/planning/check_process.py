@@ -1,7 +1,8 @@
-"""Checks workloads in separate processes: their data on another host, or the sources of an arm with work of its own.
+"""Checks workloads in separate processes: their data on another host, or the sources of an arm with
+work of its own.
 
-``python -m runners.planning.check_process JSON`` answers with ``WorkloadFacts``. It runs here or on another host, under the arm's
-Python.
+``python -m runners.planning.check_process JSON`` answers with ``WorkloadFacts``. It runs here or on
+another host, under the arm's Python.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ DATA_TIMEOUT_S = 600.0
 """Reading all file names of a large data set over a network takes minutes."""
 CHECKED_PLAN_KEYS = ("workload", "workload_options", "local_batch_size", "seed")
 VERSIONS = ("python", *PACKAGES, "cuda")
-BY_COMMAND = "or compare commands, which need no Ringside there (command: in the arm, or ringside ab 'COMMAND' 'COMMAND')"
+BY_COMMAND = (
+    "or compare commands, which need no Ringside there (command: in the arm, or ringside ab"
+    " 'COMMAND' 'COMMAND')"
+)
 
 
 class WorkloadFacts(BaseModel):
@@ -80,19 +84,28 @@ class CheckRequest(BaseModel):
         return {"sample_unit": setup.workload.sample_unit, "sources": sources}
 
     def _require_committed_modules(self) -> None:
-        """Refuse modules imported from the repository's working files instead of the commit, with a ``PlanError``."""
+        """Refuse modules imported from the repository's working files instead of the commit, with a
+        ``PlanError``.
+        """
         if self.repository is None or self.worktree is None:
             return
         repository, worktree = Path(self.repository), Path(self.worktree)
         loaded = sorted(
-            Path(file).resolve() for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))
+            Path(file).resolve()
+            for module in list(sys.modules.values())
+            if (file := getattr(module, "__file__", None))
         )
-        outside = (file for file in loaded if file.is_relative_to(repository) and not file.is_relative_to(worktree))
+        outside = (
+            file
+            for file in loaded
+            if file.is_relative_to(repository) and not file.is_relative_to(worktree)
+        )
         stray = next(filter(is_users, outside), None)
         if stray is not None:
             raise PlanError(
-                f"'{stray}' is imported from the working files, not from the commit: it is on PYTHONPATH, or installed in editable "
-                "mode; remove it from there, or name the workload by its file, which then finds the modules beside it"
+                f"'{stray}' is imported from the working files, not from the commit: it is on"
+                " PYTHONPATH, or installed in editable mode; remove it from there, or name the"
+                " workload by its file, which then finds the modules beside it"
             )
 
 
@@ -103,41 +116,66 @@ def require_data_on(hosts: Sequence[str], plan: Plan, workload: WorkloadSetup) -
         PlanError: it is missing or damaged on some; one line for each.
         LaunchError: a host does not answer.
     """
-    if not hosts or not issubclass(workload.workload, Workload) or workload.workload.require_data is Workload.require_data:
+    if (
+        not hosts
+        or not issubclass(workload.workload, Workload)
+        or workload.workload.require_data is Workload.require_data
+    ):
         return
     argv = _argv(plan)
     answers = remote.on_each(hosts, lambda host: remote.ask(host, argv, timeout_s=DATA_TIMEOUT_S))
-    refused = {host: WorkloadFacts.model_validate_json(answer).refused for host, answer in zip(hosts, answers, strict=True)}
-    lines = [f"host '{host}': {' '.join(message.split())}" for host, message in refused.items() if message]
+    refused = {
+        host: WorkloadFacts.model_validate_json(answer).refused
+        for host, answer in zip(hosts, answers, strict=True)
+    }
+    lines = [
+        f"host '{host}': {' '.join(message.split())}"
+        for host, message in refused.items()
+        if message
+    ]
     if lines:
         raise PlanError("\n".join(lines))
 
 
-def facts_of(plan: Plan, *, host: str | None = None, place: CommandPlace | None = None, is_model: bool = True) -> WorkloadFacts:
-    """Check a workload in a separate process, on a host (None: here); ``place``: where an arm with work of its own starts.
+def facts_of(
+    plan: Plan, *, host: str | None = None, place: CommandPlace | None = None, is_model: bool = True
+) -> WorkloadFacts:
+    """Check a workload in a separate process, on a host (None: here); ``place``: where an arm with
+    work of its own starts.
 
     Raises:
-        PlanError: there is no such workload, or its data is missing; or the Python has no Ringside, or another one.
+        PlanError: there is no such workload, or its data is missing; or the Python has no Ringside,
+            or another one.
         LaunchError: the process does not answer.
     """
-    environment = base_environment() | forwarded_by_name(os.environ, plan.forward_environment) | plan.environment
-    argv, folder, python = _argv(plan, place, is_model=is_model), place.folder if place else None, place.python if place else None
+    environment = (
+        base_environment()
+        | forwarded_by_name(os.environ, plan.forward_environment)
+        | plan.environment
+    )
+    argv, folder, python = (
+        _argv(plan, place, is_model=is_model),
+        place.folder if place else None,
+        place.python if place else None,
+    )
     environment |= place.environment(search_path()) if place else {}
     try:
         with about(f"workload '{plan.workload}'"):
-            answer = remote.ask(host, argv, timeout_s=TIMEOUT_S, environment=environment, folder=folder)
+            answer = remote.ask(
+                host, argv, timeout_s=TIMEOUT_S, environment=environment, folder=folder
+            )
     except LaunchError as error:
         if python is None:
             raise
         raise PlanError(
-            f"Ringside cannot be imported by '{python}' ({error}); install it there, for instance by '{python} -m pip install', "
-            f"{BY_COMMAND}"
+            f"Ringside cannot be imported by '{python}' ({error}); install it there, for instance"
+            f" by '{python} -m pip install', {BY_COMMAND}"
         ) from error
     facts = WorkloadFacts.model_validate_json(answer)
     if python and facts.ringside != digest():
         raise PlanError(
-            f"'{python}' has another Ringside than this one (its files differ), and they would measure differently; install "
-            f"this one there, {BY_COMMAND}"
+            f"'{python}' has another Ringside than this one (its files differ), and they would"
+            f" measure differently; install this one there, {BY_COMMAND}"
         )
     if facts.refused:
         raise PlanError(facts.refused)
@@ -162,15 +200,19 @@ class OwnFindings:
     """Facts about the arms that have work of their own."""
 
     sources: dict[str, str] = field(default_factory=dict)
-    """Digests of their files, and versions, under the arms' names. They must be equal where a comparison resumes."""
+    """Digests of their files, and versions, under the arms' names. They must be equal where a
+    comparison resumes."""
     files: dict[str, Path] = field(default_factory=dict)
     """Their files that are on this machine."""
     sample_units: dict[str, str] = field(default_factory=dict)
     """By arm."""
 
 
-def require_own_work(arms: Iterable[ArmSpec], *, host: str | None, micro_benchmark: bool = False) -> OwnFindings:
-    """Check each arm that has work of its own, on a host (None: here), in a separate process under its Python.
+def require_own_work(
+    arms: Iterable[ArmSpec], *, host: str | None, micro_benchmark: bool = False
+) -> OwnFindings:
+    """Check each arm that has work of its own, on a host (None: here), in a separate process under
+    its Python.
 
     In a ``micro_benchmark``, an arm may have only its own Python. Equal work is checked once.
 
@@ -184,16 +226,30 @@ def require_own_work(arms: Iterable[ArmSpec], *, host: str | None, micro_benchma
         with about(f"arm '{name}'"):
             if micro_benchmark and setup.arm.model_copy(update={"python": None}).has_own_work:
                 raise PlanError(
-                    f"workload '{plan.workload}' is a micro-benchmark, whose cases all arms share; leave workload, "
-                    "workload_options, directory and commit out"
+                    f"workload '{plan.workload}' is a micro-benchmark, whose cases all arms share;"
+                    " leave workload, workload_options, directory and commit out"
                 )
-            key = json.dumps([place.python, place.commit, str(place.typed_in), plan.workload, plan.workload_options])
-            facts = checked[key] = checked.get(key) or facts_of(plan, host=host, place=place, is_model=not micro_benchmark)
+            key = json.dumps(
+                [
+                    place.python,
+                    place.commit,
+                    str(place.typed_in),
+                    plan.workload,
+                    plan.workload_options,
+                ]
+            )
+            facts = checked[key] = checked.get(key) or facts_of(
+                plan, host=host, place=place, is_model=not micro_benchmark
+            )
         if place.python is not None:
-            findings.sources.update({f"{name}/{package}": version for package, version in facts.versions.items()})
+            findings.sources.update(
+                {f"{name}/{package}": version for package, version in facts.versions.items()}
+            )
         if not micro_benchmark:
             findings.sample_units[name] = facts.sample_unit
-        findings.sources.update({f"{name}/{file}": file_digest for file, (_, file_digest) in facts.sources.items()})
+        findings.sources.update(
+            {f"{name}/{file}": file_digest for file, (_, file_digest) in facts.sources.items()}
+        )
         paths = {f"{name}/{file}": Path(path) for file, (path, _) in facts.sources.items()}
         findings.files.update({file: path for file, path in paths.items() if path.is_file()})
     return findings

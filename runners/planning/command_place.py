@@ -1,4 +1,7 @@
-"""Where an arm's command starts and by which Python: its directory, commit and environment. For our commands and users'."""
+"""Where an arm's command starts and by which Python: its directory, commit and environment.
+
+For our commands and users'.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,19 @@ class CommandPlace:
     @property
     def checkout(self) -> Path | None:
         """The commit's worktree, which is kept until this process ends; None without one."""
-        return kept_worktree(self.repository, self.commit) if self.repository and self.commit else None
+        return (
+            kept_worktree(self.repository, self.commit) if self.repository and self.commit else None
+        )
 
     @property
     def folder(self) -> Path:
         """Where the command starts: of a commit, in its checkout."""
         checkout = self.checkout
-        return checkout / self.typed_in.resolve().relative_to(str(self.repository)) if checkout else self.typed_in
+        return (
+            checkout / self.typed_in.resolve().relative_to(str(self.repository))
+            if checkout
+            else self.typed_in
+        )
 
     @property
     def recorded(self) -> dict[str, str | None]:
@@ -52,52 +61,84 @@ class CommandPlace:
         return self.python or sys.executable
 
     def environment(self, path: str) -> dict[str, str]:
-        """Variables that activate the Python's environment; none without a Python. ``path``: PATH without it."""
+        """Variables that activate the Python's environment; none without a Python.
+
+        ``path``: PATH without it.
+        """
         return activated(self.python, path) if self.python else {}
 
     def workload_here(self, reference: str) -> str:
-        """The reference that makes this process find the workload that ranks find from where they start."""
+        """The reference that makes this process find the workload that ranks find from where they
+        start.
+        """
         is_here = self.file is None or (self.commit is None and self.typed_in == Path.cwd())
-        return reference if is_here else f"{self.folder / str(self.file)}:{reference.rpartition(':')[2]}"
+        return (
+            reference
+            if is_here
+            else f"{self.folder / str(self.file)}:{reference.rpartition(':')[2]}"
+        )
 
-    def shell_line(self, command: str, *, environment: Mapping[str, str], path: str, host: str = "") -> str:
+    def shell_line(
+        self, command: str, *, environment: Mapping[str, str], path: str, host: str = ""
+    ) -> str:
         """Return a line to paste into a shell, which runs a command as an arm's launcher does.
 
         Args:
             command: as typed in a shell.
             environment: variables that it needs besides those of the user's shell.
-            path: its PATH. Only the first folder is named, where the user's PATH does not begin with it.
+            path: its PATH. Only the first folder is named, where the user's PATH does not begin
+                with it.
             host: where to type it; empty: here.
         """
         first_folder = path.split(os.pathsep)[0]
         needs_path = first_folder != os.environ.get("PATH", "").split(os.pathsep)[0]
         words = [f'PATH={shlex.quote(first_folder)}:"$PATH"'] if needs_path else []
-        words += [f"{name}={shlex.quote(value)}" for name, value in environment.items() if name != "PATH"]
+        words += [
+            f"{name}={shlex.quote(value)}" for name, value in environment.items() if name != "PATH"
+        ]
         checkout, folder = self.pasted
         change_folder = [] if folder == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
-        return " && ".join([*checkout, *change_folder, " ".join([*words, command])]) + (f"  # on {host}" if host else "")
+        return " && ".join([*checkout, *change_folder, " ".join([*words, command])]) + (
+            f"  # on {host}" if host else ""
+        )
 
     @property
     def pasted(self) -> tuple[list[str], Path]:
-        """What to type first, and where the command then starts: for a commit, in a new checkout, which stays."""
+        """What to type first, and where the command then starts: for a commit, in a new checkout,
+        which stays.
+        """
         if self.repository is None or self.commit is None:
             return [], self.typed_in
         checkout = self.repository.with_name(f"{self.repository.name}-{self.commit[:12]}")
-        git = ["git", "-C", str(self.repository), "worktree", "add", "--detach", str(checkout), self.commit]
+        git = [
+            "git",
+            "-C",
+            str(self.repository),
+            "worktree",
+            "add",
+            "--detach",
+            str(checkout),
+            self.commit,
+        ]
         return [shlex.join(git)], checkout / self.typed_in.resolve().relative_to(self.repository)
 
 
 def activated(python: str, path: str) -> dict[str, str]:
-    """Return the variables that activate a Python's environment, and from which torchrun takes its ranks' Python."""
+    """Return the variables that activate a Python's environment, and from which torchrun takes its
+    ranks' Python.
+    """
     folder = Path(python).parent
-    virtual = {"VIRTUAL_ENV": str(folder.parent)} if (folder.parent / "pyvenv.cfg").is_file() else {}
+    virtual = (
+        {"VIRTUAL_ENV": str(folder.parent)} if (folder.parent / "pyvenv.cfg").is_file() else {}
+    )
     return virtual | {"PATH": os.pathsep.join([str(folder), path]), "PYTHON_EXEC": python}
 
 
 def resolve_place(name: str, arm: Arm, plan: Plan, *, file: str | None = None) -> CommandPlace:
     """Resolve where the command of an arm starts.
 
-    ``file``: what it runs, relative to where it starts or absolute; None: not known. A commit must have it.
+    ``file``: what it runs, relative to where it starts or absolute; None: not known. A commit must
+    have it.
 
     Raises:
         PlanError: there is no such folder, Python, repository, revision or file.
@@ -105,21 +146,33 @@ def resolve_place(name: str, arm: Arm, plan: Plan, *, file: str | None = None) -
     with about(f"arm '{name}'"):
         folder = Path(arm.directory or ".").expanduser().absolute()
         if not folder.is_dir():
-            raise PlanError(f"directory '{folder}' is not a folder; give the one in which the command starts")
+            raise PlanError(
+                f"directory '{folder}' is not a folder; give the one in which the command starts"
+            )
         python = None if arm.python is None else interpreter(arm.python, is_here=plan.hosts is None)
         if arm.commit is None:
             return CommandPlace(typed_in=folder, python=python, file=file)
         place = (folder / file).parent.resolve() / Path(file).name if file else folder.resolve()
         search_start = folder if arm.command else place
-        repository = repository_of(next(parent for parent in (search_start, *search_start.parents) if parent.is_dir()))
+        repository = repository_of(
+            next(parent for parent in (search_start, *search_start.parents) if parent.is_dir())
+        )
         if not folder.resolve().is_relative_to(repository):
             folder = repository  # the workload's file alone is of the repository
         commit = commit_of(repository, arm.commit)
         for kind, needed in (("folder", folder.resolve()), ("file", place)):
-            if needed.is_relative_to(repository) and not has_in_commit(repository, commit, needed.relative_to(repository)):
-                raise PlanError(f"commit {quoted(arm.commit)} has no {kind} '{needed.relative_to(repository)}'")
-        relative_file = os.path.relpath(place, folder.resolve()) if file else None  # an absolute path would not be in the checkout
-        return CommandPlace(typed_in=folder, python=python, commit=commit, repository=repository, file=relative_file)
+            if needed.is_relative_to(repository) and not has_in_commit(
+                repository, commit, needed.relative_to(repository)
+            ):
+                raise PlanError(
+                    f"commit {quoted(arm.commit)} has no {kind} '{needed.relative_to(repository)}'"
+                )
+        relative_file = (
+            os.path.relpath(place, folder.resolve()) if file else None
+        )  # an absolute path would not be in the checkout
+        return CommandPlace(
+            typed_in=folder, python=python, commit=commit, repository=repository, file=relative_file
+        )
 
 
 def interpreter(python: str, *, is_here: bool) -> str:
@@ -129,8 +182,14 @@ def interpreter(python: str, *, is_here: bool) -> str:
         return python
     if path is None or not os.access(path, os.X_OK) or Path(path).is_dir():
         inside = Path(path or python, "bin", "python")
-        hint = f"did you mean '{inside}'?" if inside.is_file() else "give the path of one, such as /envs/old/bin/python"
-        raise UnavailableError(f"python {quoted(python)} is not an executable program; {hint}", lack=f"no {python}")
+        hint = (
+            f"did you mean '{inside}'?"
+            if inside.is_file()
+            else "give the path of one, such as /envs/old/bin/python"
+        )
+        raise UnavailableError(
+            f"python {quoted(python)} is not an executable program; {hint}", lack=f"no {python}"
+        )
     return path
 
 
@@ -141,8 +200,16 @@ def require_program(word: str, *, path: str, folder: Path, remedy: str) -> Path:
         UnavailableError: there is none.
     """
     is_path = os.sep in word
-    program = shutil.which(word, path=path) if not is_path else folder / word if (folder / word).is_file() else None
+    program = (
+        shutil.which(word, path=path)
+        if not is_path
+        else folder / word
+        if (folder / word).is_file()
+        else None
+    )
     if program is None:
         where = "there" if is_path else "on PATH"
-        raise UnavailableError(f"'{word}' is not {where}; {remedy}", lack=f"'{word}' is not installed")
+        raise UnavailableError(
+            f"'{word}' is not {where}; {remedy}", lack=f"'{word}' is not installed"
+        )
     return Path(program)

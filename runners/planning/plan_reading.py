@@ -1,6 +1,8 @@
-"""Reads the plan that a user names: a file, or one of Ringside's own by its name, such as ``local``.
+"""Reads the plan that a user names: a file, or one of Ringside's own by its name, such as
+``local``.
 
-Lists make arms: ``options: {fusion_threshold_mb: [8, 64]}`` in a plan's file gives one arm for each value.
+Lists make arms: ``options: {fusion_threshold_mb: [8, 64]}`` in a plan's file gives one arm for each
+value.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ PLANS = Path(__file__).resolve().parents[2] / "plans"
 DEFAULT = "local"
 TEMPLATE = Path(__file__).with_name("template.yaml")
 MAX_ARMS = 16
-"""Limit for plans whose option lists make arms: each arm has its own processes, and takes time in every launch."""
+"""Limit for plans whose option lists make arms: each arm has its own processes, and takes time in
+every launch."""
 
 
 def plan_names() -> list[str]:
@@ -36,22 +39,24 @@ def require_named(plan: Path | None) -> Path:
     """Refuse a command without a plan, with a ``PlanError``."""
     if plan is None:
         raise PlanError(
-            f"name a plan, such as 'ringside compare {DEFAULT}' (plans/{DEFAULT}.yaml: two ranks on this machine); there are "
-            f"{', '.join(plan_names())}; 'ringside init' writes one of your own"
+            f"name a plan, such as 'ringside compare {DEFAULT}' (plans/{DEFAULT}.yaml: two ranks on"
+            f" this machine); there are {', '.join(plan_names())}; 'ringside init' writes one of"
+            " your own"
         )
     return plan
 
 
 def find_plan(plan: Path) -> Path:
-    """Return the file of a plan: the file named, else Ringside's own plan of that name (``local``, ``local.yaml``).
+    """Return the file of a plan: the file named, else Ringside's own plan of that name (``local``,
+    ``local.yaml``).
 
     Raises:
         PlanError: neither exists.
     """
     if plan.suffix == ".py":
         raise PlanError(
-            f"'{plan}' is a script, not a plan; {TWO_SCRIPTS}; to compare back ends on a workload in it, write a plan that names "
-            f"it (ringside init): 'workload: {plan}:CLASS'"
+            f"'{plan}' is a script, not a plan; {TWO_SCRIPTS}; to compare back ends on a workload"
+            f" in it, write a plan that names it (ringside init): 'workload: {plan}:CLASS'"
         )
     shipped = PLANS / f"{plan.stem if plan.suffix in ('.yaml', '.yml') else plan.name}.yaml"
     if plan.is_file() or (plan.exists() and not shipped.is_file()):
@@ -59,8 +64,14 @@ def find_plan(plan: Path) -> Path:
     if plan.parent in (Path(), Path("plans")) and shipped.is_file():
         return shipped
     close = closest(plan.stem, plan_names())
-    hint = f"did you mean '{close}'? (known: {', '.join(plan_names())})" if close else "or the name of a plan, such as local"
-    raise PlanError(f"plan '{plan}' does not exist; give a YAML file such as plans/local.yaml; {hint}")
+    hint = (
+        f"did you mean '{close}'? (known: {', '.join(plan_names())})"
+        if close
+        else "or the name of a plan, such as local"
+    )
+    raise PlanError(
+        f"plan '{plan}' does not exist; give a YAML file such as plans/local.yaml; {hint}"
+    )
 
 
 def is_plan(reference: str) -> bool:
@@ -74,18 +85,26 @@ def is_plan(reference: str) -> bool:
 
 
 def read_plan(plan: Path, *, overrides: Iterable[str] = ()) -> Plan:
-    """Read and check a plan. Hosts may be given by a hostfile and world sizes by slots, in the plan and at each point.
+    """Read and check a plan.
+
+    Hosts may be given by a hostfile and world sizes by slots, in the plan and at each point.
 
     Raises:
         PlanError, HostfileError: the plan or its hosts are not accepted.
     """
     path = find_plan(plan)
-    folder = path.parent if path is plan else PLANS.parent  # Ringside's own plans name files from there
-    content = with_option_arms(placed_beside(read_content(path, overrides=overrides), folder), source=str(plan))
+    folder = (
+        path.parent if path is plan else PLANS.parent
+    )  # Ringside's own plans name files from there
+    content = with_option_arms(
+        placed_beside(read_content(path, overrides=overrides), folder), source=str(plan)
+    )
     points = content.get("points")
     if isinstance(points, dict):
         content["points"] = {name: _placed(name, point) for name, point in points.items()}
-    return check_plan(with_hosts(content), source=str(plan), elsewhere=lambda: _workload_options(content))
+    return check_plan(
+        with_hosts(content), source=str(plan), elsewhere=lambda: _workload_options(content)
+    )
 
 
 def _workload_options(content: Mapping[str, Any]) -> dict[str, str]:
@@ -111,19 +130,23 @@ def write_template(path: Path) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(TEMPLATE.read_text(encoding="utf-8"))
     except FileExistsError as error:
-        raise PlanError(f"'{path}' exists and stays as it is; name another file: ringside init FILE") from error
+        raise PlanError(
+            f"'{path}' exists and stays as it is; name another file: ringside init FILE"
+        ) from error
     except OSError as error:
         raise PlanError(f"'{path}' cannot be written: {error}") from error
 
 
 def with_option_arms(content: Mapping[str, Any], *, source: str) -> dict[str, Any]:
-    """Return a plan's plain values with one arm for each value of an option list; of several lists, for each combination.
+    """Return a plan's plain values with one arm for each value of an option list; of several lists,
+    for each combination.
 
-    The arm ``hvd`` becomes ``hvd-cycle_time_ms-1``, ``hvd-cycle_time_ms-5``. An option that is itself a list stays as it is.
+    The arm ``hvd`` becomes ``hvd-cycle_time_ms-1``, ``hvd-cycle_time_ms-5``. An option that is
+    itself a list stays as it is.
 
     Raises:
-        PlanError: a list is empty or names a value twice; there would be too many arms; or another key names the arm that became
-            several.
+        PlanError: a list is empty or names a value twice; there would be too many arms; or another
+            key names the arm that became several.
     """
     arms = content.get("arms")
     if not isinstance(arms, Mapping):
@@ -139,13 +162,16 @@ def with_option_arms(content: Mapping[str, Any], *, source: str) -> dict[str, An
             joined[new] = arm
     if len(joined) > max(MAX_ARMS, len(arms_of)):
         raise PlanError(
-            f"plan '{source}': its lists make {len(joined)} arms of {len(arms_of)}, and at most {MAX_ARMS} are allowed; try "
-            "fewer values at once, or make plans of them"
+            f"plan '{source}': its lists make {len(joined)} arms of {len(arms_of)}, and at most"
+            f" {MAX_ARMS} are allowed; try fewer values at once, or make plans of them"
         )
     for key in ("baseline", "question"):
         several = arms_of.get(content.get(key)) if isinstance(content.get(key), str) else None
         if several:
-            raise PlanError(f"plan '{source}': {key} '{content[key]}' is made into several arms; name one: {', '.join(several)}")
+            raise PlanError(
+                f"plan '{source}': {key} '{content[key]}' is made into several arms; name one:"
+                f" {', '.join(several)}"
+            )
     return {**content, "arms": joined}
 
 
@@ -166,7 +192,9 @@ def _arms_by_option(name: str, arm: Any, source: str) -> dict[str, Any] | None:
             **arm,
             "options": {**options, **combination},
         }
-        for combination in (dict(zip(lists, values, strict=True)) for values in product(*lists.values()))
+        for combination in (
+            dict(zip(lists, values, strict=True)) for values in product(*lists.values())
+        )
     }
 
 
@@ -174,9 +202,13 @@ def _require_values(values: Sequence[Any], where: str) -> None:
     if not values:
         raise PlanError(f"{where} is an empty list; give the values to compare, or leave it out")
     texts = [_text(value) for value in values]
-    twice = next((value for value, text in zip(values, texts, strict=True) if texts.count(text) > 1), None)
+    twice = next(
+        (value for value, text in zip(values, texts, strict=True) if texts.count(text) > 1), None
+    )
     if len(set(texts)) < len(texts):
-        raise PlanError(f"{where} has {quoted(twice)} twice, or two values with one name; give each value once")
+        raise PlanError(
+            f"{where} has {quoted(twice)} twice, or two values with one name; give each value once"
+        )
 
 
 def _text(value: Any) -> str:
@@ -186,14 +218,24 @@ def _text(value: Any) -> str:
 
 
 def _list_options(backend: Any) -> Set[str]:
-    """The options of a backend that are lists themselves; none for an unknown backend, which is refused elsewhere."""
+    """The options of a backend that are lists themselves; none for an unknown backend, which is
+    refused elsewhere.
+    """
     with suppress(PlanError):
-        return {name for name, field in backend_class(backend).Options.model_fields.items() if _takes_lists(field.annotation)}
+        return {
+            name
+            for name, field in backend_class(backend).Options.model_fields.items()
+            if _takes_lists(field.annotation)
+        }
     return set()
 
 
 def _takes_lists(annotation: Any) -> bool:
     origin = get_origin(annotation) or annotation
-    if isinstance(origin, type) and issubclass(origin, list | tuple | set | frozenset | Sequence) and not issubclass(origin, str):
+    if (
+        isinstance(origin, type)
+        and issubclass(origin, list | tuple | set | frozenset | Sequence)
+        and not issubclass(origin, str)
+    ):
         return True
     return any(_takes_lists(part) for part in get_args(annotation))

@@ -26,9 +26,11 @@ class RunOptions(Section):
     """Options of a standalone run besides its plan."""
 
     backend: str | None = None
-    """Use another backend: single, dp, naive, fsdp2, replicate, or your own by module:Class or path/to/file.py:Class."""
+    """Use another backend: single, dp, naive, fsdp2, replicate, or your own by module:Class or
+    path/to/file.py:Class."""
     settings: tuple[str, ...] = ()
-    """Set another key of a plan, such as precision=amp-bf16, threads=2 or training.warmup_epochs=5. May be repeated."""
+    """Set another key of a plan, such as precision=amp-bf16, threads=2 or training.warmup_epochs=5.
+    May be repeated."""
     tensorboard: Path | None = None
     """Write TensorBoard's event files into this folder."""
     timeout: float = Field(default=300.0, ge=1)
@@ -41,7 +43,11 @@ MEASURING, TRAINING, LAUNCH = "Measuring", "Training", "Launch"
 _measurement, _run = partial(Flag, MEASURING, Measurement), partial(Flag, LAUNCH, RunOptions)
 _pairs = partial(Flag, metavar="KEY=VALUE")
 WORKLOAD_OPTION = _pairs(
-    MEASURING, Plan, "workload_options", ("--workload-option",), help="Option of the workload. May be repeated."
+    MEASURING,
+    Plan,
+    "workload_options",
+    ("--workload-option",),
+    help="Option of the workload. May be repeated.",
 )
 SETTINGS = _pairs(MEASURING, RunOptions, "settings", ("--set",))
 FLAGS: Sequence[Flag] = (
@@ -53,7 +59,13 @@ FLAGS: Sequence[Flag] = (
     _measurement("warmup_steps", default=10, help="Untimed steps before the first block."),
     SETTINGS,
     Flag(MEASURING, RunOptions, "output", ("-o", "--output")),
-    Flag(TRAINING, TrainingSettings, "epochs", default=None, help="Train for so many epochs, instead of measuring blocks."),
+    Flag(
+        TRAINING,
+        TrainingSettings,
+        "epochs",
+        default=None,
+        help="Train for so many epochs, instead of measuring blocks.",
+    ),
     Flag(TRAINING, RunOptions, "tensorboard"),
     _run("backend"),
     _pairs(LAUNCH, Arm, "options", ("--option",), help="Option of the backend. May be repeated."),
@@ -61,10 +73,20 @@ FLAGS: Sequence[Flag] = (
     _run("timeout"),
 )
 SETTABLE = (
-    *("seed", "threads", "affinity", "freed_memory", "device", "micro_steps", "precision", "max_gradient_norm"),
+    *(
+        "seed",
+        "threads",
+        "affinity",
+        "freed_memory",
+        "device",
+        "micro_steps",
+        "precision",
+        "max_gradient_norm",
+    ),
     *("speed.*", "training.*", "measurement.local_every"),
 )
-"""Keys of a plan that ``--set`` may name. The others come from the launcher or other flags, or do not apply."""
+"""Keys of a plan that ``--set`` may name. The others come from the launcher or other flags, or do
+not apply."""
 MODULES = {"ddp": "runners.ddp", "horovod": "runners.hvd"}
 """The module that ranks run, by backend; the first serves all others, which take ``--backend``."""
 MASKED = "***"
@@ -91,7 +113,9 @@ def plan_content(flags: FlagValues) -> dict[str, Any]:
     for setting in set_values:
         key = setting.partition("=")[0].strip()
         if not any(fnmatch(key, pattern) for pattern in SETTABLE):
-            raise PlanError(f"--set {quoted(key)} is not for a standalone run; it sets {', '.join(SETTABLE)}")
+            raise PlanError(
+                f"--set {quoted(key)} is not for a standalone run; it sets {', '.join(SETTABLE)}"
+            )
     content = {
         **values_of(flags, Plan),
         "workload_options": settings(flags.get(WORKLOAD_OPTION), WORKLOAD_OPTION.name),
@@ -103,12 +127,17 @@ def plan_content(flags: FlagValues) -> dict[str, Any]:
         return content | {"measurement": content["measurement"] | {"local_every": 0}}
     if training:
         flag = f"--set training.{next(iter(training))}"
-        raise PlanError(f"{flag} is for training to the end; say --epochs N with it, or leave it out to measure throughput")
+        raise PlanError(
+            f"{flag} is for training to the end; say --epochs N with it, or leave it out to measure"
+            " throughput"
+        )
     return content | {"training": None}
 
 
 def flags_for(plan: Plan, arm: Arm) -> list[str]:
-    """Return the flags that start a rank of an arm. Defaults are left out, and what looks secret is masked.
+    """Return the flags that start a rank of an arm.
+
+    Defaults are left out, and what looks secret is masked.
 
     ``plan``: as the arm runs it (``runners.planning.arms.plan_of_arm``).
     """
@@ -117,18 +146,31 @@ def flags_for(plan: Plan, arm: Arm) -> list[str]:
         settings=tuple(f"{key}={_as_yaml(value)}" for key, value in _settable_values(plan)),
     )
     sections = (plan, plan.measurement, plan.training, arm, options)
-    values: dict[type[BaseModel], BaseModel] = {type(section): section for section in sections if section is not None}
+    values: dict[type[BaseModel], BaseModel] = {
+        type(section): section for section in sections if section is not None
+    }
     words: list[str] = []
     for flag in (flag for flag in FLAGS if flag.model in values):
         value = getattr(values[flag.model], flag.field)
-        if value in (None, flag.default, flag.model.model_fields[flag.field].get_default(call_default_factory=True)):
+        if value in (
+            None,
+            flag.default,
+            flag.model.model_fields[flag.field].get_default(call_default_factory=True),
+        ):
             continue
         pairs = (
-            [f"{key}={MASKED if looks_secret(key) else _as_yaml(item)}" for key, item in value.items()]
+            [
+                f"{key}={MASKED if looks_secret(key) else _as_yaml(item)}"
+                for key, item in value.items()
+            ]
             if isinstance(value, Mapping)
             else None
         )
-        words += [word for item in pairs or (value if isinstance(value, tuple) else [value]) for word in (flag.name, str(item))]
+        words += [
+            word
+            for item in pairs or (value if isinstance(value, tuple) else [value])
+            for word in (flag.name, str(item))
+        ]
     return words
 
 
@@ -140,7 +182,10 @@ def _settable_values(plan: Plan) -> Iterator[tuple[str, Any]]:
         if owner is None or (plan.training and section == "measurement"):
             continue
         for name in [field] if field != "*" else type(owner).model_fields.keys() - {"epochs"}:
-            value, default = getattr(owner, name), type(owner).model_fields[name].get_default(call_default_factory=True)
+            value, default = (
+                getattr(owner, name),
+                type(owner).model_fields[name].get_default(call_default_factory=True),
+            )
             if value != default:
                 yield ".".join(filter(None, (section, name))), value
 

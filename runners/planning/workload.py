@@ -1,4 +1,6 @@
-"""Resolves the workload of a plan: its class and options, a micro-benchmark's cases, the epochs of a training."""
+"""Resolves the workload of a plan: its class and options, a micro-benchmark's cases, the epochs of
+a training.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,14 @@ class WorkloadSetup:
     @property
     def is_users_model(self) -> bool:
         """Whether it trains a model that our tests do not check."""
-        return issubclass(self.workload, Workload) and (self.reference in USERS_MODELS or self.reference not in REGISTRY.table)
+        return issubclass(self.workload, Workload) and (
+            self.reference in USERS_MODELS or self.reference not in REGISTRY.table
+        )
 
     def gate_comes_first(self, training: TrainingSettings | None) -> bool:
-        """Whether the parity gate is taken before what is measured, see ``runners.driver.gates``."""
+        """Whether the parity gate is taken before what is measured, see
+        ``runners.driver.gates``.
+        """
         return training is not None or issubclass(self.workload, MicroBenchmark)
 
     def build(self, *, local_batch_size: int, seed: int) -> Workload:
@@ -60,37 +66,51 @@ def resolve_workload(reference: str, values: dict[str, object]) -> WorkloadSetup
         PlanError: unknown workload or option.
     """
     workload, implied = workload_class(reference)
-    options = checked(workload.Options, implied | values, source=f"workload_options of '{reference}'")
+    options = checked(
+        workload.Options, implied | values, source=f"workload_options of '{reference}'"
+    )
     return WorkloadSetup(reference=reference, workload=workload, options=options)
 
 
 def require_model(setup: WorkloadSetup) -> None:
     """Refuse a micro-benchmark, where a model is wanted, with a ``PlanError``."""
     if not issubclass(setup.workload, Workload):
-        raise PlanError(f"workload '{setup.reference}' is a micro-benchmark, which checks its results in every run; check a model")
+        raise PlanError(
+            f"workload '{setup.reference}' is a micro-benchmark, which checks its results in every"
+            " run; check a model"
+        )
 
 
 def resolve_cases(plan: Plan, workload: WorkloadSetup, arms: dict[str, ArmSpec]) -> list[Case]:
     """Return the cases of a micro-benchmark; none if the workload is trained.
 
     Raises:
-        PlanError: it cannot run among so few ranks, or an arm's backend has no operations to repeat; or the plan has training.
+        PlanError: it cannot run among so few ranks, or an arm's backend has no operations to
+            repeat; or the plan has training.
     """
-    benchmark = workload.build_micro_benchmark(local_batch_size=plan.local_batch_size, seed=plan.seed)
+    benchmark = workload.build_micro_benchmark(
+        local_batch_size=plan.local_batch_size, seed=plan.seed
+    )
     if benchmark is None:
         return []
     if plan.training is not None:
-        raise PlanError(f"workload '{plan.workload}' is a micro-benchmark, and training is for models; leave training out")
+        raise PlanError(
+            f"workload '{plan.workload}' is a micro-benchmark, and training is for models; leave"
+            " training out"
+        )
     for setup in arms.values():
         if type(setup.backend).communicator is Backend.communicator:
             raise PlanError(
-                f"arm '{setup.name}': backend '{setup.arm.backend}' offers no collectives, which workload '{plan.workload}' "
-                "repeats; use one that does, such as 'ddp' or 'horovod'"
+                f"arm '{setup.name}': backend '{setup.arm.backend}' offers no collectives, which"
+                f" workload '{plan.workload}' repeats; use one that does, such as 'ddp' or"
+                " 'horovod'"
             )
     return list(benchmark.cases(plan.world_size))
 
 
-def steps_per_epoch(workload: Workload, *, reference: str, world_size: int, micro_steps: int) -> int:
+def steps_per_epoch(
+    workload: Workload, *, reference: str, world_size: int, micro_steps: int
+) -> int:
     """Return the optimizer steps of an epoch, the same on every rank. Not collective.
 
     Raises:
@@ -98,10 +118,14 @@ def steps_per_epoch(workload: Workload, *, reference: str, world_size: int, micr
     """
     batches = workload.batches_per_epoch(world_size=world_size)
     if batches is None:
-        raise PlanError(f"workload '{reference}' has no epochs, so it cannot be trained to the end; use one with real data")
+        raise PlanError(
+            f"workload '{reference}' has no epochs, so it cannot be trained to the end; use one"
+            " with real data"
+        )
     if batches < micro_steps:
         raise PlanError(
-            f"micro_steps {micro_steps} is more than the {batches} batches that each of {world_size} ranks has in an epoch; "
-            "use fewer micro_steps, or a smaller local_batch_size"
+            f"micro_steps {micro_steps} is more than the {batches} batches that each of"
+            f" {world_size} ranks has in an epoch; use fewer micro_steps, or a smaller"
+            " local_batch_size"
         )
     return batches // micro_steps

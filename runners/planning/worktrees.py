@@ -1,4 +1,6 @@
-"""Checks a git revision out into a separate worktree, so that an arm may run another commit than the working files."""
+"""Checks a git revision out into a separate worktree, so that an arm may run another commit than
+the working files.
+"""
 
 from __future__ import annotations
 
@@ -31,32 +33,40 @@ def repository_of(path: Path) -> Path:
     done = _git(folder, "rev-parse", "--show-toplevel")
     if done.returncode:
         raise PlanError(
-            f"commit: '{path}' is not in a git repository that can be read ({_error(done)}); leave commit out, "
-            "or name a file of one"
+            f"commit: '{path}' is not in a git repository that can be read ({_error(done)}); leave"
+            " commit out, or name a file of one"
         )
     return Path(done.stdout.rstrip("\n")).resolve()
 
 
 def commit_of(repository: Path, revision: str) -> str:
-    """Return the full name of the commit that a revision stands for, such as ``main~2``, a tag or the start of a hash.
+    """Return the full name of the commit that a revision stands for, such as ``main~2``, a tag or
+    the start of a hash.
 
     Raises:
         PlanError: the repository does not have it.
     """
-    done = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    done = _git(
+        repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
+    )
     if done.returncode:
         raise PlanError(
-            f"commit {quoted(revision)} is not a revision of the git repository '{repository}'; give a branch, a tag or a hash "
-            f"that 'git -C {repository} log --all --oneline' lists, or fetch it first"
+            f"commit {quoted(revision)} is not a revision of the git repository '{repository}';"
+            f" give a branch, a tag or a hash that 'git -C {repository} log --all --oneline' lists,"
+            " or fetch it first"
         )
     return done.stdout.strip()
 
 
 def commits_between(repository: Path, good: str, bad: str) -> list[str]:
-    """Return the commits after ``good`` up to ``bad``, along first parents, earliest first; none if ``good`` is no ancestor."""
+    """Return the commits after ``good`` up to ``bad``, along first parents, earliest first; none if
+    ``good`` is no ancestor.
+    """
     if _git(repository, "merge-base", "--is-ancestor", good, bad).returncode:
         return []
-    return _git(repository, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}").stdout.split()
+    return _git(
+        repository, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}"
+    ).stdout.split()
 
 
 def commit_summary(repository: Path, commit: str) -> str:
@@ -66,7 +76,12 @@ def commit_summary(repository: Path, commit: str) -> str:
 
 def has_in_commit(repository: Path, commit: str, path: Path) -> bool:
     """Whether a commit has a file or folder. ``path``: from the repository's top."""
-    return _git(repository, "cat-file", "-e", f"{commit}:{'' if path == Path() else path.as_posix()}").returncode == 0
+    return (
+        _git(
+            repository, "cat-file", "-e", f"{commit}:{'' if path == Path() else path.as_posix()}"
+        ).returncode
+        == 0
+    )
 
 
 def has_changes(repository: Path) -> bool:
@@ -78,8 +93,9 @@ def has_changes(repository: Path) -> bool:
 def worktree(repository: Path, revision: str) -> Iterator[Path]:
     """A context in which a revision is checked out, into a folder that is removed afterwards.
 
-    It lacks what git does not have: data, build outputs, uncommitted changes, submodules. The folder is in the cache of the user's
-    home, which hosts share, or in a temporary folder if that cannot be written.
+    It lacks what git does not have: data, build outputs, uncommitted changes, submodules. The
+    folder is in the cache of the user's home, which hosts share, or in a temporary folder if that
+    cannot be written.
 
     Raises:
         PlanError: there is no such revision, or it cannot be checked out.
@@ -89,9 +105,13 @@ def worktree(repository: Path, revision: str) -> Iterator[Path]:
     folder = parent / repository.name
     try:
         _git(repository, "worktree", "prune")  # removes what a killed session left
-        done = _git(repository, *NO_HOOKS, "worktree", "add", "--quiet", "--detach", str(folder), commit)
+        done = _git(
+            repository, *NO_HOOKS, "worktree", "add", "--quiet", "--detach", str(folder), commit
+        )
         if done.returncode:
-            raise PlanError(f"commit {quoted(revision)} of '{repository}' cannot be checked out: {_error(done)}")
+            raise PlanError(
+                f"commit {quoted(revision)} of '{repository}' cannot be checked out: {_error(done)}"
+            )
         yield folder
     finally:
         _git(repository, "worktree", "remove", "--force", "--force", str(folder))
@@ -120,7 +140,9 @@ def _new_folder() -> Path:
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # a hook sets some
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("GIT_")
+    }  # a hook sets some
     try:
         return subprocess.run(
             ["git", "-C", str(folder), *arguments],
@@ -132,7 +154,9 @@ def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
             check=False,
         )
     except FileNotFoundError as error:
-        raise PlanError("commit needs the program 'git', which is not on PATH; install it, or leave commit out") from error
+        raise PlanError(
+            "commit needs the program 'git', which is not on PATH; install it, or leave commit out"
+        ) from error
 
 
 def _error(done: subprocess.CompletedProcess[str]) -> str:

@@ -1,4 +1,6 @@
-"""A model as libraries wrap it: it hides the inner model's attributes, and every call must go through its forward pass."""
+"""A model as libraries wrap it: it hides the inner model's attributes, and every call must go
+through its forward pass.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,25 @@ from typing import Any
 import torch
 from torch import nn
 
-REMEDY = "call model(...) alone, whose forward() may take a switch for what to do: DDP exchanges only what passes its forward"
+REMEDY = (
+    "call model(...) alone, whose forward() may take a switch for what to do: DDP exchanges only"
+    " what passes its forward"
+)
 SHARED_ATTRIBUTES = ("device", "dtype")
 """Attributes that libraries' wrappers have, too."""
 
 
 class BypassedError(AttributeError):
-    """The loss is not computed by calling the model. An ``AttributeError``, for code that asks whether there is an attribute."""
+    """The loss is not computed by calling the model.
+
+    An ``AttributeError``, for code that asks whether there is an attribute.
+    """
 
 
 class WrappedModel(nn.Module):
-    """Stands in for ``DistributedDataParallel``; refuses what that does not offer, or would not notice."""
+    """Stands in for ``DistributedDataParallel``; refuses what that does not offer, or would not
+    notice.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -34,8 +44,13 @@ class WrappedModel(nn.Module):
         inner = self.__dict__["_modules"]["module"]
         if name in SHARED_ATTRIBUTES and hasattr(inner, name):
             return getattr(inner, name)
-        message = f"compute_loss() uses model.{name}, which the wrapped model of DDP does not have; {REMEDY}"
-        raise BypassedError(f"{message}; what computes no loss is at getattr(model, 'module', model).{name}")
+        message = (
+            f"compute_loss() uses model.{name}, which the wrapped model of DDP does not have;"
+            f" {REMEDY}"
+        )
+        raise BypassedError(
+            f"{message}; what computes no loss is at getattr(model, 'module', model).{name}"
+        )
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """The model's."""
@@ -48,9 +63,13 @@ class WrappedModel(nn.Module):
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """A context in which trained parts of the model may be called from within ``forward`` only."""
+        """A context in which trained parts of the model may be called from within ``forward``
+        only.
+        """
         trained = {name: part for name, part in self.module.named_modules() if _is_trained(part)}
-        handles = [part.register_forward_pre_hook(self._watcher(name)) for name, part in trained.items()]
+        handles = [
+            part.register_forward_pre_hook(self._watcher(name)) for name, part in trained.items()
+        ]
         try:
             yield
         finally:
@@ -59,14 +78,20 @@ class WrappedModel(nn.Module):
 
     def _watcher(self, name: str) -> Any:
         def watch(*_: Any) -> None:
-            is_recomputed = torch._C._current_graph_task_id() != -1  # by a checkpoint, in a backward pass
+            is_recomputed = (
+                torch._C._current_graph_task_id() != -1
+            )  # by a checkpoint, in a backward pass
             if not self._depth and not is_recomputed:
                 what = f"model.{name}" if name else "the model that build_model() returned"
-                raise BypassedError(f"compute_loss() calls {what} outside of the model's own forward(); {REMEDY}")
+                raise BypassedError(
+                    f"compute_loss() calls {what} outside of the model's own forward(); {REMEDY}"
+                )
 
         return watch
 
 
 def _is_trained(module: nn.Module) -> bool:
     """Whether calls of it matter and can be seen. Calls of parts of a ``ScriptModule`` cannot."""
-    return not isinstance(module, torch.jit.ScriptModule) and any(parameter.requires_grad for parameter in module.parameters())
+    return not isinstance(module, torch.jit.ScriptModule) and any(
+        parameter.requires_grad for parameter in module.parameters()
+    )

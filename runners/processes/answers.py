@@ -1,7 +1,8 @@
-"""Answers of processes, framed on their standard output so that a shell's greeting and other output can be skipped.
+"""Answers of processes, framed on their standard output so that a shell's greeting and other output
+can be skipped.
 
-The caller gives the process a new mark in its environment each time. The frame is more than the mark, since shells may print the
-command line. Standard library only.
+The caller gives the process a new mark in its environment each time. The frame is more than the
+mark, since shells may print the command line. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ def new_mark() -> str:
 
 
 def give(answer: str | bytes) -> None:
-    """Write an answer to standard output; without a frame if there is no mark, as when a person runs the command."""
+    """Write an answer to standard output; without a frame if there is no mark, as when a person
+    runs the command.
+    """
     content = answer.encode() if isinstance(answer, str) else answer
     mark = os.environ.get(MARK)
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
-    with open(STDOUT, "wb", closefd=False) as output:  # a user's module may have replaced sys.stdout
+    with open(
+        STDOUT, "wb", closefd=False
+    ) as output:  # a user's module may have replaced sys.stdout
         output.write(framed(content, mark) if mark else content + b"\n")
 
 

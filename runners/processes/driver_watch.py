@@ -1,6 +1,8 @@
-"""Ends a comparison's processes on all its hosts after its driver was killed, since a killed driver cannot.
+"""Ends a comparison's processes on all its hosts after its driver was killed, since a killed driver
+cannot.
 
-Supervisors end their ranks. Launchers have no supervisor, nor have a script's ranks before their first step.
+Supervisors end their ranks. Launchers have no supervisor, nor have a script's ranks before their
+first step.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ TIMEOUT_S = 20.0
 def ended_with_driver(run_id: str, hosts: Sequence[str]) -> Iterator[None]:
     """A context with a process that ends the run here and on other hosts if this process ends."""
     argv = remote.python(__name__, run_id, *hosts)
-    with subprocess.Popen(argv, env=base_environment(), stdin=subprocess.PIPE, start_new_session=True) as watch:
+    with subprocess.Popen(
+        argv, env=base_environment(), stdin=subprocess.PIPE, start_new_session=True
+    ) as watch:
         try:
             yield
         finally:
@@ -41,7 +45,9 @@ def main(run_id: str, *hosts: str) -> None:
 def end_on(host: str, run_id: str) -> None:
     """End the run on another host, if the host answers."""
     with contextlib.suppress(LaunchError):
-        remote.ask(host, remote.python(remote_results.__name__, run_id, "--end"), timeout_s=TIMEOUT_S)
+        remote.ask(
+            host, remote.python(remote_results.__name__, run_id, "--end"), timeout_s=TIMEOUT_S
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The key of a comparison, by which its driver, supervisors and ranks authenticate each other.
 
-They read it from a file that only the user can read. It is never in a command line or a shell's environment, which ``ps`` shows.
+They read it from a file that only the user can read. It is never in a command line or a shell's
+environment, which ``ps`` shows.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from runners.processes.run_processes import remove_left_folders
 
 PREFIX = "ringside-key-"
 PUT = (
-    'umask 077 && mkdir -p -- "$1" && cat > "$1/key" && '
-    '{ test -s "$1/key" || { echo "its shell reads standard input, see ~/.bashrc there" >&2; exit 1; }; }'
+    'umask 077 && mkdir -p -- "$1" && cat > "$1/key" && { test -s "$1/key" || { echo "its shell'
+    ' reads standard input, see ~/.bashrc there" >&2; exit 1; }; }'
 )
 REMOVE = 'rm -rf -- "$1"'
 TIMEOUT_S = 20.0
@@ -40,7 +41,8 @@ class KeyFile:
 
 @contextmanager
 def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
-    """Make a key and store it here and on other hosts while the context lasts, in a new folder with a random name.
+    """Make a key and store it here and on other hosts while the context lasts, in a new folder with
+    a random name.
 
     Keys that killed drivers have left are removed.
 
@@ -51,15 +53,24 @@ def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
     prefix = f"{PREFIX}{socket.gethostname()}-{os.getpid()}-"
     made = KeyFile(key=secrets.token_hex(32), path=Path(tempfile.mkdtemp(prefix=prefix)) / "key")
     try:
-        with os.fdopen(os.open(made.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        with os.fdopen(
+            os.open(made.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as file:
             file.write(made.key)
         _everywhere(hosts, PUT, made)
         yield made
     finally:
-        with contextlib.suppress(LaunchError):  # a lost host keeps the key, which is of no use after the comparison
+        with contextlib.suppress(
+            LaunchError
+        ):  # a lost host keeps the key, which is of no use after the comparison
             _everywhere(hosts, REMOVE, made)
         shutil.rmtree(made.path.parent, ignore_errors=True)
 
 
 def _everywhere(hosts: Sequence[str], script: str, key: KeyFile) -> None:
-    remote.run_on(hosts, ["sh", "-c", script, "sh", str(key.path.parent)], timeout_s=TIMEOUT_S, stdin=key.key.encode())
+    remote.run_on(
+        hosts,
+        ["sh", "-c", script, "sh", str(key.path.parent)],
+        timeout_s=TIMEOUT_S,
+        stdin=key.key.encode(),
+    )

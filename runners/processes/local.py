@@ -15,9 +15,14 @@ from runners.launchers import HostCommand, without_rank_variables
 from runners.processes.run_processes import RUN_ID
 
 TERM_GRACE_S = 3.0
-OUR_PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace", "PYTHONSAFEPATH": "1"}
-"""The output of our Pythons is read as UTF-8 in any locale; file names may have bytes that are not UTF-8. Their path does not begin
-with the current folder, which may have a ``runners.py``: the worker adds it after it has imported ours."""
+OUR_PYTHON = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONIOENCODING": "utf-8:backslashreplace",
+    "PYTHONSAFEPATH": "1",
+}
+"""The output of our Pythons is read as UTF-8 in any locale; file names may have bytes that are not
+UTF-8. Their path does not begin with the current folder, which may have a ``runners.py``: the
+worker adds it after it has imported ours."""
 
 
 def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[bytes]:
@@ -43,19 +48,31 @@ def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[b
 
 
 def find_program(name: str) -> str | None:
-    """Find a program beside this interpreter, whose environment may not be activated, on PATH, or in sbin."""
-    places = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin:/sbin")
+    """Find a program beside this interpreter, whose environment may not be activated, on PATH, or
+    in sbin.
+    """
+    places = (
+        str(Path(sys.executable).parent),
+        os.environ.get("PATH", os.defpath),
+        "/usr/sbin:/sbin",
+    )
     return next((path for place in places if (path := shutil.which(name, path=place))), None)
 
 
 def search_path() -> str:
-    """Return PATH with the folder of this Python first, so that its environment need not be activated."""
+    """Return PATH with the folder of this Python first, so that its environment need not be
+    activated.
+    """
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 def base_environment() -> dict[str, str]:
-    """Return the driver's environment as processes inherit it: without rank variables, with its Python first on PATH."""
-    return local_environment(without_rank_variables(os.environ)) | {"PATH": search_path()} | OUR_PYTHON
+    """Return the driver's environment as processes inherit it: without rank variables, with its
+    Python first on PATH.
+    """
+    return (
+        local_environment(without_rank_variables(os.environ)) | {"PATH": search_path()} | OUR_PYTHON
+    )
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

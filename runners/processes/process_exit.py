@@ -1,6 +1,7 @@
 """Ends our commands and ranks with the right exit code, and without the interpreter's teardown.
 
-In that teardown Gloo may abort after correct results, libraries wait for lost peers, and some print what they leaked.
+In that teardown Gloo may abort after correct results, libraries wait for lost peers, and some print
+what they leaked.
 """
 
 import atexit
@@ -26,8 +27,8 @@ EXIT_BAD_INPUT = 2
 def leave_in_order(code: int) -> NoReturn:
     """Run the functions registered with ``atexit``, finalize MPI if the code is 0, and end.
 
-    mpi4py finalizes MPI in the interpreter's teardown, which is skipped here. ``mpirun`` counts ranks that did not
-    finalize as failed.
+    mpi4py finalizes MPI in the interpreter's teardown, which is skipped here. ``mpirun`` counts
+    ranks that did not finalize as failed.
     """
     atexit._run_exitfuncs()
     if code == 0 and "mpi4py.MPI" in sys.modules:
@@ -38,23 +39,37 @@ def leave_in_order(code: int) -> NoReturn:
 
 
 def begin_in_utf8() -> None:
-    """Restart this command in UTF-8 if the locale has another encoding; its output keeps that encoding.
+    """Restart this command in UTF-8 if the locale has another encoding; its output keeps that
+    encoding.
 
-    Plans are in UTF-8: in another encoding their file names and variables would have other bytes, or none.
+    Plans are in UTF-8: in another encoding their file names and variables would have other bytes,
+    or none.
     """
     if sys.getfilesystemencoding() != "utf-8":
-        printed = {"PYTHONIOENCODING": os.environ.get("PYTHONIOENCODING") or f"{sys.stdout.encoding}:backslashreplace"}
-        os.execve(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], os.environ | printed)
+        printed = {
+            "PYTHONIOENCODING": (
+                os.environ.get("PYTHONIOENCODING") or f"{sys.stdout.encoding}:backslashreplace"
+            )
+        }
+        os.execve(
+            sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], os.environ | printed
+        )
 
 
 def run_command(command: Callable[[], Any]) -> NoReturn:
-    """Run a command line and end this process with its exit code; SIGTERM and SIGHUP interrupt it as Ctrl-C does."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # c10d reports each wait that times out, and the driver waits in turns
+    """Run a command line and end this process with its exit code; SIGTERM and SIGHUP interrupt it
+    as Ctrl-C does.
+    """
+    os.environ.setdefault(
+        "TORCH_CPP_LOG_LEVEL", "ERROR"
+    )  # c10d reports each wait that times out, and the driver waits in turns
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(name) is not signal.SIG_IGN:  # nohup sets it
             signal.signal(name, _interrupt)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as on stderr: the terminal's encoding must not raise
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # as on stderr: the terminal's encoding must not raise
     code = exit_code_of(partial(_run_in_order, command))
     leave_in_order(interrupted_code() if _interruptions else code)  # typer handles only Ctrl-C
 
@@ -87,7 +102,9 @@ def _run_in_order(command: Callable[[], Any]) -> None:
     try:
         Path.cwd()
     except OSError as error:
-        raise PlanError(f"the current folder cannot be read: {error.strerror}; cd to one that exists") from error
+        raise PlanError(
+            f"the current folder cannot be read: {error.strerror}; cd to one that exists"
+        ) from error
     require_own_runners(os.environ)
     os.environ.update(own_identity(os.environ))
     os.environ.update(temporary_folder(os.environ))
@@ -95,13 +112,22 @@ def _run_in_order(command: Callable[[], Any]) -> None:
 
 
 def fault_of_environment(error: BaseException) -> str | None:
-    """Say which folder of PYTHONPATH causes an import error, and what to do; None: no folder does."""
+    """Say which folder of PYTHONPATH causes an import error, and what to do; None: no folder
+    does.
+    """
     trace = "".join(traceback.format_exception(error))
-    folders = [Path(folder).absolute() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    folders = [
+        Path(folder).absolute()
+        for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if folder
+    ]
     broken = next((folder for folder in folders if f'File "{folder}{os.sep}' in trace), None)
     if broken is None:
         return None
-    return f"PYTHONPATH has '{broken}', of which a file cannot be imported ({str(error).partition(chr(10))[0]}); leave it out"
+    return (
+        f"PYTHONPATH has '{broken}', of which a file cannot be imported"
+        f" ({str(error).partition(chr(10))[0]}); leave it out"
+    )
 
 
 def say_once(error: RingsideError) -> None:

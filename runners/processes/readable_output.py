@@ -1,8 +1,10 @@
-r"""Passes a rank's output on as UTF-8, whatever bytes libraries write into it: others are written as ``\xff``.
+r"""Passes a rank's output on as UTF-8, whatever bytes libraries write into it: others are written
+as ``\xff``.
 
-``horovodrun`` 0.28.1 stops reading a rank at the first byte that is no UTF-8 (``prefix_connection`` in
-``horovod/runner/common/util/safe_shell_exec.py``), under Gloo and MPI. The rank then blocks in a write. A separate process
-passes the output on, and ends after the rank when all is written. Standard library only; run by its path.
+``horovodrun`` 0.28.1 stops reading a rank at the first byte that is no UTF-8 (``prefix_connection``
+in ``horovod/runner/common/util/safe_shell_exec.py``), under Gloo and MPI. The rank then blocks in a
+write. A separate process passes the output on, and ends after the rank when all is written.
+Standard library only; run by its path.
 """
 
 from __future__ import annotations
@@ -22,7 +24,12 @@ def make_output_readable() -> None:
         stream.flush()
     for descriptor in (1, 2):
         reading, writing = os.pipe()
-        subprocess.Popen([sys.executable, "-I", "-S", __file__], stdin=reading, stdout=descriptor, start_new_session=True)
+        subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__],
+            stdin=reading,
+            stdout=descriptor,
+            start_new_session=True,
+        )
         os.dup2(writing, descriptor)
         os.close(reading)
         os.close(writing)
@@ -30,7 +37,10 @@ def make_output_readable() -> None:
 
 def main() -> None:
     """Pass standard input on until all who write into it have ended."""
-    for name in (signal.SIGINT, signal.SIGTERM):  # launchers send them to all of a rank's children, before its last output
+    for name in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # launchers send them to all of a rank's children, before its last output
         signal.signal(name, signal.SIG_IGN)
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
     while chunk := os.read(0, CHUNK_BYTES):

@@ -33,18 +33,34 @@ UNATTENDED = (
     *("-T", "-x", "-o", "BatchMode=yes", "-o", "ControlMaster=no"),
     *("-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none", "-o", "PermitLocalCommand=no"),
 )
-"""ssh asks nothing, and uses the user's configuration to reach the host, but no terminals, forwarded ports or commands. It uses a
-shared connection but makes none, which would keep our pipes open."""
-NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONSAFEPATH", "TMPDIR")
+"""ssh asks nothing, and uses the user's configuration to reach the host, but no terminals,
+forwarded ports or commands. It uses a shared connection but makes none, which would keep our pipes
+open."""
+NEEDED = (
+    "PATH",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "PYTHONUNBUFFERED",
+    "PYTHONIOENCODING",
+    "PYTHONSAFEPATH",
+    "TMPDIR",
+)
 PER_HOST = ("CUDA_VISIBLE_DEVICES",)
 MAX_SAID = 4096
 
 
 def forwarded_environment(inherited: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that ranks on other hosts need to run as those here do. None: of the driver's environment."""
+    """Return the variables that ranks on other hosts need to run as those here do.
+
+    None: of the driver's environment.
+    """
     environment = base_environment() if inherited is None else inherited
     needed = {name: environment[name] for name in NEEDED if name in environment}
-    return needed | {name: value for name, value in steering_environment(environment).items() if name not in PER_HOST}
+    return needed | {
+        name: value
+        for name, value in steering_environment(environment).items()
+        if name not in PER_HOST
+    }
 
 
 def command_line(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> str:
@@ -59,15 +75,29 @@ def python(module: str, *arguments: str) -> list[str]:
 
 
 def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[bytes]:
-    """Start a launcher on its host. Its output goes to ``log`` here; it ends when the ssh process here ends."""
+    """Start a launcher on its host.
+
+    Its output goes to ``log`` here; it ends when the ssh process here ends.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = forwarded_environment(command.inherited) | dict(command.environment) | {RUN_ID: run_id}
+    environment = (
+        forwarded_environment(command.inherited) | dict(command.environment) | {RUN_ID: run_id}
+    )
     folder = command.folder or Path.cwd()
-    line = command_line(python("runners.processes.run_processes", *command.argv), folder=folder, environment=environment)
+    line = command_line(
+        python("runners.processes.run_processes", *command.argv),
+        folder=folder,
+        environment=environment,
+    )
     with log.open("ab") as output:
         argv, start_environment = _reached(command.host, line)
         return subprocess.Popen(
-            argv, env=start_environment, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            argv,
+            env=start_environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
 
 
@@ -79,7 +109,8 @@ def ask(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> bytes:
-    """Run one of our modules on a host, or here for None, to its end; returns its answer (``runners.processes.answers``).
+    """Run one of our modules on a host, or here for None, to its end; returns its answer
+    (``runners.processes.answers``).
 
     ``environment``: for a process here. ``folder``: its working folder; None: this process's.
 
@@ -88,25 +119,40 @@ def ask(
     """
     mark = new_mark()
     if host is None:
-        return _ask_here(argv, {**(environment or {}), MARK: mark}, timeout_s=timeout_s, folder=folder)
+        return _ask_here(
+            argv, {**(environment or {}), MARK: mark}, timeout_s=timeout_s, folder=folder
+        )
     output = run(host, argv, timeout_s=timeout_s, mark=mark, folder=folder)
     answer = taken(output, mark)
     if answer is None:
-        raise LaunchError(f"host '{host}' gave no answer, and all it printed is {printed(output)}; {try_by_hand(host)}")
+        raise LaunchError(
+            f"host '{host}' gave no answer, and all it printed is {printed(output)};"
+            f" {try_by_hand(host)}"
+        )
     return answer
 
 
-def _ask_here(argv: Sequence[str], environment: Mapping[str, str], *, timeout_s: float, folder: Path | None) -> bytes:
+def _ask_here(
+    argv: Sequence[str], environment: Mapping[str, str], *, timeout_s: float, folder: Path | None
+) -> bytes:
     try:
         done = subprocess.run(
-            argv, env=environment, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+            argv,
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"its process does not answer: {error}") from error
     answer = taken(done.stdout, environment[MARK])
     if answer is None:
         reason = last_line(done.stderr.decode(errors="replace"))
-        raise LaunchError(f"its process ended without an answer, with code {done.returncode}: {reason}")
+        raise LaunchError(
+            f"its process ended without an answer, with code {done.returncode}: {reason}"
+        )
     return answer
 
 
@@ -116,7 +162,13 @@ def printed(output: bytes) -> str:
 
 
 def run(
-    host: str, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", mark: str = "", folder: Path | None = None
+    host: str,
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    stdin: bytes = b"",
+    mark: str = "",
+    folder: Path | None = None,
 ) -> bytes:
     """Run a command on a host to its end, with this standard input.
 
@@ -126,20 +178,36 @@ def run(
     Raises:
         LaunchError: with the host, the error and what to try.
     """
-    line = command_line(argv, folder=folder or Path.cwd(), environment=forwarded_environment() | {MARK: mark})
+    line = command_line(
+        argv, folder=folder or Path.cwd(), environment=forwarded_environment() | {MARK: mark}
+    )
     command, start_environment = _reached(host, line)
     try:
-        done = subprocess.run(command, env=start_environment, input=stdin, capture_output=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command,
+            env=start_environment,
+            input=stdin,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
-        raise LaunchError(f"host '{host}' did not answer within {timeout_s:g} s; {try_by_hand(host)}") from None
+        raise LaunchError(
+            f"host '{host}' did not answer within {timeout_s:g} s; {try_by_hand(host)}"
+        ) from None
     if done.returncode:
         reason = last_line(done.stderr.decode(errors="replace")) or f"exit code {done.returncode}"
         raise LaunchError(f"host '{host}': {reason}; {try_by_hand(host)}")
     return done.stdout
 
 
-def run_on(hosts: Sequence[str], argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> list[bytes]:
-    """Run a command on hosts side by side; returns what each printed. Raises a ``LaunchError`` if one fails; see ``run``."""
+def run_on(
+    hosts: Sequence[str], argv: Sequence[str], *, timeout_s: float, stdin: bytes = b""
+) -> list[bytes]:
+    """Run a command on hosts side by side; returns what each printed.
+
+    Raises a ``LaunchError`` if one fails; see ``run``.
+    """
     return on_each(hosts, lambda host: run(host, argv, timeout_s=timeout_s, stdin=stdin))
 
 
@@ -150,7 +218,9 @@ def on_each(hosts: Sequence[str], act: Callable[[str], T]) -> list[T]:
 
 
 def _reached(host: str, line: str) -> tuple[list[str], dict[str, str] | None]:
-    """The argv that runs a line of shell on a host, and the environment to start it with; None: this process's."""
+    """The argv that runs a line of shell on a host, and the environment to start it with; None:
+    this process's.
+    """
     command = host_command(host, line)
     if command[0] == "srun":  # passes its environment on
         return command, base_environment()
@@ -158,7 +228,10 @@ def _reached(host: str, line: str) -> tuple[list[str], dict[str, str] | None]:
 
 
 def host_command(host: str, line: str) -> list[str]:
-    """Return the argv that runs a line of shell on ``host``, by a step of the job or ssh. It never asks the user."""
+    """Return the argv that runs a line of shell on ``host``, by a step of the job or ssh.
+
+    It never asks the user.
+    """
     if is_by_step(host):
         return step_command(host, line)
     return ["ssh", *UNATTENDED, "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", "--", host, line]
@@ -172,7 +245,11 @@ def is_by_step(host: str) -> bool:
 
 def try_by_hand(host: str) -> str:
     """A remedy for messages: the command that shows whether a host is reached."""
-    return f"try: srun --overlap -N1 -n1 -w {host} true" if is_by_step(host) else f"try: ssh {host} true"
+    return (
+        f"try: srun --overlap -N1 -n1 -w {host} true"
+        if is_by_step(host)
+        else f"try: ssh {host} true"
+    )
 
 
 def last_line(text: str) -> str:

@@ -1,13 +1,15 @@
-"""Logs and replies that ranks write on their host if hosts share no folder. The driver fetches them over ssh.
+"""Logs and replies that ranks write on their host if hosts share no folder.
 
-Each rank stores its reply before it sends it. If a reply is then lost with a rank or the network, the block still counts if every
-rank had finished it.
+The driver fetches them over ssh.
 
-``python -m runners.processes.remote_results RUN_ID [--end]`` on a host answers with its files as a tar archive. With ``--end`` it
-first kills the run's processes there, and then removes the folder.
+Each rank stores its reply before it sends it. If a reply is then lost with a rank or the network,
+the block still counts if every rank had finished it.
 
-The folder is in /tmp, where other users write, too. So only its owner can read it, only files with the names that ranks use are
-sent, and links are not followed.
+``python -m runners.processes.remote_results RUN_ID [--end]`` on a host answers with its files as a
+tar archive. With ``--end`` it first kills the run's processes there, and then removes the folder.
+
+The folder is in /tmp, where other users write, too. So only its owner can read it, only files with
+the names that ranks use are sent, and links are not followed.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from runners.processes.answers import give
 from runners.processes.run_processes import end_run
 
 MAX_BYTES = 4 * 2**20
-"""Only the end of each file is sent, so that a rank that floods its log does not delay the driver."""
+"""Only the end of each file is sent, so that a rank that floods its log does not delay the
+driver."""
 
 NAME = re.compile(r"rank-[0-9]{1,9}\.(log|jsonl)")
 """Names of the files that are fetched; nothing else is."""
@@ -42,7 +45,9 @@ def folder_of(run_id: str) -> Path:
 
 
 def make_folder(run_id: str) -> Path:
-    """Make this host's folder for a run, unless another rank has made it. Only the user can read and write it.
+    """Make this host's folder for a run, unless another rank has made it.
+
+    Only the user can read and write it.
 
     Raises:
         LaunchError: the folder belongs to another user, is open to others, or is no folder.
@@ -53,8 +58,9 @@ def make_folder(run_id: str) -> Path:
             part.mkdir(mode=0o700)
         if not _is_own(part):
             raise LaunchError(
-                f"'{part}' on {socket.gethostname()} is no folder of this user alone, and ranks would write their logs there; see "
-                "who made it (ls -ld), remove it, or set TMPDIR to a folder of your own"
+                f"'{part}' on {socket.gethostname()} is no folder of this user alone, and ranks"
+                " would write their logs there; see who made it (ls -ld), remove it, or set TMPDIR"
+                " to a folder of your own"
             )
     return folder
 
@@ -64,7 +70,11 @@ def _is_own(folder: Path) -> bool:
         status = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not status.st_mode & 0o077
+    )
 
 
 def log_name(rank: int) -> str:
@@ -80,12 +90,18 @@ def timings_name(rank: int) -> str:
 def append(folder: Path, rank: int, number: int, reply: str) -> None:
     """Keep a rank's reply (JSON) to its ``number``-th command."""
     path = folder / timings_name(rank)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as file:
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600),
+        "w",
+        encoding="utf-8",
+    ) as file:
         file.write(f"{number} {reply}\n")
 
 
 def kept_replies(files: Mapping[str, bytes], *, number: int, world_size: int) -> list[bytes] | None:
-    """Return every rank's reply (JSON) to a command by its number, by rank; None unless all had replied. Pure."""
+    """Return every rank's reply (JSON) to a command by its number, by rank; None unless all had
+    replied. Pure.
+    """
     replies = [_reply_to(files.get(timings_name(rank), b""), number) for rank in range(world_size)]
     return None if None in replies else [reply for reply in replies if reply is not None]
 
@@ -94,11 +110,16 @@ def _reply_to(timings: bytes, number: int) -> bytes | None:
     """A rank's reply to a command; lines without a line end were cut off when the rank died."""
     start = f"{number} ".encode()
     lines = [line for line in timings.splitlines(keepends=True) if line.endswith(b"\n")]
-    return next((line.removeprefix(start).rstrip() for line in lines if line.startswith(start)), None)
+    return next(
+        (line.removeprefix(start).rstrip() for line in lines if line.startswith(start)), None
+    )
 
 
 def pack(run_id: str, *, end: bool) -> bytes:
-    """Return this host's files of a run as an archive. With ``end``, end its processes and remove its folder."""
+    """Return this host's files of a run as an archive.
+
+    With ``end``, end its processes and remove its folder.
+    """
     if end:
         end_run(run_id)
     folder, archive = folder_of(run_id), io.BytesIO()
@@ -120,9 +141,14 @@ def pack(run_id: str, *, end: bool) -> bytes:
 def unpack(archive: bytes) -> Mapping[str, bytes]:
     """The files of an archive by name: those with the names that ranks use, and no links."""
     files = {}
-    with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+    with (
+        contextlib.suppress(tarfile.TarError),
+        tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar,
+    ):
         for entry in tar:
-            content = tar.extractfile(entry) if entry.isreg() and NAME.fullmatch(entry.name) else None
+            content = (
+                tar.extractfile(entry) if entry.isreg() and NAME.fullmatch(entry.name) else None
+            )
             if content is not None:
                 files[entry.name] = content.read(MAX_BYTES)
     return files

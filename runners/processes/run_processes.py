@@ -1,12 +1,15 @@
 """Finds and ends the processes of a run on this host, by a variable that all of them inherit.
 
-``python -m runners.processes.run_processes COMMAND ARGUMENTS`` is the far end of a launcher started over ssh.
+``python -m runners.processes.run_processes COMMAND ARGUMENTS`` is the far end of a launcher started
+over ssh.
 
-Killing ssh does not end the process on the other host, and a killed launcher may leave its ranks behind. So the driver holds this
-process's standard input open: when it closes for any reason, all processes of the run on this host are killed.
+Killing ssh does not end the process on the other host, and a killed launcher may leave its ranks
+behind. So the driver holds this process's standard input open: when it closes for any reason, all
+processes of the run on this host are killed.
 
-Also removes what killed launchers of Open MPI leave on this host: their session folder and ranks' shared memory. ``mpirun`` and its
-daemons (Open MPI 4.1 and 5.0) remove both unless they end by SIGKILL. Shared memory that no process has mapped is a killed job's.
+Also removes what killed launchers of Open MPI leave on this host: their session folder and ranks'
+shared memory. ``mpirun`` and its daemons (Open MPI 4.1 and 5.0) remove both unless they end by
+SIGKILL. Shared memory that no process has mapped is a killed job's.
 """
 
 from __future__ import annotations
@@ -34,7 +37,10 @@ RUN_ID = "RINGSIDE_RUN"
 
 
 def end_run(run_id: str) -> list[int]:
-    """Kill the processes of a run on this host, including frozen and orphaned ones. Returns their pids."""
+    """Kill the processes of a run on this host, including frozen and orphaned ones.
+
+    Returns their pids.
+    """
     left = run_processes_left(run_id)
     for process in left:
         with contextlib.suppress(psutil.Error):
@@ -48,12 +54,18 @@ def end_run(run_id: str) -> list[int]:
 
 
 def run_processes_left(run_id: str) -> list[psutil.Process]:
-    """Return this user's processes of a run, or of all starts of a comparison, without the calling process."""
+    """Return this user's processes of a run, or of all starts of a comparison, without the calling
+    process.
+    """
     processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             its_run_id = process.environ().get(RUN_ID, "")
-            if process.pid != os.getpid() and run_id in (its_run_id, its_run_id.partition("-")[0]) and _is_alive(process):
+            if (
+                process.pid != os.getpid()
+                and run_id in (its_run_id, its_run_id.partition("-")[0])
+                and _is_alive(process)
+            ):
                 processes.append(process)
     return processes
 
@@ -65,12 +77,18 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def remove_left_folders(root: Path, start: str) -> None:
-    """Remove this user's folders ``START-HOST-PID-...`` of processes on this host that were killed."""
+    """Remove this user's folders ``START-HOST-PID-...`` of processes on this host that were
+    killed.
+    """
     start = f"{start}{socket.gethostname()}-"
     for folder in root.glob(f"{start}*"):
         pid = folder.name.removeprefix(start).partition("-")[0]
         with contextlib.suppress(OSError):
-            if folder.lstat().st_uid == os.getuid() and pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            if (
+                folder.lstat().st_uid == os.getuid()
+                and pid.isdecimal()
+                and not psutil.pid_exists(int(pid))
+            ):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -78,16 +96,27 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def remove_open_mpi_files(pids: Iterable[int]) -> None:
-    """Remove the files of these launchers. Processes that run, or were no launchers of Open MPI, are skipped."""
+    """Remove the files of these launchers.
+
+    Processes that run, or were no launchers of Open MPI, are skipped.
+    """
     host, temporary = socket.gethostname().partition(".")[0], Path(tempfile.gettempdir())
     for pid in pids:
-        _remove_session(temporary / f"ompi.{host}.{os.getuid()}" / f"pid.{pid}", pid, segments=f"vader_segment.{host}")
+        _remove_session(
+            temporary / f"ompi.{host}.{os.getuid()}" / f"pid.{pid}",
+            pid,
+            segments=f"vader_segment.{host}",
+        )
         _remove_session(temporary / f"ompi.{pid}", pid, segments=f"sm_segment.{host}")
 
 
 def _remove_session(session: Path, pid: int, *, segments: str) -> None:
-    """Remove a launcher's folder and its ranks' shared memory, whose names begin with ``segments``."""
-    with contextlib.suppress(OSError):  # files that cannot be read are not ours; those that cannot be removed are in use
+    """Remove a launcher's folder and its ranks' shared memory, whose names begin with
+    ``segments``.
+    """
+    with contextlib.suppress(
+        OSError
+    ):  # files that cannot be read are not ours; those that cannot be removed are in use
         if not session.is_dir() or _runs(pid):
             return
         mapped = _mapped_files()
@@ -110,7 +139,9 @@ def _mapped_files() -> str:
     maps = []
     for process in psutil.process_iter():
         with contextlib.suppress(OSError):
-            maps.append(Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace"))
+            maps.append(
+                Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
+            )
     return "".join(maps)
 
 
@@ -118,12 +149,18 @@ CANNOT_START = 127
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command until it or the driver ends, then end the run here. Returns its exit code as a shell does."""
+    """Run the command until it or the driver ends, then end the run here.
+
+    Returns its exit code as a shell does.
+    """
     signal.signal(signal.SIGTERM, lambda *_: os.close(sys.stdin.fileno()))
     try:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
     except OSError as error:
-        print(f"ringside: '{argv[0]}' cannot be started on {socket.gethostname()}: {error}", file=sys.stderr)
+        print(
+            f"ringside: '{argv[0]}' cannot be started on {socket.gethostname()}: {error}",
+            file=sys.stderr,
+        )
         return CANNOT_START
     try:
         wait(process)

@@ -1,11 +1,13 @@
-"""The folder in which one start of a user's command works: it shows the user's files and keeps all changes to itself.
+"""The folder in which one start of a user's command works: it shows the user's files and keeps all
+changes to itself.
 
-It is laid out like the file system: ``/home/me/train`` is ``ROOT/home/me/train`` in it. The folder of the command is a real one,
-with small files copied and large ones linked. So are the folders above it, whose other entries are linked. Before a linked file is
-written, the agent replaces the link by a copy (``ringside_agent.sandbox``).
+It is laid out like the file system: ``/home/me/train`` is ``ROOT/home/me/train`` in it. The folder
+of the command is a real one, with small files copied and large ones linked. So are the folders
+above it, whose other entries are linked. Before a linked file is written, the agent replaces the
+link by a copy (``ringside_agent.sandbox``).
 
-As a program it makes one on another host: ``python -m runners.processes.sandbox ROOT FOLDER LEFT_OUT TOKEN``. With ROOT alone it
-removes it.
+As a program it makes one on another host: ``python -m runners.processes.sandbox ROOT FOLDER
+LEFT_OUT TOKEN``. With ROOT alone it removes it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from runners.processes import remote
 MAX_COPIED_BYTES = 1 << 20
 """Larger files are linked."""
 MAX_ENTRIES = 2000
-"""Files and folders that are made one by one. A folder with more, such as a data set, is linked as a whole."""
+"""Files and folders that are made one by one. A folder with more, such as a data set, is linked as
+a whole."""
 LEVELS_ABOVE = 3
 """Folders above the command's whose other entries are linked, for ``../../data``."""
 MAX_BESIDE = 1000
@@ -48,13 +51,16 @@ OFFLINE = {
     "MLFLOW_ALLOW_FILE_STORE": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-"""Comet's ``Experiment`` has no variable for offline, so it is disabled. MLflow 3 refuses folders unless they are allowed, and
-needs seconds for a database at each start."""
+"""Comet's ``Experiment`` has no variable for offline, so it is disabled. MLflow 3 refuses folders
+unless they are allowed, and needs seconds for a database at each start."""
 QUIET = ("offline", "disabled", "dryrun", "debug", "read-only", "0")
 """Values of these variables that a user may have set to the same effect, and that are kept."""
 WITHOUT_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}
 """Keeps ``git status`` from changing the index of the user's repository."""
-CANNOT_BE_MADE = "its working folder cannot be made in '{}': {}; name a results folder where every host may write (-o)"
+CANNOT_BE_MADE = (
+    "its working folder cannot be made in '{}': {}; name a results folder where every host may"
+    " write (-o)"
+)
 TIMEOUT_S = 60.0
 
 
@@ -88,11 +94,17 @@ class Sandbox:
         """Variables that its processes have in addition to those that they inherit."""
         if not self.are_offline:
             return WITHOUT_LOCKS
-        modes = {name: value for name, value in OFFLINE.items() if inherited.get(name, "").lower() not in QUIET}
+        modes = {
+            name: value
+            for name, value in OFFLINE.items()
+            if inherited.get(name, "").lower() not in QUIET
+        }
         return WITHOUT_LOCKS | modes | {"MLFLOW_TRACKING_URI": (self.folder / "mlruns").as_uri()}
 
     def make(self) -> None:
-        """Make it here, and on all hosts that do not share this one's files. It replaces the folder of an earlier launch.
+        """Make it here, and on all hosts that do not share this one's files.
+
+        It replaces the folder of an earlier launch.
 
         Raises:
             LaunchError: there is no room, or a host does not answer.
@@ -114,7 +126,11 @@ class Sandbox:
                 self._run(self.root)
 
     def _run(self, *words: object) -> None:
-        remote.run_on(self.hosts, remote.python("runners.processes.sandbox", *map(str, words)), timeout_s=TIMEOUT_S)
+        remote.run_on(
+            self.hosts,
+            remote.python("runners.processes.sandbox", *map(str, words)),
+            timeout_s=TIMEOUT_S,
+        )
 
     def as_users(self, text: str) -> str:
         """A text with the user's paths instead of those in the folder."""
@@ -138,7 +154,9 @@ def lay_out(root: Path, folder: Path, *, left_out: Path) -> None:
 
 
 def _copy_below(folder: str | Path, place: Path, *, left_out: Path, most: int) -> int:
-    """Copy small files and link large ones. Folders with few entries come first, until there are ``most`` entries in all.
+    """Copy small files and link large ones.
+
+    Folders with few entries come first, until there are ``most`` entries in all.
 
     Returns how many are left of ``most``.
     """
@@ -148,7 +166,13 @@ def _copy_below(folder: str | Path, place: Path, *, left_out: Path, most: int) -
         if entry.is_symlink():
             target.symlink_to(Path(entry.path).readlink())
         elif entry.is_dir():
-            folders.append((0 if left_out.is_relative_to(entry.path) else _size(entry, most), entry.name, entry.path))
+            folders.append(
+                (
+                    0 if left_out.is_relative_to(entry.path) else _size(entry, most),
+                    entry.name,
+                    entry.path,
+                )
+            )
         elif not (most > 0 and _copied(entry, target)):
             target.symlink_to(entry.path)
         most -= 1
@@ -163,14 +187,20 @@ def _copy_below(folder: str | Path, place: Path, *, left_out: Path, most: int) -
 
 def _copied(entry: os.DirEntry[str], target: Path) -> bool:
     """Copy a file with its times, if it is small and readable. Returns whether it was copied."""
-    if not entry.is_file() or entry.stat().st_size > MAX_COPIED_BYTES or not os.access(entry.path, os.R_OK):
+    if (
+        not entry.is_file()
+        or entry.stat().st_size > MAX_COPIED_BYTES
+        or not os.access(entry.path, os.R_OK)
+    ):
         return False
     shutil.copy2(entry.path, target)
     return True
 
 
 def _size(entry: os.DirEntry[str], most: int) -> int:
-    """The number of entries below a folder; more than ``most`` for a repository, environment or results folder."""
+    """The number of entries below a folder; more than ``most`` for a repository, environment or
+    results folder.
+    """
     if entry.name in LINKED_WHOLE or any(Path(entry.path, name).exists() for name in MARKS):
         return most + 1
     below = (name for _, folders, files in os.walk(entry.path) for name in (*folders, *files))
@@ -184,10 +214,15 @@ def _entries(folder: str | Path, left_out: Path) -> list[os.DirEntry[str]]:
     return []
 
 
-def main(root: Path, folder: Path | None = None, left_out: Path = Path(), *, token: str = "") -> None:
-    """Make one here, unless hosts share it or this host has no such folder of a command. An earlier one is removed.
+def main(
+    root: Path, folder: Path | None = None, left_out: Path = Path(), *, token: str = ""
+) -> None:
+    """Make one here, unless hosts share it or this host has no such folder of a command.
 
-    ``token``: in the folder that the driver has made. Without ``folder``: remove it, and parents that are empty then.
+    An earlier one is removed.
+
+    ``token``: in the folder that the driver has made. Without ``folder``: remove it, and parents
+    that are empty then.
     """
     with contextlib.suppress(OSError):
         if token and (root / LOCK).read_text(encoding="utf-8") == token:

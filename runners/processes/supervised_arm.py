@@ -1,4 +1,6 @@
-"""The driver's state of an arm in one launch, from its supervisors' connections: ranks, messages, answers to commands."""
+"""The driver's state of an arm in one launch, from its supervisors' connections: ranks, messages,
+answers to commands.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,16 @@ import time
 from dataclasses import dataclass, field
 
 from measurement.agent.ringside_agent.supervision.frames import AT_ONCE, SAY, Frames, messages_in
-from measurement.agent.ringside_agent.supervision.rank_supervisor import FAILED, GONE, JOINED, REFUSED
+from measurement.agent.ringside_agent.supervision.rank_supervisor import (
+    FAILED,
+    GONE,
+    JOINED,
+    REFUSED,
+)
 
 MIN_SHARE = 1 / 16
-"""Share of an arm's hosts: if fewer have sent something, the driver waits for more, since waking costs more than reading."""
+"""Share of an arm's hosts: if fewer have sent something, the driver waits for more, since waking
+costs more than reading."""
 GATHER_S = 0.002
 """How long it waits for more."""
 
@@ -28,16 +36,24 @@ class SupervisedRank:
     host: str
     pid: int
     clock_behind_s: float
-    """How far its host's clock was behind the driver's when it reported, including the time of the transfer."""
+    """How far its host's clock was behind the driver's when it reported, including the time of the
+    transfer."""
     is_gone: bool = False
     gone_at_s: float = math.inf
-    """When its process ended, seconds since the epoch by its host's clock; infinite if its supervisor did not report it."""
+    """When its process ended, seconds since the epoch by its host's clock; infinite if its
+    supervisor did not report it."""
 
     @classmethod
     def reported(cls, host: str, rank: str, world_size: str, pid: str, at_s: str) -> SupervisedRank:
         """Parse the report that its supervisor has just sent; ``at_s``: by its host's clock."""
         behind_s = time.time() - float(at_s)
-        return cls(rank=int(rank), world_size=int(world_size), host=host, pid=int(pid), clock_behind_s=behind_s)
+        return cls(
+            rank=int(rank),
+            world_size=int(world_size),
+            host=host,
+            pid=int(pid),
+            clock_behind_s=behind_s,
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -76,7 +92,8 @@ class SupervisedArm:
     ranks: dict[int, SupervisedRank] = field(default_factory=dict)
     """All that have reported, by rank."""
     refused: list[SupervisedRank] = field(default_factory=list)
-    """Processes with the number of a rank that had reported already, such as several that are each rank 0 of 1."""
+    """Processes with the number of a rank that had reported already, such as several that are each
+    rank 0 of 1."""
     messages: dict[str, bytes] = field(default_factory=dict)
     """From ranks, by place, not taken yet, and still sealed."""
     latest: dict[str, bytes] = field(default_factory=dict)
@@ -108,7 +125,9 @@ class SupervisedArm:
         return spoke
 
     def _hear(self, host: HostConnection) -> None:
-        """Read what a host has sent: messages, answers, ranks that have connected or ended, or the end of the connection."""
+        """Read what a host has sent: messages, answers, ranks that have connected or ended, or the
+        end of the connection.
+        """
         try:
             received = host.connection.recv(AT_ONCE, socket.MSG_DONTWAIT)
             frames = host.frames.add(received)

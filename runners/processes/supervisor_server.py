@@ -1,7 +1,9 @@
-"""The driver's side of the supervisors' connections: messages to and from ranks, and commands that stop, continue and kill them.
+"""The driver's side of the supervisors' connections: messages to and from ranks, and commands that
+stop, continue and kill them.
 
-Each host of an arm has one connection, from its first supervisor (``host_relay`` is the other side). Each begins with a greeting,
-which proves that it belongs to the comparison; see ``rank_supervisor.greet``.
+Each host of an arm has one connection, from its first supervisor (``host_relay`` is the other
+side). Each begins with a greeting, which proves that it belongs to the comparison; see
+``rank_supervisor.greet``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ from measurement.addresses import listen, with_port
 from measurement.agent.ringside_agent.channel import seal, unseal
 from measurement.agent.ringside_agent.supervision.frames import pack, say
 from measurement.agent.ringside_agent.supervision.host_relay import FOLLOWER_S, LATEST
-from measurement.agent.ringside_agent.supervision.rank_supervisor import COUNTERS, FAILED, keep_alive, prove, receive_line
+from measurement.agent.ringside_agent.supervision.rank_supervisor import (
+    COUNTERS,
+    FAILED,
+    keep_alive,
+    prove,
+    receive_line,
+)
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters
 from runners.processes.supervised_arm import HostConnection, SupervisedArm, SupervisedRank
@@ -34,11 +42,15 @@ MAX_GREETINGS = 128
 REFUSED_S = 5.0
 """How long a refused connection counts among them."""
 FULL_S = 0.05
-"""How long the driver accepts no connection at the limit. Both keep a flood of connections from using a measured core."""
+"""How long the driver accepts no connection at the limit. Both keep a flood of connections from
+using a measured core."""
 
 
 class SupervisorServer:
-    """Serves the supervisors of all ranks of a comparison. A thread accepts connections; the driver's thread talks to them."""
+    """Serves the supervisors of all ranks of a comparison.
+
+    A thread accepts connections; the driver's thread talks to them.
+    """
 
     def __init__(self, *, address: str, key: str) -> None:
         """``key``: of the comparison; unauthenticated connections are closed."""
@@ -65,7 +77,9 @@ class SupervisorServer:
         return dict(supervised_arm.ranks)
 
     def refused(self, arm: str, launch: int) -> list[SupervisedRank]:
-        """Return the processes with the number of a rank that had reported already. Does not wait."""
+        """Return the processes with the number of a rank that had reported already. Does not
+        wait.
+        """
         supervised_arm = self._arm(arm, launch)
         supervised_arm.hear_all(timeout_s=0)
         return list(supervised_arm.refused)
@@ -80,23 +94,35 @@ class SupervisorServer:
             for host in supervised_arm.open_hosts:
                 host.send(say(place, sealed))
 
-    def take(self, arm: str, launch: int, places: Collection[str], timeout: timedelta) -> dict[str, bytes]:
-        """Wait for a message from ranks in any of these places; return all there are, by place, and forget them.
+    def take(
+        self, arm: str, launch: int, places: Collection[str], timeout: timedelta
+    ) -> dict[str, bytes]:
+        """Wait for a message from ranks in any of these places; return all there are, by place, and
+        forget them.
 
         Raises:
             LaunchError: a message is not from a rank of the comparison.
         """
-        supervised_arm, deadline = self._arm(arm, launch), time.monotonic() + timeout.total_seconds()
+        supervised_arm, deadline = (
+            self._arm(arm, launch),
+            time.monotonic() + timeout.total_seconds(),
+        )
         while not (
             sealed_texts := {
-                place: supervised_arm.messages.pop(place) for place in list(supervised_arm.messages) if place in places
+                place: supervised_arm.messages.pop(place)
+                for place in list(supervised_arm.messages)
+                if place in places
             }
         ):
             left_s = deadline - time.monotonic()
-            if not supervised_arm.hear_all(timeout_s=left_s) and left_s <= 0:  # with no timeout, too, what has arrived is read
+            if (
+                not supervised_arm.hear_all(timeout_s=left_s) and left_s <= 0
+            ):  # with no timeout, too, what has arrived is read
                 break
         try:
-            return {place: unseal(self._key, place, sealed) for place, sealed in sealed_texts.items()}
+            return {
+                place: unseal(self._key, place, sealed) for place, sealed in sealed_texts.items()
+            }
         except ConnectionError as error:
             raise LaunchError(
                 f"{error}: another process on the network writes to its connections; "
@@ -104,10 +130,12 @@ class SupervisorServer:
             ) from error
 
     def tell(self, arm: str, launch: int, *words: str) -> dict[str, HostCounters]:
-        """Send commands to every supervisor of an arm and wait until each has carried them out, in order.
+        """Send commands to every supervisor of an arm and wait until each has carried them out, in
+        order.
 
         Returns:
-            The counters of every host, if ``counters`` is among them, without those that cannot be read.
+            The counters of every host, if ``counters`` is among them, without those that cannot be
+            read.
 
         Raises:
             LaunchError: a supervisor does not answer in time, or reports a failure.
@@ -116,33 +144,52 @@ class SupervisorServer:
         for host, answer in self._ask(arm, launch, words):
             if answer.startswith(COUNTERS):
                 with contextlib.suppress(ValidationError):
-                    counters.setdefault(host, HostCounters.model_validate_json(answer.removeprefix(COUNTERS)))
+                    counters.setdefault(
+                        host, HostCounters.model_validate_json(answer.removeprefix(COUNTERS))
+                    )
             elif answer.startswith(FAILED) and not answer.startswith(f"{FAILED} {COUNTERS}"):
                 rank, _, why = answer.removeprefix(f"{FAILED} ").partition(" ")[2].partition(" ")
                 raise LaunchError(f"rank {rank} on {host}: {why}")
         return counters
 
     def gone(self, arm: str, launch: int) -> dict[int, float]:
-        """Return the ended ranks of an arm in the order they ended, and when (``SupervisedRank.gone_at_s``). Does not wait."""
+        """Return the ended ranks of an arm in the order they ended, and when
+        (``SupervisedRank.gone_at_s``). Does not wait.
+        """
         ranks = self.of(arm, launch).values()
-        return {rank.rank: rank.gone_at_s for rank in sorted(ranks, key=lambda rank: rank.gone_at_s) if rank.is_gone}
+        return {
+            rank.rank: rank.gone_at_s
+            for rank in sorted(ranks, key=lambda rank: rank.gone_at_s)
+            if rank.is_gone
+        }
 
     def driver_time(self, arm: str, launch: int, rank: int, at_s: float) -> float:
-        """Convert a time of a rank's host, seconds since the epoch, to the driver's clock, by the host's fastest report."""
+        """Convert a time of a rank's host, seconds since the epoch, to the driver's clock, by the
+        host's fastest report.
+        """
         ranks = self.of(arm, launch)
         if rank not in ranks:
             return at_s
-        return at_s + min(supervised.clock_behind_s for supervised in ranks.values() if supervised.host == ranks[rank].host)
+        return at_s + min(
+            supervised.clock_behind_s
+            for supervised in ranks.values()
+            if supervised.host == ranks[rank].host
+        )
 
     def release(self, arm: str, launch: int) -> None:
-        """Close an arm's connections and forget its messages. Supervisors then kill ranks that still run."""
+        """Close an arm's connections and forget its messages.
+
+        Supervisors then kill ranks that still run.
+        """
         with self._lock:
             supervised_arm = self._arms.pop((arm, launch), None)
         for host in supervised_arm.hosts.values() if supervised_arm else ():
             host.connection.close()
 
     def restart(self, arm: str, launch: int, start: int) -> None:
-        """Forget an arm that is restarted for the ``start``-th time: connections of other starts are closed."""
+        """Forget an arm that is restarted for the ``start``-th time: connections of other starts
+        are closed.
+        """
         with self._lock:
             self._starts[arm, launch] = start
         self.release(arm, launch)
@@ -173,7 +220,9 @@ class SupervisorServer:
                 time.sleep(FULL_S)
 
     def _greet(self, connection: socket.socket) -> None:
-        """Read the greeting; close connections without the key, of another start, or that are too slow."""
+        """Read the greeting; close connections without the key, of another start, or that are too
+        slow.
+        """
         closing = threading.Timer(GREETING_TIMEOUT_S, _shut, [connection])
         closing.start()
         try:
@@ -194,7 +243,9 @@ class SupervisorServer:
             self._greetings.release()
 
     def _welcome(self, connection: socket.socket, who: Sequence[str]) -> None:
-        """Accept a host's first supervisor and send it its ranks' latest messages; refuse a second one of a rank."""
+        """Accept a host's first supervisor and send it its ranks' latest messages; refuse a second
+        one of a rank.
+        """
         arm, launch, start, rank, world_size, host, pid, at_s = who
         supervised_rank = SupervisedRank.reported(host, rank, world_size, pid, at_s)
         with self._lock:
@@ -205,11 +256,14 @@ class SupervisorServer:
                 raise ConnectionError("its rank has a supervisor")
             for place, sealed in supervised_arm.latest.items():
                 connection.sendall(say(place, sealed))
-            supervised_arm.hosts[connection.fileno()] = HostConnection(host=host, connection=connection, ranks=[supervised_rank])
+            supervised_arm.hosts[connection.fileno()] = HostConnection(
+                host=host, connection=connection, ranks=[supervised_rank]
+            )
             supervised_arm.listening.register(connection, select.EPOLLIN)
 
     def _ask(self, arm: str, launch: int, words: Sequence[str]) -> list[tuple[str, str]]:
-        """Send commands to all hosts of an arm; returns pairs of host and answer, without hosts that disconnect meanwhile.
+        """Send commands to all hosts of an arm; returns pairs of host and answer, without hosts
+        that disconnect meanwhile.
 
         Raises:
             LaunchError: a host does not answer in time.
@@ -230,8 +284,13 @@ class SupervisorServer:
                     del missing[host]
             left_s = deadline - time.monotonic()
             if missing and left_s < 0:
-                rank, name, word = min((host.ranks[0].rank, host.host, left[0]) for host, left in missing.items())
-                raise LaunchError(f"rank {rank} on {name} did not acknowledge '{word}': its supervisor does not answer")
+                rank, name, word = min(
+                    (host.ranks[0].rank, host.host, left[0]) for host, left in missing.items()
+                )
+                raise LaunchError(
+                    f"rank {rank} on {name} did not acknowledge '{word}': its supervisor does not"
+                    " answer"
+                )
             spoke = supervised_arm.hear_all(timeout_s=left_s) if missing else []
         return answers
 

@@ -1,1 +1,4 @@
-"""The messages between driver and ranks, and the records made from them. Driver and ranks share nothing else."""
+"""The messages between driver and ranks, and the records made from them.
+
+Driver and ranks share nothing else.
+"""

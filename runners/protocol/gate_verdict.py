@@ -1,7 +1,8 @@
-"""Judges all ranks' reports of the gate: does an arm compute correctly, do two arms compute the same, do ranks drift apart? Pure.
+"""Judges all ranks' reports of the gate: does an arm compute correctly, do two arms compute the
+same, do ranks drift apart? Pure.
 
-``measurement.judging`` has the distances of tensors and the tolerances for rounding. This module reads the reports and words the
-differences.
+``measurement.judging`` has the distances of tensors and the tolerances for rounding. This module
+reads the reports and words the differences.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ from measurement.records.record import GATE_STEPS, ParityResult
 from runners.protocol.messages import CheckReport, DriftReport, ParityReport
 
 REMEDY = (
-    "every rank must take the same steps: no schedule may follow a rank's own loss, and parameters may not differ between averages"
+    "every rank must take the same steps: no schedule may follow a rank's own loss, and parameters"
+    " may not differ between averages"
 )
 LEARNING_RATE = "lr"
 """The name that PyTorch's optimizers have for it."""
 
 
 def drift_between(reports: Sequence[DriftReport | None]) -> str | None:
-    """Say how ranks have drifted apart; None if they have not. Reports by rank; None for a rank that trains nothing."""
+    """Say how ranks have drifted apart; None if they have not.
+
+    Reports by rank; None for a rank that trains nothing.
+    """
     trained = [report for report in reports if report is not None]
     differences = [*_hyperparameters(trained), *_parameters(trained)] if len(trained) > 1 else []
     return f"ranks have drifted apart: {'; '.join(differences)} ({REMEDY})" if differences else None
@@ -47,7 +52,12 @@ def _hyperparameters(reports: Sequence[DriftReport]) -> Iterator[str]:
     for name, values in reports[0].hyperparameters.items():
         ranks = zip(*(report.hyperparameters.get(name, values) for report in reports), strict=False)
         different = next(
-            (each for each in ranks if not np.allclose(each, each[0], rtol=RANK_TOLERANCE, atol=0, equal_nan=True)), None
+            (
+                each
+                for each in ranks
+                if not np.allclose(each, each[0], rtol=RANK_TOLERANCE, atol=0, equal_nan=True)
+            ),
+            None,
         )
         if different:
             what = "learning rates" if name == LEARNING_RATE else name
@@ -56,17 +66,23 @@ def _hyperparameters(reports: Sequence[DriftReport]) -> Iterator[str]:
 
 def _parameters(reports: Sequence[DriftReport]) -> Iterator[str]:
     first = reports[0].parameters
-    distances = distances_to_first([{**first, **report.parameters} for report in reports[1:]], first, tolerance=RANK_TOLERANCE)
+    distances = distances_to_first(
+        [{**first, **report.parameters} for report in reports[1:]], first, tolerance=RANK_TOLERANCE
+    )
     if beyond := distances.names_beyond():
-        yield f"parameters {shortened(sorted(beyond, key=list(first).index))}, by up to {distances.worst:.2g} of their size"
+        yield (
+            f"parameters {shortened(sorted(beyond, key=list(first).index))}, by up to"
+            f" {distances.worst:.2g} of their size"
+        )
 
 
 MAX_FAILURES = 8
 NOT_REPEATABLE = "the workload's loss is not repeatable"
-"""Message if a step gives another result each time, which is the workload's failure and no arm's."""
+"""Message if a step gives another result each time, which is the workload's failure and no
+arm's."""
 REPEATABLE_SO = (
-    "draw from the generators of torch, numpy and random, or from one that the workload's constructor makes from self.seed, and "
-    "keep state in the workload or the model"
+    "draw from the generators of torch, numpy and random, or from one that the workload's"
+    " constructor makes from self.seed, and keep state in the workload or the model"
 )
 
 
@@ -76,7 +92,9 @@ MAX_TENSORS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class StateComparison:
-    """The comparison of two arms' parameters, buffers and optimizer state after the gate's steps."""
+    """The comparison of two arms' parameters, buffers and optimizer state after the gate's
+    steps.
+    """
 
     distance: float | None = None
     """The largest distance of a tensor, relative to its change by the steps; None: not compared."""
@@ -84,14 +102,25 @@ class StateComparison:
     notes: list[str] = field(default_factory=list)
 
 
-def judge_gate(reports: Sequence[ParityReport | CheckReport]) -> tuple[ParityResult, dict[str, str]]:
-    """Judge all ranks' reports, by rank: the verdict, and by name why cases of a micro-benchmark are not offered."""
+def judge_gate(
+    reports: Sequence[ParityReport | CheckReport],
+) -> tuple[ParityResult, dict[str, str]]:
+    """Judge all ranks' reports, by rank: the verdict, and by name why cases of a micro-benchmark
+    are not offered.
+    """
     checks = [report for report in reports if isinstance(report, CheckReport)]
     if not checks:
         return judge_parity([report for report in reports if isinstance(report, ParityReport)]), {}
-    failures = [f"rank {rank}: {failure}" for rank, report in enumerate(checks) for failure in report.failures]
+    failures = [
+        f"rank {rank}: {failure}"
+        for rank, report in enumerate(checks)
+        for failure in report.failures
+    ]
     notes = [f"{checks[0].cases} cases ran once and were checked, and again before each block"]
-    return ParityResult(passed=not failures, failures=_shown(failures), notes=notes), checks[0].not_offered
+    return (
+        ParityResult(passed=not failures, failures=_shown(failures), notes=notes),
+        checks[0].not_offered,
+    )
 
 
 def _shown(failures: list[str]) -> list[str]:
@@ -103,17 +132,26 @@ def judge_parity(reports: list[ParityReport]) -> ParityResult:
     """Judge the parity of an arm; reports by rank."""
     first = reports[0]
     started = distances_to_first([report.started for report in reports], first.wanted)
-    ended = distances_to_first([report.ended for report in reports], first.ended, started=first.started)
+    ended = distances_to_first(
+        [report.ended for report in reports], first.ended, started=first.started
+    )
     failures = _same_samples(reports)
     failures += [
-        f"rank {r}: '{name}' differs from rank 0's by {e:.2g} (relative) after prepare()" for r, name, e in started.beyond()
+        f"rank {r}: '{name}' differs from rank 0's by {e:.2g} (relative) after prepare()"
+        for r, name, e in started.beyond()
     ]
-    notes = [f"not compared, since it cannot be put in numbers: {joined(first.not_compared)}"] if first.not_compared else []
+    notes = (
+        [f"not compared, since it cannot be put in numbers: {joined(first.not_compared)}"]
+        if first.not_compared
+        else []
+    )
     if not first.samples:
         notes.append("samples not compared: the batches hold no tensors")
     gradients: Distances | None = None
     if first.gradient_scale is None:
-        notes.append("gradients not compared: this option does not compute the mean of the ranks' gradients")
+        notes.append(
+            "gradients not compared: this option does not compute the mean of the ranks' gradients"
+        )
     else:
         gradients = _against_mean(reports, scale=first.gradient_scale)
         failures += _gradient_failures(gradients, first.tolerances)
@@ -124,7 +162,8 @@ def judge_parity(reports: list[ParityReport]) -> ParityResult:
         failures.insert(0, drifted)
     else:
         failures += [
-            f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {GATE_STEPS} steps" for r, name, e in ended.beyond()
+            f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {GATE_STEPS} steps"
+            for r, name, e in ended.beyond()
         ]
     return ParityResult(
         passed=not failures,
@@ -133,7 +172,9 @@ def judge_parity(reports: list[ParityReport]) -> ParityResult:
         parameter_spread=ended.worst,
         tolerance=max(first.tolerances.values(), default=EXACT),
         notes=notes,
-        samples_digest=hashlib.sha256("".join(report.samples for report in reports).encode()).hexdigest()[:16],
+        samples_digest=hashlib.sha256(
+            "".join(report.samples for report in reports).encode()
+        ).hexdigest()[:16],
     )
 
 
@@ -142,13 +183,18 @@ def _same_samples(reports: list[ParityReport]) -> list[str]:
     failures = []
     for rank, report in enumerate(reports):
         if report.samples and report.samples in seen:
-            failures.append(f"ranks {seen[report.samples]} and {rank} consumed the same samples: the shards are not disjoint")
+            failures.append(
+                f"ranks {seen[report.samples]} and {rank} consumed the same samples: the shards are"
+                " not disjoint"
+            )
         seen.setdefault(report.samples, rank)
     return failures
 
 
 def _against_mean(reports: list[ParityReport], *, scale: float) -> Distances:
-    """Compare every rank's synchronised gradients with the scaled mean of all ranks' local gradients."""
+    """Compare every rank's synchronised gradients with the scaled mean of all ranks' local
+    gradients.
+    """
     first = reports[0]
     local = Sketches.of(first.local)
     table, lengths = np.zeros_like(local.table), np.zeros(len(local.names))
@@ -156,18 +202,29 @@ def _against_mean(reports: list[ParityReport], *, scale: float) -> Distances:
         sketches = Sketches.of(report.local, local.names)
         table += sketches.table
         lengths += sketches.norms
-    mean, usual = Sketches(names=local.names, table=scale * table / len(reports)), scale * lengths / len(reports)
+    mean, usual = (
+        Sketches(names=local.names, table=scale * table / len(reports)),
+        scale * lengths / len(reports),
+    )
     tolerances = np.array([first.tolerances.get(name, EXACT) for name in local.names])
     rounding = scale * rounding_of(local, first.sizes, FLOAT32, tried=first.noise)
     synced = [report.synced for report in reports]
-    return rank_gradient_distances(synced, mean, rounding=rounding, tolerances=tolerances, usual=usual)
+    return rank_gradient_distances(
+        synced, mean, rounding=rounding, tolerances=tolerances, usual=usual
+    )
 
 
 def _gradient_failures(distances: Distances, allowed: dict[str, float]) -> list[str]:
     return [
-        f"rank {rank}: gradient of '{name}' is off by {error:.2g} (relative L2, tolerance {allowed.get(name, EXACT):g})"
-        if math.isfinite(error)
-        else f"rank {rank}: gradient of '{name}' is not finite after the exchange, and each rank's own is"
+        (
+            f"rank {rank}: gradient of '{name}' is off by {error:.2g} (relative L2, tolerance"
+            f" {allowed.get(name, EXACT):g})"
+            if math.isfinite(error)
+            else (
+                f"rank {rank}: gradient of '{name}' is not finite after the exchange, and each"
+                " rank's own is"
+            )
+        )
         for rank, name, error in distances.beyond()
     ]
 
@@ -176,22 +233,31 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -
     """Compare two arms' states after the gate's steps, by the reports of their ranks 0."""
     if first.in_some_steps and first.steps_zeros != other.steps_zeros:
         names = shortened(first.in_some_steps)
-        reason = f"{names} take part in some steps only; one library steps zeros then, the other leaves them as they are"
+        reason = (
+            f"{names} take part in some steps only; one library steps zeros then, the other leaves"
+            " them as they are"
+        )
         return StateComparison(notes=[f"state not compared with {first_arm}'s: {reason}"])
     firsts, others = _state(first), _state(other)
     notes = [
-        f"{kind} not all compared with {first_arm}'s: one of both does not keep it, or not for all parameters"
+        f"{kind} not all compared with {first_arm}'s: one of both does not keep it, or not for all"
+        " parameters"
         for kind in sorted(firsts.keys() | others.keys())
         if firsts.get(kind, {}).keys() != others.get(kind, {}).keys()
     ]
     missing = {*first.without_gradient, *other.without_gradient}
     if missing:
         notes.append(
-            f"{shortened(sorted(missing))} not compared with {first_arm}'s: no gradient, and libraries differ in such steps"
+            f"{shortened(sorted(missing))} not compared with {first_arm}'s: no gradient, and"
+            " libraries differ in such steps"
         )
     worst, beyond = 0.0, []
     for kind in firsts.keys() & others.keys():
-        shared = [name for name in sorted(firsts[kind].keys() & others[kind].keys()) if name.rpartition(" of ")[2] not in missing]
+        shared = [
+            name
+            for name in sorted(firsts[kind].keys() & others[kind].keys())
+            if name.rpartition(" of ")[2] not in missing
+        ]
         distances = step_distances(
             _moved(other, others[kind], shared),
             _moved(first, firsts[kind], shared),
@@ -209,21 +275,32 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -
                 line = f"{what}, relative to what they changed (tolerance {allowed:.2g})"
                 beyond.append((bool(owner), -distance / allowed, line))
     if not (first.is_exact and other.is_exact):
-        reason = "not compared with it: options of one ask for other gradients, or for less exact ones"
-        return StateComparison(distance=worst, notes=[f"after {GATE_STEPS} steps {worst:.2g} from {first_arm}'s state; {reason}"])
+        reason = (
+            "not compared with it: options of one ask for other gradients, or for less exact ones"
+        )
+        return StateComparison(
+            distance=worst,
+            notes=[f"after {GATE_STEPS} steps {worst:.2g} from {first_arm}'s state; {reason}"],
+        )
     lines = [line for _, _, line in sorted(beyond)]
     more = [f"and {len(lines) - MAX_TENSORS} more tensors"] if len(lines) > MAX_TENSORS else []
     return StateComparison(distance=worst, failures=lines[:MAX_TENSORS] + more, notes=notes)
 
 
 def _tolerance(first: ParityReport, other: ParityReport, name: str) -> float:
-    """A tensor's tolerance after the steps: their number × the largest change of a step by a gradient's tolerance."""
+    """A tensor's tolerance after the steps: their number × the largest change of a step by a
+    gradient's tolerance.
+    """
     coarsest = max([*first.tolerances.values(), *other.tolerances.values()], default=EXACT)
-    return GATE_STEPS * max(coarsest, *(report.rounding.get(name, 0.0) / ROUNDING for report in (first, other)))
+    return GATE_STEPS * max(
+        coarsest, *(report.rounding.get(name, 0.0) / ROUNDING for report in (first, other))
+    )
 
 
 def _state(report: ParityReport) -> dict[str, Tensors]:
-    """Sketches after the steps, by kind and name: parameters, buffers, and each kind of optimizer state."""
+    """Sketches after the steps, by kind and name: parameters, buffers, and each kind of optimizer
+    state.
+    """
     states: dict[str, dict[str, Sequence[float]]] = {}
     for kind, sketches in (("parameter", report.ended), ("buffer", report.buffers)):
         if kept := {name: sketches[name] for name in sketches if name in report.started}:

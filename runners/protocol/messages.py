@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from measurement.plans.settings import EpochRecord, Precision, SpeedSettings, TrainingSettings
-from measurement.records.record import BlockKind, BlockRecord, FlopCount, LaunchRecord, RankReport, RankSteps, ranks_of
+from measurement.records.record import (
+    BlockKind,
+    BlockRecord,
+    FlopCount,
+    LaunchRecord,
+    RankReport,
+    RankSteps,
+    ranks_of,
+)
 from measurement.records.record_types import Sketch
 from measurement.records.script_report import ScriptReport
 from measurement.records.trace import NcclChoices, Span
@@ -26,7 +34,10 @@ class Message(BaseModel):
 
 
 class Job(Message):
-    """Everything that a rank needs to run as part of an arm. All ranks of the arm have an equal one."""
+    """Everything that a rank needs to run as part of an arm.
+
+    All ranks of the arm have an equal one.
+    """
 
     arm: str
     backend: str
@@ -47,19 +58,34 @@ class Job(Message):
     speed: SpeedSettings = SpeedSettings()
     training: TrainingSettings | None = None
     learning_rate_scale: int | None = None
-    """The factor of ``learning_rate_scaling: linear``; None: ranks × micro-steps. A single process beside arms of many ranks has
-    their global batch as its local one, and must scale as they do."""
+    """The factor of ``learning_rate_scaling: linear``; None: ranks × micro-steps. A single process
+    beside arms of many ranks has their global batch as its local one, and must scale as they do."""
     gate_batch_size: int | None = None
-    """Samples of each rank in the gate if arms have different batches. None: ``local_batch_size``."""
+    """Samples of each rank in the gate if arms have different batches. None:
+    ``local_batch_size``."""
     tries: int | None = None
-    """Try a user's workload before the ranks connect: for a training of this many epochs; 0: for blocks; None: do not."""
+    """Try a user's workload before the ranks connect: for a training of this many epochs; 0: for
+    blocks; None: do not."""
 
-    def new_record(self, plan: Plan, *, comparison_id: str, launch: int, **fields: Any) -> LaunchRecord:
-        """The record of this arm in a launch of a plan, to be filled; ``fields``: those that only the caller knows."""
-        header = self.model_dump(include={"arm", "backend", "options", "workload", "workload_options", "world_size"})
-        from measurement.conditions.same_environment import plan_digest  # only for the driver: ranks need no plan
+    def new_record(
+        self, plan: Plan, *, comparison_id: str, launch: int, **fields: Any
+    ) -> LaunchRecord:
+        """The record of this arm in a launch of a plan, to be filled; ``fields``: those that only
+        the caller knows.
+        """
+        header = self.model_dump(
+            include={"arm", "backend", "options", "workload", "workload_options", "world_size"}
+        )
+        from measurement.conditions.same_environment import (
+            plan_digest,
+        )  # only for the driver: ranks need no plan
 
-        place = {"comparison_id": comparison_id, "plan_digest": plan_digest(plan), "launch": launch, "role": plan.role(self.arm)}
+        place = {
+            "comparison_id": comparison_id,
+            "plan_digest": plan_digest(plan),
+            "launch": launch,
+            "role": plan.role(self.arm),
+        }
         return LaunchRecord(**{**header, **place, "status": "ok", **fields})
 
 
@@ -80,7 +106,9 @@ class BlockCommand(Message):
 
     def record(self, steps: RankSteps) -> BlockRecord:
         """The block as one rank ran it."""
-        header = self.model_dump(include={"turn", "round", "block", "kind", "case", "steps", "repetitions"})
+        header = self.model_dump(
+            include={"turn", "round", "block", "kind", "case", "steps", "repetitions"}
+        )
         return BlockRecord(**header, untimed_s=steps.untimed_s, ranks=[steps])
 
 
@@ -94,12 +122,19 @@ class EpochCommand(Message):
 
     def record(self, steps: RankSteps) -> BlockRecord:
         """The epoch as a block of one rank."""
-        place = {"turn": self.turn, "round": self.epoch, "block": self.epoch, "steps": len(steps.samples)}
+        place = {
+            "turn": self.turn,
+            "round": self.epoch,
+            "block": self.epoch,
+            "steps": len(steps.samples),
+        }
         return BlockRecord(**place, kind="sync", untimed_s=steps.untimed_s, ranks=[steps])
 
 
 class GateCommand(Message):
-    """Take the parity gate: ``GATE_STEPS`` optimizer steps, or, in a micro-benchmark, every case once."""
+    """Take the parity gate: ``GATE_STEPS`` optimizer steps, or, in a micro-benchmark, every case
+    once.
+    """
 
     do: Literal["gate"] = "gate"
     after_blocks: bool
@@ -136,7 +171,9 @@ Sketches = dict[str, Sketch]
 
 
 class DriftReport(Message):
-    """What must be equal on all ranks after the same steps; see ``runners.protocol.gate_verdict``."""
+    """What must be equal on all ranks after the same steps; see
+    ``runners.protocol.gate_verdict``.
+    """
 
     hyperparameters: dict[str, list[float]]
     """The numbers in the optimizer's parameter groups, by name."""
@@ -149,7 +186,8 @@ class ParityReport(Message):
 
     gate: Literal["parity"] = "parity"
     started: Sketches
-    """Parameters and buffers after ``prepare``, which must be rank 0's; of any dtype, as far as they can be sketched."""
+    """Parameters and buffers after ``prepare``, which must be rank 0's; of any dtype, as far as
+    they can be sketched."""
     wanted: Sketches
     """Parameters and buffers before ``prepare``; rank 0's alone."""
     local: Sketches
@@ -164,8 +202,8 @@ class ParityReport(Message):
     """Digest of the batches this rank consumed; empty: they hold no tensors."""
     gradient_scale: float | None
     tolerances: dict[str, float] = {}
-    """Relative L2 error that each gradient may have: by its dtype, or the backend's or the precision's if these round more
-    coarsely. A gradient that is not named here has float32's."""
+    """Relative L2 error that each gradient may have: by its dtype, or the backend's or the
+    precision's if these round more coarsely. A gradient that is not named here has float32's."""
     noise: dict[str, float] = {}
     """L2 norm of the effect of rounding on each of this rank's gradients; rank 0's alone."""
     not_compared: list[str] = []
@@ -175,12 +213,14 @@ class ParityReport(Message):
     optimizer_state: Sketches = {}
     """After the steps, whole; rank 0's alone."""
     rounding: dict[str, float] = {}
-    """The change of each parameter and optimizer state by a change of the gradients as small as rounding, relative to the step;
-    rank 0's alone."""
+    """The change of each parameter and optimizer state by a change of the gradients as small as
+    rounding, relative to the step; rank 0's alone."""
     without_gradient: list[str] = []
-    """Trainable parameters without a gradient in some step on this rank. Libraries differ in how they step them."""
+    """Trainable parameters without a gradient in some step on this rank. Libraries differ in how
+    they step them."""
     in_some_steps: list[str] = []
-    """Those of them with a gradient in another step, so that the difference changes all later steps."""
+    """Those of them with a gradient in another step, so that the difference changes all later
+    steps."""
     steps_zeros: bool = False
     """Whether the library set zero gradients for them, and its optimizer stepped with these."""
     drift: DriftReport | None = None
@@ -192,7 +232,9 @@ class ParityReport(Message):
 
 
 class CheckReport(Message):
-    """One rank's results of running every case of a micro-benchmark once, which replaces the parity gate."""
+    """One rank's results of running every case of a micro-benchmark once, which replaces the parity
+    gate.
+    """
 
     gate: Literal["check"] = "check"
     cases: int
@@ -215,7 +257,8 @@ class EpochReport(Message):
     """In the first and the last step."""
     top1: int | None = None
     top5: int | None = None
-    """Correct predictions among this rank's samples while training; None: the workload does not report them."""
+    """Correct predictions among this rank's samples while training; None: the workload does not
+    report them."""
     held_out_loss_sum: float
     held_out_top1: int
     held_out_top5: int
@@ -224,7 +267,8 @@ class EpochReport(Message):
 
 
 Can = Literal["block", "steps_apart", "gate", "epoch", "trace"]
-"""What a rank may be asked for: steps under the clock, those without exchange, the parity gate, whole epochs, a trace.
+"""What a rank may be asked for: steps under the clock, those without exchange, the parity gate,
+whole epochs, a trace.
 
 The floor takes steps without exchange only. It is compared with no other arm."""
 
@@ -266,7 +310,8 @@ class TraceReply(Message):
     spans: list[Span]
     """By its host's clock."""
     events: str
-    """All other events for a viewer, see ``runners.traces.rank_trace``: JSON, compressed by gzip, in base64."""
+    """All other events for a viewer, see ``runners.traces.rank_trace``: JSON, compressed by gzip,
+    in base64."""
     nccl: NcclChoices | None = None
     """By this rank's log."""
 
@@ -293,20 +338,25 @@ class ErrorReply(Message):
     excerpt: list[str] = []
     """The lines of the user's code around it."""
     at_s: float
-    """When it was raised, seconds since the epoch by the rank's host. The first error is the cause; the others follow from it."""
+    """When it was raised, seconds since the epoch by the rank's host. The first error is the cause;
+    the others follow from it."""
 
 
 LOST_PEER = re.compile(
     r"(closed|reset) by peer|broken pipe|remote process exited|pair closure|has been shut down"
-    r"|connection (refused|lost|closed|was likely closed)|network error|no route to host|timed? ?out"
-    r"|end of file|socket closed|ncclRemoteError|DistStoreError|DistNetworkError|MPI_ERR_PROC_FAILED|MPI_Abort"
+    r"|connection (refused|lost|closed|was likely closed)|network error|no route to host|timed?"
+    r" ?out"
+    r"|end of file|socket"
+    r" closed|ncclRemoteError|DistStoreError|DistNetworkError|MPI_ERR_PROC_FAILED|MPI_Abort"
     r"|is killed by signal: Terminated",
     re.IGNORECASE,
 )
-"""Gloo, NCCL, Horovod, MPI, c10d's store and sockets; torch's loaders, whose processes a launcher ends with the first rank."""
+"""Gloo, NCCL, Horovod, MPI, c10d's store and sockets; torch's loaders, whose processes a launcher
+ends with the first rank."""
 
 CAUSE_FIRST_S = 3.0
-"""How much later a rank ends that lost a peer: launchers end all ranks with the first, and the other must report the cause."""
+"""How much later a rank ends that lost a peer: launchers end all ranks with the first, and the
+other must report the cause."""
 
 
 def mentions_lost_peer(message: str) -> bool:
@@ -324,7 +374,9 @@ class EndedReply(Message):
     """None: not known to the rank."""
 
 
-Answer = StartedReply | GateReply | BlockReply | EpochReport | EndedReply | TraceReply | FinishedReply
+Answer = (
+    StartedReply | GateReply | BlockReply | EpochReport | EndedReply | TraceReply | FinishedReply
+)
 """From one rank to the driver, for one command that it has carried out."""
 Reply = Answer | ErrorReply
 
@@ -337,8 +389,8 @@ REPLIES: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="
 def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
     """Make the record of an epoch from all ranks' reports, by rank.
 
-    Counts and held-out sums are added, since each sample belongs to one rank. A step's loss is the mean over ranks, whose batches
-    have the same size. Times are those of the slowest rank.
+    Counts and held-out sums are added, since each sample belongs to one rank. A step's loss is the
+    mean over ranks, whose batches have the same size. Times are those of the slowest rank.
     """
     first, ranks = reports[0], ranks_of([report.block for report in reports])
 
@@ -349,7 +401,10 @@ def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
     return EpochRecord(
         epoch=epoch,
         steps=len(first.losses),
-        step_losses=[math.fsum(losses) / len(losses) for losses in zip(*(r.losses for r in reports), strict=True)],
+        step_losses=[
+            math.fsum(losses) / len(losses)
+            for losses in zip(*(r.losses for r in reports), strict=True)
+        ],
         learning_rates=first.learning_rates,
         count=sum(sum(steps.samples) for steps in ranks),
         top1=total([report.top1 for report in reports]),

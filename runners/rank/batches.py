@@ -17,14 +17,21 @@ from workloads.optimizers import IsolatedRng
 class Batches(Iterator[Any]):
     """One rank's batches, restarted when they end."""
 
-    def __init__(self, workload: Workload, world: World, device: torch.device, *, seed: int | None = None) -> None:
-        """``seed``: of separate generators for their draws; None: they draw from the process's generators."""
-        begin = partial(workload.batches, rank=world.rank, world_size=world.world_size, device=device)
+    def __init__(
+        self, workload: Workload, world: World, device: torch.device, *, seed: int | None = None
+    ) -> None:
+        """``seed``: of separate generators for their draws; None: they draw from the process's
+        generators.
+        """
+        begin = partial(
+            workload.batches, rank=world.rank, world_size=world.world_size, device=device
+        )
         self._begin = begin if seed is None else partial(IsolatedRng(seed).iterate, begin)
         self._batches, self._workload = self._begin(), type(workload).__name__
         self._none = (
-            f"batches() of workload '{self._workload}' gave none to rank {world.rank} of {world.world_size}; "
-            f"give each rank at least one batch of local_batch_size {workload.local_batch_size}"
+            f"batches() of workload '{self._workload}' gave none to rank {world.rank} of"
+            f" {world.world_size}; give each rank at least one batch of local_batch_size"
+            f" {workload.local_batch_size}"
         )
         self.restarts = 0
         """How often they ended and were restarted."""

@@ -27,7 +27,16 @@ from measurement.probes.fingerprint import pci_address
 from measurement.probes.start_clock import StartClock
 from measurement.records.record import Case, CoreUse, RankReport, RankSteps
 from runners.planning.workload import WorkloadSetup, resolve_workload
-from runners.protocol.messages import BlockCommand, Can, CheckReport, DriftReport, EpochCommand, EpochReport, Job, ParityReport
+from runners.protocol.messages import (
+    BlockCommand,
+    Can,
+    CheckReport,
+    DriftReport,
+    EpochCommand,
+    EpochReport,
+    Job,
+    ParityReport,
+)
 from runners.rank.epochs import EpochRunner
 from runners.rank.micro_benchmark_runner import MicroBenchmarkRunner
 from runners.rank.parity import run_gate
@@ -71,7 +80,11 @@ class Engine:
         """The commands that this rank supports."""
         if isinstance(self.runner, MicroBenchmarkRunner):
             return ["block", "gate"]
-        without_exchange: list[Can] = ["steps_apart"] if self.backend.has_local_steps and not self.job.speed.sync_batchnorm else []
+        without_exchange: list[Can] = (
+            ["steps_apart"]
+            if self.backend.has_local_steps and not self.job.speed.sync_batchnorm
+            else []
+        )
         exchanging: list[Can] = ["block", "gate", "trace"] if self.backend.exchanges else []
         return [*exchanging, *without_exchange, *(("epoch",) if self.epochs else ())]
 
@@ -85,7 +98,11 @@ class Engine:
         runner = self.runner
         return RankReport(
             **rank_facts(replace(self.world, world_size=runner.world.world_size)),
-            device=str(runner.device) if runner.device.type == "cpu" else torch.cuda.get_device_name(runner.device),
+            device=(
+                str(runner.device)
+                if runner.device.type == "cpu"
+                else torch.cuda.get_device_name(runner.device)
+            ),
             gpu=None if runner.device.type == "cpu" else pci_address(runner.device.index),
             backend=self.backend.describe(),
             environment=recorded_environment(os.environ),
@@ -100,7 +117,9 @@ class Engine:
         before = core_use.read(cores)
         if isinstance(self.runner, MicroBenchmarkRunner):
             assert command.case is not None
-            steps = self.runner.run_block(case=command.case, repetitions=command.repetitions, **counts)
+            steps = self.runner.run_block(
+                case=command.case, repetitions=command.repetitions, **counts
+            )
         else:
             steps = self.runner.run_block(local=command.kind == "local", **counts)
         use = core_use.between(before, core_use.read(cores))
@@ -108,7 +127,10 @@ class Engine:
         return steps
 
     def run_gate(self, *, counts_flops: bool = False) -> ParityReport | CheckReport:
-        """Take the gate: ``GATE_STEPS`` optimizer steps, or every case once. Rank 0 then counts FLOPs, if asked. Collective."""
+        """Take the gate: ``GATE_STEPS`` optimizer steps, or every case once.
+
+        Rank 0 then counts FLOPs, if asked. Collective.
+        """
         if isinstance(self.runner, MicroBenchmarkRunner):
             return self.runner.run_gate()
         report = run_gate(self.runner, local_batch_size=self.job.gate_batch_size)
@@ -126,12 +148,17 @@ class Engine:
 
 
 def start_engine(
-    job: Job, world: World, *, store: Any = None, timeout: timedelta | None = None, clock: StartClock | None = None
+    job: Job,
+    world: World,
+    *,
+    store: Any = None,
+    timeout: timedelta | None = None,
+    clock: StartClock | None = None,
 ) -> Engine:
     """Connect this rank and build its first model, if it has one. Collective.
 
-    ``store``: for the ranks' rendezvous, unless the backend has its own; ``timeout``: for waiting on other ranks, instead of the
-    backend's; ``clock``: marked after the rendezvous.
+    ``store``: for the ranks' rendezvous, unless the backend has its own; ``timeout``: for waiting
+    on other ranks, instead of the backend's; ``clock``: marked after the rendezvous.
 
     Raises:
         WorldSizeMismatchError: the library counts other ranks than the job asks for.
@@ -158,19 +185,33 @@ def start_engine(
     runner: Trainer | MicroBenchmarkRunner
     epochs = None
     if benchmark:
-        runner = MicroBenchmarkRunner(workload=benchmark, backend=backend, world=counted, device=device)
+        runner = MicroBenchmarkRunner(
+            workload=benchmark, backend=backend, world=counted, device=device
+        )
     else:
         runner = trainer = _build(job, setup, backend, counted, device, threads_before)
         if job.training:
-            epochs = EpochRunner(trainer, job.training, reference=job.workload, scale=job.learning_rate_scale)
+            epochs = EpochRunner(
+                trainer, job.training, reference=job.workload, scale=job.learning_rate_scale
+            )
         trainer.build()
     settle_garbage()
-    return Engine(job=job, setup=setup, world=world, backend=backend, runner=runner, epochs=epochs, notes=notes)
+    return Engine(
+        job=job,
+        setup=setup,
+        world=world,
+        backend=backend,
+        runner=runner,
+        epochs=epochs,
+        notes=notes,
+    )
 
 
 def _checked_backend(job: Job, device: torch.device, *, timeout: timedelta | None) -> Backend:
     """Check what the job asks of the backend and of the device, and make the backend."""
-    backend = make_backend(job.backend, transport=job.transport, options=job.options, micro_steps=job.micro_steps)
+    backend = make_backend(
+        job.backend, transport=job.transport, options=job.options, micro_steps=job.micro_steps
+    )
     refused = backend.refused_environment(os.environ)
     if refused:
         raise PlanError(refused)
@@ -182,22 +223,32 @@ def _checked_backend(job: Job, device: torch.device, *, timeout: timedelta | Non
     return backend
 
 
-def _connect(job: Job, world: World, backend: Backend, device: torch.device, *, store: Any) -> World:
+def _connect(
+    job: Job, world: World, backend: Backend, device: torch.device, *, store: Any
+) -> World:
     """Connect the ranks; returns this rank's place as the library counts it. Collective."""
     counted = backend.setup(world, device=device, store=store)
     if counted.world_size != job.world_size:
         raise WorldSizeMismatchError(
-            f"backend '{job.backend}' counts {counted.world_size} ranks where {job.world_size} were asked for "
-            f"(rank variables seen: {world.launcher}); start it with {' or '.join(backend.customary_launchers)}"
+            f"backend '{job.backend}' counts {counted.world_size} ranks where {job.world_size} were"
+            f" asked for (rank variables seen: {world.launcher}); start it with"
+            f" {' or '.join(backend.customary_launchers)}"
         )
     return counted
 
 
 def _build(
-    job: Job, setup: WorkloadSetup, backend: Backend, world: World, device: torch.device, threads_before: frozenset[int]
+    job: Job,
+    setup: WorkloadSetup,
+    backend: Backend,
+    world: World,
+    device: torch.device,
+    threads_before: frozenset[int],
 ) -> Trainer:
     """Make the workload and its trainer. Not collective."""
-    step_precision = StepPrecision(precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device)
+    step_precision = StepPrecision(
+        precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device
+    )
     return Trainer(
         workload=setup.build(local_batch_size=job.local_batch_size, seed=job.seed),
         backend=backend,
@@ -220,17 +271,22 @@ def _apply_speed(job: Job) -> None:
 
 def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
     """Refuse training settings for a micro-benchmark, which has neither epochs nor gradients."""
-    settings = [name for name in ("training", "max_gradient_norm") if getattr(job, name) is not None]
+    settings = [
+        name for name in ("training", "max_gradient_norm") if getattr(job, name) is not None
+    ]
     settings += ["precision"] if job.precision != "fp32" else []
     settings += ["speed"] if job.speed != SpeedSettings() else []
     if settings and not issubclass(chosen.workload, Workload):
         raise PlanError(
-            f"workload '{job.workload}' is a micro-benchmark, for which {settings[0]} means nothing; leave it out, or train a model"
+            f"workload '{job.workload}' is a micro-benchmark, for which {settings[0]} means"
+            " nothing; leave it out, or train a model"
         )
 
 
 def settle_garbage() -> None:
-    """Freeze everything imported so far, so that garbage collection scans only what training makes."""
+    """Freeze everything imported so far, so that garbage collection scans only what training
+    makes.
+    """
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -1,8 +1,9 @@
 """One rank's training, epoch by epoch: timed steps, then an evaluation.
 
-Rank 0's model is evaluated. Parameters are equal on all ranks but buffers are not: each rank has the batch-norm statistics of its
-shard (under DDP since its last forward pass). So with every backend all ranks take rank 0's buffers for the evaluation, and
-restore their own after it: the evaluation does not change the training. It is in float32 even if the training is not.
+Rank 0's model is evaluated. Parameters are equal on all ranks but buffers are not: each rank has
+the batch-norm statistics of its shard (under DDP since its last forward pass). So with every
+backend all ranks take rank 0's buffers for the evaluation, and restore their own after it: the
+evaluation does not change the training. It is in float32 even if the training is not.
 """
 
 from __future__ import annotations
@@ -44,10 +45,13 @@ def learning_rate_factor(
 ) -> float:
     """Return the factor of the workload's learning rate.
 
-    ``step`` counts optimizer steps before this one since the training began; ``scale`` is the global batch over the local one. With
-    ``decays`` it falls by ``DECAY`` after every ``DECAY_EPOCHS`` epochs.
+    ``step`` counts optimizer steps before this one since the training began; ``scale`` is the
+    global batch over the local one. With ``decays`` it falls by ``DECAY`` after every
+    ``DECAY_EPOCHS`` epochs.
     """
-    target = {"linear": scale, "per-256": global_batch_size / REFERENCE_BATCH, "none": 1}[training.learning_rate_scaling]
+    target = {"linear": scale, "per-256": global_batch_size / REFERENCE_BATCH, "none": 1}[
+        training.learning_rate_scaling
+    ]
     decay = DECAY ** (step // steps_per_epoch // DECAY_EPOCHS) if decays else 1.0
     warmup_steps = training.warmup_epochs * steps_per_epoch
     progress = min(1.0, step / warmup_steps) if warmup_steps else 1.0
@@ -57,8 +61,9 @@ def learning_rate_factor(
 class LearningRates:
     """Sets an optimizer's learning rates step by step. The ratio between parameter groups stays.
 
-    With ``beside_schedule`` the workload has its own schedule: the factor then has no decay, and each rate is multiplied by the
-    change of the factor. A schedule that sets rates at each step, as ``LambdaLR`` does, overrides this.
+    With ``beside_schedule`` the workload has its own schedule: the factor then has no decay, and
+    each rate is multiplied by the change of the factor. A schedule that sets rates at each step, as
+    ``LambdaLR`` does, overrides this.
     """
 
     def __init__(
@@ -83,7 +88,9 @@ class LearningRates:
         self._built_with = [float(group["lr"]) for group in optimizer.param_groups]
 
     def set(self, optimizer: Optimizer, *, step: int) -> float:
-        """Set the rates of a step on the optimizer that will take it; returns that of the first parameter group."""
+        """Set the rates of a step on the optimizer that will take it; returns that of the first
+        parameter group.
+        """
         factor = self._factor(step=step)
         if self._beside_schedule:
             change = factor / (self._factor(step=step - 1) if step else 1.0)
@@ -102,13 +109,22 @@ COMPARED_RATES = 32
 class EpochRunner:
     """Runs the epochs of one rank's ``Trainer``."""
 
-    def __init__(self, trainer: Trainer, training: TrainingSettings, *, reference: str, scale: int | None) -> None:
-        """``scale`` is ``Job.learning_rate_scale``, ``reference`` the workload's name for messages."""
+    def __init__(
+        self, trainer: Trainer, training: TrainingSettings, *, reference: str, scale: int | None
+    ) -> None:
+        """``scale`` is ``Job.learning_rate_scale``, ``reference`` the workload's name for
+        messages.
+        """
         world_size = trainer.world.world_size
         self.trainer = trainer
         self._training = training
         self._scale = scale or world_size * trainer.micro_steps
-        self.steps = steps_per_epoch(trainer.workload, reference=reference, world_size=world_size, micro_steps=trainer.micro_steps)
+        self.steps = steps_per_epoch(
+            trainer.workload,
+            reference=reference,
+            world_size=world_size,
+            micro_steps=trainer.micro_steps,
+        )
         self._rates: LearningRates | None = None
 
     def begin(self) -> None:
@@ -124,12 +140,17 @@ class EpochRunner:
             trainer.joined.optimizer,
             steps_per_epoch=self.steps,
             scale=self._scale,
-            global_batch_size=trainer.workload.local_batch_size * trainer.world.world_size * trainer.micro_steps,
+            global_batch_size=trainer.workload.local_batch_size
+            * trainer.world.world_size
+            * trainer.micro_steps,
             beside_schedule=trainer.has_after_step,
         )
 
     def run(self, command: EpochCommand) -> EpochReport:
-        """Train one epoch and evaluate. The first epoch that this rank trains builds the model. Collective."""
+        """Train one epoch and evaluate.
+
+        The first epoch that this rank trains builds the model. Collective.
+        """
         trainer, epoch = self.trainer, command.epoch
         if epoch == 0 or self._rates is None:
             self.begin()
@@ -140,7 +161,9 @@ class EpochRunner:
         learning_rates, samples = [], []
         timer.start()
         for step in range(self.steps):
-            learning_rates.append(self._rates.set(trainer.joined.optimizer, step=epoch * self.steps + step))
+            learning_rates.append(
+                self._rates.set(trainer.joined.optimizer, step=epoch * self.steps + step)
+            )
             samples.append(trainer.step(timer, batches=batches, outputs=outputs))
         phases_s, skipped_steps = timer.read().tolist(), trainer.step_precision.skipped_since(scale)
         hits = outputs.hits()
@@ -168,18 +191,23 @@ class EpochRunner:
         )
 
     def _batches(self, epoch: int) -> Iterator[object]:
-        """Yield the epoch's batches; raises a ``PlanError`` if there are fewer than the workload promised."""
+        """Yield the epoch's batches; raises a ``PlanError`` if there are fewer than the workload
+        promised.
+        """
         trainer, world = self.trainer, self.trainer.world
         wanted = self.steps * trainer.micro_steps
-        batches = trainer.workload.epoch_batches(epoch, rank=world.rank, world_size=world.world_size, device=trainer.device)
+        batches = trainer.workload.epoch_batches(
+            epoch, rank=world.rank, world_size=world.world_size, device=trainer.device
+        )
         count = 0
         for batch in batches:
             count += 1
             yield batch
         name = type(trainer.workload).__name__
         raise PlanError(
-            f"epoch_batches({epoch}) of workload '{name}' gave {count} batches to rank {world.rank}, "
-            f"and {wanted} were needed; batches_per_epoch must say how many each rank has"
+            f"epoch_batches({epoch}) of workload '{name}' gave {count} batches to rank"
+            f" {world.rank}, and {wanted} were needed; batches_per_epoch must say how many each"
+            " rank has"
         )
 
     def evaluate(self) -> EvaluationSums:
@@ -187,7 +215,13 @@ class EpochRunner:
         trainer, world = self.trainer, self.trainer.world
         model = trainer.evaluation_model()
         with self._rank_0s_buffers(dict(model.named_buffers())):
-            return shard_sums(trainer.workload, model, rank=world.rank, world_size=world.world_size, device=trainer.device)
+            return shard_sums(
+                trainer.workload,
+                model,
+                rank=world.rank,
+                world_size=world.world_size,
+                device=trainer.device,
+            )
 
     @contextmanager
     def _rank_0s_buffers(self, buffers: dict[str, Tensor]) -> Iterator[None]:

@@ -1,4 +1,6 @@
-"""One rank of a micro-benchmark: times repeated operations instead of training steps, and checks their results."""
+"""One rank of a micro-benchmark: times repeated operations instead of training steps, and checks
+their results.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ class MicroBenchmarkRunner:
 
     def run_gate(self) -> CheckReport:
         """Run every case once and check its result. Collective; releases all tensors."""
-        reasons = {name: self.workload.unsupported_reason(case, self.communicator) for name, case in self.cases.items()}
+        reasons = {
+            name: self.workload.unsupported_reason(case, self.communicator)
+            for name, case in self.cases.items()
+        }
         offered = [name for name, reason in reasons.items() if reason is None]
         results = [self.build(name) for name in offered]
         self.release()
@@ -50,7 +55,9 @@ class MicroBenchmarkRunner:
         )
 
     def build(self, name: str) -> str | None:
-        """Make new tensors for a case and run it once; returns the error of this rank's result, if there is one. Collective."""
+        """Make new tensors for a case and run it once; returns the error of this rank's result, if
+        there is one. Collective.
+        """
         self.release()
         made = self.workload.repetition(self.cases[name], self.communicator, device=self.device)
         made.fill()
@@ -66,7 +73,9 @@ class MicroBenchmarkRunner:
         gc.collect()
 
     def run_block(self, *, case: str, steps: int, warmup_steps: int, repetitions: int) -> RankSteps:
-        """Make and check new tensors, warm up, wait for all ranks, time ``steps`` steps of ``repetitions``. Collective."""
+        """Make and check new tensors, warm up, wait for all ranks, time ``steps`` steps of
+        ``repetitions``. Collective.
+        """
         began = time.perf_counter()
         wrong = self.build(case)
         assert self._made is not None
@@ -82,7 +91,15 @@ class MicroBenchmarkRunner:
                 run()
             timer.mark(BACKWARD)
             timer.end_step()
-        timed = self.cases[case]  # rank 0 counts the size, so that samples of all ranks over time are the algbw
+        timed = self.cases[
+            case
+        ]  # rank 0 counts the size, so that samples of all ranks over time are the algbw
         samples = [timed.size * timed.messages * repetitions if self.world.rank == 0 else 0] * steps
         phases_s = timer.read()
-        return RankSteps(rank=self.world.rank, untimed_s=untimed_s, samples=samples, phases_s=phases_s, wrong=wrong)
+        return RankSteps(
+            rank=self.world.rank,
+            untimed_s=untimed_s,
+            samples=samples,
+            phases_s=phases_s,
+            wrong=wrong,
+        )

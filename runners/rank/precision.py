@@ -1,8 +1,8 @@
 """The precision of a rank's steps, and gradient clipping; the same for every backend.
 
-Automatic mixed precision as in PyTorch's documentation: forward pass and loss under autocast, backward outside, for fp16 with a
-gradient scaler. Gradients are unscaled and clipped after they were averaged (``Prepared.exchanged``), so all ranks have the same
-overflow and skip the same step.
+Automatic mixed precision as in PyTorch's documentation: forward pass and loss under autocast,
+backward outside, for fp16 with a gradient scaler. Gradients are unscaled and clipped after they
+were averaged (``Prepared.exchanged``), so all ranks have the same overflow and skip the same step.
 """
 
 from __future__ import annotations
@@ -28,15 +28,27 @@ INITIAL_SCALE = 2.0**16
 
 def check_precision(precision: Precision, device: torch.device) -> None:
     """Refuse a precision that the device does not support, with a ``PlanError``."""
-    if precision == "amp-bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise PlanError(f"precision 'amp-bf16': {torch.cuda.get_device_name(device)} has no bfloat16; use 'amp-fp16' or 'fp32'")
+    if (
+        precision == "amp-bf16"
+        and device.type == "cuda"
+        and not torch.cuda.is_bf16_supported(including_emulation=False)
+    ):
+        raise PlanError(
+            f"precision 'amp-bf16': {torch.cuda.get_device_name(device)} has no bfloat16; use"
+            " 'amp-fp16' or 'fp32'"
+        )
     if precision in DTYPES and not torch.amp.is_autocast_available(device.type):
-        raise PlanError(f"precision '{precision}': this PyTorch has no autocast on {device.type}; use 'fp32'")
+        raise PlanError(
+            f"precision '{precision}': this PyTorch has no autocast on {device.type}; use 'fp32'"
+        )
 
 
 @dataclass(kw_only=True, eq=False)
 class StepPrecision:
-    """Precision and clipping of one rank's steps. The scaler belongs to one model and one optimizer."""
+    """Precision and clipping of one rank's steps.
+
+    The scaler belongs to one model and one optimizer.
+    """
 
     precision: Precision
     max_gradient_norm: float | None
@@ -47,11 +59,16 @@ class StepPrecision:
 
     def start(self, *, initial_scale: float = INITIAL_SCALE) -> None:
         """Make a new scaler with this scale, for the first steps of a training."""
-        self.scaler = torch.amp.GradScaler(self.device.type, init_scale=initial_scale, enabled=self.precision == "amp-fp16")
+        self.scaler = torch.amp.GradScaler(
+            self.device.type, init_scale=initial_scale, enabled=self.precision == "amp-fp16"
+        )
 
     @contextmanager
     def local(self) -> Iterator[None]:
-        """A context of steps without exchange. Ranks may get different scales in it, so the scale is restored after it."""
+        """A context of steps without exchange.
+
+        Ranks may get different scales in it, so the scale is restored after it.
+        """
         before = self.scaler.state_dict()
         try:
             yield
@@ -59,18 +76,23 @@ class StepPrecision:
             self.scaler.load_state_dict(before)
 
     def skipped_since(self, scale: float) -> int:
-        """The number of steps skipped for overflow since the scaler was at ``scale``: each skip lowers the scale.
+        """The number of steps skipped for overflow since the scaler was at ``scale``: each skip
+        lowers the scale.
 
         Exact unless the scale has grown, as it does after 2000 steps without overflow.
         """
         if not self.scaler.is_enabled():
             return 0
-        return max(0, round(math.log(self.scaler.get_scale() / scale, self.scaler.get_backoff_factor())))
+        return max(
+            0, round(math.log(self.scaler.get_scale() / scale, self.scaler.get_backoff_factor()))
+        )
 
     @property
     def gradient_error(self) -> float:
         """Relative L2 distance that autocast may cause between two computations of one gradient."""
-        return arithmetic_of(str(DTYPES[self.precision])).gradient if self.precision in DTYPES else 0.0
+        return (
+            arithmetic_of(str(DTYPES[self.precision])).gradient if self.precision in DTYPES else 0.0
+        )
 
     def forward(self) -> AbstractContextManager[Any]:
         """The context of forward and loss."""
@@ -79,25 +101,30 @@ class StepPrecision:
         return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
 
     def require_fit(self, prepared: Prepared) -> None:
-        """Refuse a backend that cannot clip or unscale between backward and step, or whose step would not be called.
+        """Refuse a backend that cannot clip or unscale between backward and step, or whose step
+        would not be called.
 
         Raises:
             PlanError: with the setting, and what to do.
         """
         if self.max_gradient_norm is None and not self.scaler.is_enabled():
             return
-        setting = "max_gradient_norm" if self.max_gradient_norm is not None else "precision 'amp-fp16'"
+        setting = (
+            "max_gradient_norm" if self.max_gradient_norm is not None else "precision 'amp-fp16'"
+        )
         cls = type(prepared)
         last = next(vars(base) for base in cls.__mro__ if {"step", "exchanged"} & vars(base).keys())
         if not cls.owns_step and "exchanged" not in last:
             raise PlanError(
-                f"{setting}: {cls.__name__} overrides step(), which is not called if gradients are clipped or unscaled before the "
-                "step, and not exchanged(); exchange gradients in exchanged(), which step() enters, too"
+                f"{setting}: {cls.__name__} overrides step(), which is not called if gradients are"
+                " clipped or unscaled before the step, and not exchanged(); exchange gradients in"
+                " exchanged(), which step() enters, too"
             )
         if prepared.owns_step:
             raise PlanError(
-                f"{setting}: this backend takes the optimizer step by itself, so that gradients can be neither clipped nor unscaled"
-                " before; leave it out, or use the backend's option for it"
+                f"{setting}: this backend takes the optimizer step by itself, so that gradients can"
+                " be neither clipped nor unscaled before; leave it out, or use the backend's"
+                " option for it"
             )
 
     def backward(self, prepared: Prepared, loss: Tensor) -> None:

@@ -1,7 +1,9 @@
-"""The gate's first step on one rank without the others: its gradients, and the effect of rounding on them.
+"""The gate's first step on one rank without the others: its gradients, and the effect of rounding
+on them.
 
-All runs of a step start in the same state: each has its own workload, model and batches, and the process's generators at one seed.
-Its batches have separate generators. If two runs still differ by more than rounding, the workload is the cause and is refused.
+All runs of a step start in the same state: each has its own workload, model and batches, and the
+process's generators at one seed. Its batches have separate generators. If two runs still differ by
+more than rounding, the workload is the cause and is refused.
 """
 
 from __future__ import annotations
@@ -33,11 +35,14 @@ from workloads.tensors import is_finite, stored_values
 SKETCH_SIZE = 64
 SAMPLES = 1 << 14
 FLOP_SAMPLES = 2
-"""Samples of the pass whose FLOPs are counted: enough for batch norm. Formulas are linear in them."""
+"""Samples of the pass whose FLOPs are counted: enough for batch norm. Formulas are linear in
+them."""
 PERTURBATION = 0.01
-"""× the tolerance, relative: 1e-6 in float32, some roundings, the distance of two arms' parameters after the first step."""
+"""× the tolerance, relative: 1e-6 in float32, some roundings, the distance of two arms' parameters
+after the first step."""
 REPEATABLE = 10.0
-"""× the tolerance: the allowed distance of a step's gradients computed twice, since GPUs add in any order."""
+"""× the tolerance: the allowed distance of a step's gradients computed twice, since GPUs add in any
+order."""
 
 
 @dataclass(kw_only=True)
@@ -79,55 +84,97 @@ class ReferenceSteps:
         self._loss, self._drew = 0.0, False
 
     def take(self) -> ReferenceStep:
-        """Take the step twice: rank 0 with perturbed parameters, others and a single rank with the same. Collective.
+        """Take the step twice: rank 0 with perturbed parameters, others and a single rank with the
+        same. Collective.
 
-        Some gradients are rounding only, as for a bias before a batch norm. A perturbation changes them completely, and an
-        optimizer that divides by their size, as Adam does, makes full steps of them. Rank 0 of more than two takes all steps with
-        the perturbation, since later steps may amplify rounding, as with batch norm over few values. With two ranks, the sum of
+        Some gradients are rounding only, as for a bias before a batch norm. A perturbation changes
+        them completely, and an optimizer that divides by their size, as Adam does, makes full steps
+        of them. Rank 0 of more than two takes all steps with the perturbation, since later steps
+        may amplify rounding, as with batch norm over few values. With two ranks, the sum of
         gradients has only one order.
 
         Raises:
-            PlanError: the loss or a gradient is not finite, or not repeatable. No backend can be the cause.
+            PlanError: the loss or a gradient is not finite, or not repeatable. No backend can be
+                the cause.
         """
         alone = self._with_gradients(self._parameters)
         self._require_finite(alone)
         parameters = alone.prepared.bare.named_parameters()
-        missing = [name for name, parameter in parameters if parameter.requires_grad and parameter.grad is None]
+        missing = [
+            name
+            for name, parameter in parameters
+            if parameter.requires_grad and parameter.grad is None
+        ]
         first_step = ReferenceStep(gradients=alone.gradients, missing=missing, draws=self._drew)
         is_alone = self._trainer.world.world_size == 1
         difference = self._repeated(first_step.gradients) if self._rank > 0 or is_alone else None
-        seen = next(filter(None, self._trainer.backend.all_gather_object(difference, str | None)), None)
+        seen = next(
+            filter(None, self._trainer.backend.all_gather_object(difference, str | None)), None
+        )
         if seen:
             place = place_of_definition(self._trainer.workload.compute_loss)
             where = f" ({place})" if place else ""
-            raise PlanError(f"{NOT_REPEATABLE}: {seen}, from the same parameters, batch and seeds; {REPEATABLE_SO}{where}")
+            raise PlanError(
+                f"{NOT_REPEATABLE}: {seen}, from the same parameters, batch and seeds;"
+                f" {REPEATABLE_SO}{where}"
+            )
         if self._rank == 0:
-            self._find_rounding(first_step, alone, steps=GATE_STEPS if self._trainer.world.world_size > 2 else 1)
+            self._find_rounding(
+                first_step, alone, steps=GATE_STEPS if self._trainer.world.world_size > 2 else 1
+            )
         return first_step
 
     def _repeated(self, gradients: Tensors) -> str | None:
         """Take the step again; say what differs, None if nothing does."""
         loss, first = self._loss, Sketches.of(gradients)
         again = self._with_gradients(self._parameters)
-        repeated = {**dict.fromkeys(gradients, (math.nan,)), **again.gradients}  # a layer may be skipped at random
+        repeated = {
+            **dict.fromkeys(gradients, (math.nan,)),
+            **again.gradients,
+        }  # a layer may be skipped at random
         size, distance = first.norm, (Sketches.of(repeated, gradients) - first).norm
         coarsest = max(map(tolerance_of, again.prepared.bare.parameters()))
-        if distance <= REPEATABLE * max(coarsest, self._trainer.step_precision.gradient_error) * size:
+        if (
+            distance
+            <= REPEATABLE * max(coarsest, self._trainer.step_precision.gradient_error) * size
+        ):
             return None
-        distance_text = f"{distance / size:.2g} of their size apart" if size else "none the first time"
-        return f"rank {self._rank} came to a loss of {loss:.6g}, then of {self._loss:.6g}, with gradients {distance_text}"
+        distance_text = (
+            f"{distance / size:.2g} of their size apart" if size else "none the first time"
+        )
+        return (
+            f"rank {self._rank} came to a loss of {loss:.6g}, then of {self._loss:.6g}, with"
+            f" gradients {distance_text}"
+        )
 
     def _find_rounding(self, first_step: ReferenceStep, alone: ReferenceRun, *, steps: int) -> None:
-        """Take the step from perturbed parameters, then both optimizer steps and the following ones; sets noise and rounding."""
-        trained = {name for name, parameter in alone.prepared.bare.named_parameters() if parameter.requires_grad}
+        """Take the step from perturbed parameters, then both optimizer steps and the following
+        ones; sets noise and rounding.
+        """
+        trained = {
+            name
+            for name, parameter in alone.prepared.bare.named_parameters()
+            if parameter.requires_grad
+        }
         begun = samples((name, self._parameters[name]) for name in trained)
         exact = _after_step(alone.prepared)
         generator = torch.Generator().manual_seed(0)
-        perturbed = {name: _perturbed(self._parameters[name], PERTURBATION, generator) for name in sorted(trained)}
+        perturbed = {
+            name: _perturbed(self._parameters[name], PERTURBATION, generator)
+            for name in sorted(trained)
+        }
         other = self._with_gradients({**self._parameters, **perturbed})
-        names = [name for name in first_step.gradients if name in other.gradients]  # a branch may have skipped some
-        noise = (Sketches.of(other.gradients, names) - Sketches.of(first_step.gradients, names)).norms
-        first_step.noise = {name: float(value) for name, value in zip(names, noise, strict=True) if math.isfinite(value)}
+        names = [
+            name for name in first_step.gradients if name in other.gradients
+        ]  # a branch may have skipped some
+        noise = (
+            Sketches.of(other.gradients, names) - Sketches.of(first_step.gradients, names)
+        ).norms
+        first_step.noise = {
+            name: float(value)
+            for name, value in zip(names, noise, strict=True)
+            if math.isfinite(value)
+        }
         put_state(other.prepared.bare, self._parameters)
         for parameter in other.prepared.bare.parameters():
             if parameter.grad is not None:
@@ -139,13 +186,17 @@ class ReferenceSteps:
                 self._find_gradients(run)
             exact, rounded = _after_step(alone.prepared), _after_step(other.prepared)
         first_step.rounding = {
-            name: _relative(rounded[name] - values, values - begun[name] if name in begun else values)
+            name: _relative(
+                rounded[name] - values, values - begun[name] if name in begun else values
+            )
             for name, values in exact.items()
             if name in rounded
         }
 
     def _with_gradients(self, parameters: Mapping[str, Any]) -> ReferenceRun:
-        """Begin a run with these parameters; returns it with this rank's local gradients of the first step."""
+        """Begin a run with these parameters; returns it with this rank's local gradients of the
+        first step.
+        """
         trainer = self._trainer
         workload = trainer.another_workload()
         bare = trainer.build_bare(workload=workload)
@@ -164,7 +215,9 @@ class ReferenceSteps:
         alone, bare = run.prepared, run.prepared.bare
         seed_generators(trainer.seed + self._rank)
         before = torch_states()
-        batches: Iterable[Any] = map(trainer.to_channels_last, islice(run.batches, trainer.micro_steps))
+        batches: Iterable[Any] = map(
+            trainer.to_channels_last, islice(run.batches, trainer.micro_steps)
+        )
         weighed = list(batches) if workload.weighs_micro_batches else []
         self._loss = 0.0
         for batch in weighed or batches:
@@ -173,7 +226,9 @@ class ReferenceSteps:
             share = trainer.share_of(batch, weighed)
             self._loss += share * loss.item()
             precision.backward(alone, loss * share)
-        self._drew = any(not torch.equal(old, new) for old, new in zip(before, torch_states(), strict=True))
+        self._drew = any(
+            not torch.equal(old, new) for old, new in zip(before, torch_states(), strict=True)
+        )
         for parameter in bare.parameters():
             if parameter.grad is not None:
                 parameter.grad /= precision.scaler.get_scale()
@@ -181,20 +236,33 @@ class ReferenceSteps:
     def _require_finite(self, alone: ReferenceRun) -> None:
         """Refuse NaN and infinity before the first exchange, with a ``PlanError``."""
         tensors = {"the loss": torch.tensor(self._loss)}
-        if not self._trainer.step_precision.scaler.is_enabled():  # a scaler skips steps whose gradients overflow
-            gradients = {name: parameter.grad for name, parameter in alone.prepared.bare.named_parameters()}
-            tensors |= {f"the gradient of '{name}'": gradient for name, gradient in gradients.items() if gradient is not None}
+        if (
+            not self._trainer.step_precision.scaler.is_enabled()
+        ):  # a scaler skips steps whose gradients overflow
+            gradients = {
+                name: parameter.grad for name, parameter in alone.prepared.bare.named_parameters()
+            }
+            tensors |= {
+                f"the gradient of '{name}'": gradient
+                for name, gradient in gradients.items()
+                if gradient is not None
+            }
         for what, tensor in tensors.items():
             if not is_finite(tensor):
                 seen = "nan" if bool(stored_values(tensor).isnan().any()) else "infinite"
                 raise PlanError(
-                    f"{what} is {seen} on rank {self._rank} in step 1, before anything was exchanged: look at the loss and the "
-                    "batches there (torch.autograd.set_detect_anomaly(True) names the operation), or lower the learning rate"
+                    f"{what} is {seen} on rank {self._rank} in step 1, before anything was"
+                    " exchanged: look at the loss and the batches there"
+                    " (torch.autograd.set_detect_anomaly(True) names the operation), or lower the"
+                    " learning rate"
                 )
 
 
 def rank_flops(trainer: Trainer) -> FlopCount:
-    """Count the FLOPs of a forward and a backward pass over a few samples on this rank. An error is reported and not raised."""
+    """Count the FLOPs of a forward and a backward pass over a few samples on this rank.
+
+    An error is reported and not raised.
+    """
     from runners.planning.workload_check import trying  # with plans, which other ranks do not need
 
     try:
@@ -205,9 +273,13 @@ def rank_flops(trainer: Trainer) -> FlopCount:
 
 
 def _count_flops(trainer: Trainer) -> FlopCount:
-    workload = trainer.another_workload(local_batch_size=min(trainer.workload.local_batch_size, FLOP_SAMPLES))
+    workload = trainer.another_workload(
+        local_batch_size=min(trainer.workload.local_batch_size, FLOP_SAMPLES)
+    )
     bare = trainer.build_bare(workload=workload)
-    batch = trainer.to_channels_last(next(Batches(workload, trainer.world, trainer.device, seed=trainer.seed)))
+    batch = trainer.to_channels_last(
+        next(Batches(workload, trainer.world, trainer.device, seed=trainer.seed))
+    )
 
     def run() -> None:
         with trainer.step_precision.forward():
@@ -219,7 +291,12 @@ def _count_flops(trainer: Trainer) -> FlopCount:
     for parameter in bare.parameters():
         sizes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
     (dtype, _), *_ = sizes.most_common(1)
-    return FlopCount(samples=workload.count_samples(batch), by_operation=by_operation, dtype=dtype, without_formula=unseen)
+    return FlopCount(
+        samples=workload.count_samples(batch),
+        by_operation=by_operation,
+        dtype=dtype,
+        without_formula=unseen,
+    )
 
 
 def sketch_tensors(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, list[float]]:
@@ -229,19 +306,32 @@ def sketch_tensors(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, list[floa
 
 @torch.no_grad()
 def put_state(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Copy tensors into the model's of the same name and shape. Sparse tensors and other entries are not changed."""
+    """Copy tensors into the model's of the same name and shape.
+
+    Sparse tensors and other entries are not changed.
+    """
     for name, tensor in model.state_dict().items():
         value = state.get(name)
-        if not isinstance(value, Tensor) or not isinstance(tensor, Tensor) or value.shape != tensor.shape:
+        if (
+            not isinstance(value, Tensor)
+            or not isinstance(tensor, Tensor)
+            or value.shape != tensor.shape
+        ):
             continue
         if value.layout is torch.strided and tensor.layout is torch.strided:
-            once = tuple(slice(0, None if stride else 1) for stride in tensor.stride())  # expanded: many elements share memory
+            once = tuple(
+                slice(0, None if stride else 1) for stride in tensor.stride()
+            )  # expanded: many elements share memory
             tensor[once].copy_(value[once])
 
 
 def tolerance_of(tensor: Tensor) -> float:
-    """Relative L2 error that a gradient of its dtype may have if it is exchanged uncompressed; of its parts' dtype if complex."""
-    return arithmetic_of(str(tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype)).gradient
+    """Relative L2 error that a gradient of its dtype may have if it is exchanged uncompressed; of
+    its parts' dtype if complex.
+    """
+    return arithmetic_of(
+        str(tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype)
+    ).gradient
 
 
 def _after_step(alone: Prepared) -> dict[str, Tensor]:
@@ -250,17 +340,25 @@ def _after_step(alone: Prepared) -> dict[str, Tensor]:
         member._optimizer_step_pre_hooks.clear()
         member._optimizer_step_post_hooks.clear()
     alone.step()
-    trained = [(name, parameter) for name, parameter in alone.bare.named_parameters() if parameter.requires_grad]
+    trained = [
+        (name, parameter)
+        for name, parameter in alone.bare.named_parameters()
+        if parameter.requires_grad
+    ]
     return samples([*trained, *optimizer_state(alone, alone.optimizer.state_dict())])
 
 
 @torch.no_grad()
 def samples(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """float64 [at most SAMPLES]: some elements of each tensor, at the same places for equal sizes; cheaper than a sketch."""
+    """float64 [at most SAMPLES]: some elements of each tensor, at the same places for equal sizes;
+    cheaper than a sketch.
+    """
     sampled = {}
     for name, tensor in tensors:
         elements = real_elements(tensor)
-        flat = (elements.to_dense() if elements.is_sparse else elements).reshape(-1)  # momentum of sparse gradients is sparse
+        flat = (elements.to_dense() if elements.is_sparse else elements).reshape(
+            -1
+        )  # momentum of sparse gradients is sparse
         if len(flat) > SAMPLES:
             generator = torch.Generator().manual_seed(len(flat))
             flat = flat[torch.randint(len(flat), (SAMPLES,), generator=generator).to(flat.device)]
@@ -270,14 +368,20 @@ def samples(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _perturbed(tensor: Tensor, by: float, generator: torch.Generator) -> Tensor:
-    """A copy with noise of ``by`` × its dtype's tolerance, and at least a rounding, relative to the typical element."""
+    """A copy with noise of ``by`` × its dtype's tolerance, and at least a rounding, relative to the
+    typical element.
+    """
     if not tensor.numel() or not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
     if tensor.is_sparse:
         whole = tensor.coalesce()
-        return torch.sparse_coo_tensor(whole.indices(), _perturbed(whole.values(), by, generator), whole.shape)
+        return torch.sparse_coo_tensor(
+            whole.indices(), _perturbed(whole.values(), by, generator), whole.shape
+        )
     by = max(by * tolerance_of(tensor), torch.finfo(tensor.dtype).eps)
-    noise = torch.randn(tensor.shape, generator=generator, dtype=torch.complex64 if tensor.is_complex() else None).to(tensor)
+    noise = torch.randn(
+        tensor.shape, generator=generator, dtype=torch.complex64 if tensor.is_complex() else None
+    ).to(tensor)
     return tensor.detach() + by * tensor.detach().abs().square().mean().sqrt() * noise
 
 
@@ -289,7 +393,9 @@ def _relative(difference: Tensor, size: Tensor) -> float:
 def optimizer_state(prepared: Prepared, state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     """The tensors in an optimizer's ``state_dict()``, named by kind and parameter."""
     names = {id(parameter): name for name, parameter in prepared.bare.named_parameters()}
-    parameters: Sequence[Tensor] = [p for group in prepared.optimizer.param_groups for p in group["params"]]
+    parameters: Sequence[Tensor] = [
+        p for group in prepared.optimizer.param_groups for p in group["params"]
+    ]
     for number, values in state.get("state", {}).items():
         name = names.get(id(parameters[number]), str(number))
         for kind, value in (values or {}).items():

@@ -11,19 +11,28 @@ from measurement.errors import RingsideError, printable
 from measurement.own_packages import remedy_of_clash
 
 FULL = (
-    "see 'df -h /dev/shm', through which loader processes pass tensors (docker run --shm-size=8g gives more), TMPDIR and the "
-    "results folder; or set loader_workers: 0"
+    "see 'df -h /dev/shm', through which loader processes pass tensors (docker run --shm-size=8g"
+    " gives more), TMPDIR and the results folder; or set loader_workers: 0"
 )
 REMEDIES = {
-    "Expected to have finished reduction in the prior iteration": "DDP waits for the gradients of parameters that took no part in "
-    "the loss; give the arm options: {find_unused_parameters: true}, or set requires_grad = False if they are never trained",
-    "mark a variable ready only once": "DDP met a parameter twice in one backward pass; checkpoint with use_reentrant=False, or "
-    "give the arm options: {static_graph: true}",
-    "Expected all tensors to be on the same device": "batches() must yield tensors on the device that it is given, where "
-    "the runner moves the model",
+    "Expected to have finished reduction in the prior iteration": (
+        "DDP waits for the gradients of parameters that took no part in the loss; give the arm"
+        " options: {find_unused_parameters: true}, or set requires_grad = False if they are never"
+        " trained"
+    ),
+    "mark a variable ready only once": (
+        "DDP met a parameter twice in one backward pass; checkpoint with use_reentrant=False, or "
+        "give the arm options: {static_graph: true}"
+    ),
+    "Expected all tensors to be on the same device": (
+        "batches() must yield tensors on the device that it is given, where "
+        "the runner moves the model"
+    ),
     "No space left on device": FULL,
     "Read-only file system": FULL,
-    "Cannot re-initialize CUDA in forked subprocess": "loader processes must not touch the GPU; move batches there in batches()",
+    "Cannot re-initialize CUDA in forked subprocess": (
+        "loader processes must not touch the GPU; move batches there in batches()"
+    ),
 }
 """Remedies for errors of PyTorch that name none, or one for another interface."""
 
@@ -33,15 +42,20 @@ def describe_error(error: Exception) -> Described:
     if isinstance(error, RingsideError):  # its message has all of these
         first, *more = printable(str(error)).splitlines() or [""]
         return Described(f"{type(error).__name__}: {first}", more)
-    remedy = next((f"; {remedy}" for text, remedy in REMEDIES.items() if text in str(error)), remedy_of_clash(str(error)))
+    remedy = next(
+        (f"; {remedy}" for text, remedy in REMEDIES.items() if text in str(error)),
+        remedy_of_clash(str(error)),
+    )
     message, excerpt = describe(error)
     return Described(printable(message) + remedy, [printable(line) for line in excerpt])
 
 
 def report_error(error: Exception, *, who: str, folder: Path, name: str) -> None:
-    """Print the exception being handled on stderr, in a few lines, and write its whole traceback to ``folder / name``.
+    """Print the exception being handled on stderr, in a few lines, and write its whole traceback to
+    ``folder / name``.
 
-    ``who`` raised it, such as ``rank 1 on host2``. If the folder cannot be written, the current one is used.
+    ``who`` raised it, such as ``rank 1 on host2``. If the folder cannot be written, the current one
+    is used.
     """
     described, text = describe_error(error), "".join(traceback.format_exception(error))
     path = folder / name
@@ -51,4 +65,9 @@ def report_error(error: Exception, *, who: str, folder: Path, name: str) -> None
     except OSError:
         path = Path.cwd() / name
         path.write_text(text, encoding="utf-8")
-    print("\n".join([f"ringside: {who}: {described.message}", *described.excerpt, f"full traceback: {path}"]), file=sys.stderr)
+    print(
+        "\n".join(
+            [f"ringside: {who}: {described.message}", *described.excerpt, f"full traceback: {path}"]
+        ),
+        file=sys.stderr,
+    )

@@ -19,7 +19,11 @@ from torch import Tensor, nn
 from backends import Backend
 from backends.base import BuildOptimizer, Prepared
 from backends.carried_tensors import trained_parameters
-from measurement.agent.ringside_agent.machine.core_use import own_threads, read_threads, threads_between
+from measurement.agent.ringside_agent.machine.core_use import (
+    own_threads,
+    read_threads,
+    threads_between,
+)
 from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.reading.values import hyperparameters, some_elements
 from measurement.plans.settings import SpeedSettings
@@ -41,7 +45,9 @@ DRIFT_ELEMENTS = 32
 
 
 class StepOutputs:
-    """Losses and correct predictions of steps, kept on the device until they are read after the last step."""
+    """Losses and correct predictions of steps, kept on the device until they are read after the
+    last step.
+    """
 
     def __init__(self) -> None:
         self._losses: list[Tensor] = []
@@ -56,7 +62,9 @@ class StepOutputs:
         """The loss of each step: the mean over its micro-steps."""
         if not self._losses:
             return []
-        means: list[float] = torch.stack(self._losses).double().reshape(-1, micro_steps).mean(dim=1).tolist()
+        means: list[float] = (
+            torch.stack(self._losses).double().reshape(-1, micro_steps).mean(dim=1).tolist()
+        )
         return means
 
     def hits(self) -> tuple[int, int] | None:
@@ -87,11 +95,13 @@ class Trainer:
     _has_begun: bool = field(default=False, init=False)
     """Whether a block has trained on the batches."""
     _before_local: dict[str, list[float]] | None = field(default=None, init=False)
-    """Samples of the parameters before the model's first steps without exchange; None: it has taken none."""
+    """Samples of the parameters before the model's first steps without exchange; None: it has taken
+    none."""
     _model: dict[str, int] = field(default_factory=dict, init=False)
     """The model's size, counted before a library may empty its parameters."""
     _rates: list[float] = field(default_factory=list, init=False)
-    """Learning rates after each of the model's blocks: different schedules may end at the same rate."""
+    """Learning rates after each of the model's blocks: different schedules may end at the same
+    rate."""
 
     def __post_init__(self) -> None:
         self.micro_steps = self.backend.micro_steps
@@ -103,25 +113,33 @@ class Trainer:
         return to_channels_last(batch) if self.speed.channels_last else batch
 
     def another_workload(self, *, local_batch_size: int | None = None) -> Workload:
-        """Return a new workload with the same arguments, for another model: a workload may keep state of its model.
+        """Return a new workload with the same arguments, for another model: a workload may keep
+        state of its model.
 
         ``local_batch_size``: None: this one's.
         """
         workload = self.workload
         seed_generators(workload.seed)
         return type(workload)(
-            local_batch_size=local_batch_size or workload.local_batch_size, seed=workload.seed, options=workload.options
+            local_batch_size=local_batch_size or workload.local_batch_size,
+            seed=workload.seed,
+            options=workload.options,
         )
 
     def clone_for_gate(self, *, local_batch_size: int | None = None) -> Trainer:
         """A copy of this trainer with its own workload, model and loss scale."""
         other = copy.copy(self)
-        other.workload, other.prepared = self.another_workload(local_batch_size=local_batch_size), None
+        other.workload, other.prepared = (
+            self.another_workload(local_batch_size=local_batch_size),
+            None,
+        )
         other.step_precision = copy.copy(self.step_precision)
         return other
 
     def build_bare(self, *, seed: int | None = None, workload: Workload | None = None) -> nn.Module:
-        """Build a model without wrapper, in training mode, on this rank's device; ``workload``: None: the one that is trained."""
+        """Build a model without wrapper, in training mode, on this rank's device; ``workload``:
+        None: the one that is trained.
+        """
         seed_generators(self.seed if seed is None else seed)
         model = (workload or self.workload).build_model().to(self.device).train()
         return model.to(memory_format=torch.channels_last) if self.speed.channels_last else model
@@ -132,7 +150,10 @@ class Trainer:
         self.join(self.build_bare())
 
     def evaluation_model(self) -> nn.Module:
-        """A model that each rank can run by itself, with the current parameters and buffers. Collective if they are sharded."""
+        """A model that each rank can run by itself, with the current parameters and buffers.
+
+        Collective if they are sharded.
+        """
         if not self.joined.is_sharded:
             return self.joined.bare
         parameters = self.joined.full_parameters()
@@ -142,7 +163,10 @@ class Trainer:
         return whole
 
     def join(self, bare: nn.Module, *, build_optimizer: BuildOptimizer | None = None) -> None:
-        """Have the backend join the model and its optimizer with those of the other ranks. Collective."""
+        """Have the backend join the model and its optimizer with those of the other ranks.
+
+        Collective.
+        """
         self.step_precision.start()
         if self.speed.sync_batchnorm:
             bare = self.backend.synchronize_batch_norm(bare)
@@ -154,7 +178,9 @@ class Trainer:
             "buffer_bytes": sum(b.numel() * b.element_size() for b in bare.buffers()),
         }
         build = self.workload.build_optimizer
-        prepared = self.backend.prepare(bare, build_optimizer or (lambda model: as_one(build(model))))
+        prepared = self.backend.prepare(
+            bare, build_optimizer or (lambda model: as_one(build(model)))
+        )
         self.step_precision.require_fit(prepared)
         if self.speed.compile:
             prepared.compile()
@@ -162,8 +188,14 @@ class Trainer:
 
     @property
     def gradient_scale(self) -> float | None:
-        """The backend's; None with synchronised batch norm, where gradients are no linear function of the ranks' local ones."""
-        return None if self.speed.sync_batchnorm and self.world.world_size > 1 else self.backend.gradient_scale
+        """The backend's; None with synchronised batch norm, where gradients are no linear function
+        of the ranks' local ones.
+        """
+        return (
+            None
+            if self.speed.sync_batchnorm and self.world.world_size > 1
+            else self.backend.gradient_scale
+        )
 
     @property
     def joined(self) -> Prepared:
@@ -172,18 +204,30 @@ class Trainer:
         return self.prepared
 
     def release(self) -> None:
-        """Drop model and optimizer. Wrappers hold reference cycles, so collect garbage now and not inside a step."""
+        """Drop model and optimizer.
+
+        Wrappers hold reference cycles, so collect garbage now and not inside a step.
+        """
         self.prepared = None
         gc.collect()
 
-    def step(self, timer: StepTimer, *, batches: Iterator[Any] | None = None, outputs: StepOutputs | None = None) -> int:
+    def step(
+        self,
+        timer: StepTimer,
+        *,
+        batches: Iterator[Any] | None = None,
+        outputs: StepOutputs | None = None,
+    ) -> int:
         """Take and time one optimizer step; returns this rank's samples. Collective unless local.
 
-        ``batches``: None: the trainer's. ``outputs`` keeps losses and correct predictions; None: they are not kept.
+        ``batches``: None: the trainer's. ``outputs`` keeps losses and correct predictions; None:
+        they are not kept.
         """
         joined, samples = self.joined, 0
         batches = map(self.to_channels_last, self.batches if batches is None else batches)
-        ready = list(islice(batches, self.micro_steps)) if self.workload.weighs_micro_batches else []
+        ready = (
+            list(islice(batches, self.micro_steps)) if self.workload.weighs_micro_batches else []
+        )
         for micro_step in range(1, self.micro_steps + 1):
             batch = ready[micro_step - 1] if ready else next(batches)
             timer.mark(DATA_WAIT)
@@ -201,16 +245,22 @@ class Trainer:
         self.steps_taken += 1
         timed = self.workload.after_step_is_timed
         if timed and self.has_after_step:
-            self.workload.after_step(self.steps_taken, model=joined.bare, optimizer=joined.optimizer)
+            self.workload.after_step(
+                self.steps_taken, model=joined.bare, optimizer=joined.optimizer
+            )
         timer.mark(OPTIMIZER)
         timer.end_step()
         if not timed and self.has_after_step:
-            self.workload.after_step(self.steps_taken, model=joined.bare, optimizer=joined.optimizer)
+            self.workload.after_step(
+                self.steps_taken, model=joined.bare, optimizer=joined.optimizer
+            )
             timer.skip()
         return samples
 
     def share_of(self, batch: Any, batches: Sequence[Any]) -> float:
-        """A micro-batch's share of its step's loss: equal, or by its samples if ``batches`` has all of the step."""
+        """A micro-batch's share of its step's loss: equal, or by its samples if ``batches`` has all
+        of the step.
+        """
         if not batches:
             return 1 / self.micro_steps
         return self.workload.count_samples(batch) / sum(map(self.workload.count_samples, batches))
@@ -224,7 +274,9 @@ class Trainer:
             return loss
 
     def run_block(self, *, steps: int, warmup_steps: int, local: bool) -> RankSteps:
-        """Build the model if needed, warm up, wait for all ranks, and time ``steps`` steps. Collective.
+        """Build the model if needed, warm up, wait for all ranks, and time ``steps`` steps.
+
+        Collective.
 
         The first block warms up until all batches that were loaded before it are used.
         """
@@ -233,7 +285,9 @@ class Trainer:
             self.build()
         if not self._has_begun:  # its loaders have had time to fill their queue
             self._has_begun = True
-            warmup_steps = max(warmup_steps, math.ceil((self.workload.prefetched_batches + 1) / self.micro_steps))
+            warmup_steps = max(
+                warmup_steps, math.ceil((self.workload.prefetched_batches + 1) / self.micro_steps)
+            )
         timer = StepTimer(self.device)
         with self._local() if local else nullcontext():
             timer.start()
@@ -248,7 +302,9 @@ class Trainer:
             samples = [self.step(timer) for _ in range(steps)]
             phases_s = timer.read()
             faults = _page_faults() - faults
-            threads = threads_between(before, read_threads(), is_library=lambda thread: thread not in self.threads_before)
+            threads = threads_between(
+                before, read_threads(), is_library=lambda thread: thread not in self.threads_before
+            )
             skipped = self.step_precision.skipped_since(scale)
         self._rates += hyperparameters(self.joined.optimizer.param_groups).get(LEARNING_RATE, [])
         return RankSteps(
@@ -271,7 +327,10 @@ class Trainer:
             yield
 
     def drift(self, *, rates: Sequence[float] = ()) -> DriftReport | None:
-        """What must be equal on all ranks; None if nothing is built. Not collective. ``rates``: more learning rates."""
+        """What must be equal on all ranks; None if nothing is built.
+
+        Not collective. ``rates``: more learning rates.
+        """
         if self.prepared is None:
             return None
         bare, numbers = self.prepared.bare, hyperparameters(self.prepared.optimizer.param_groups)
@@ -282,7 +341,9 @@ class Trainer:
         return DriftReport(hyperparameters={LEARNING_RATE: rates}, parameters=self._before_local)
 
     def describe(self) -> dict[str, Any]:
-        """Describe the model that is trained, for the rank's report; ``kept_bytes`` are a share if the backend shards."""
+        """Describe the model that is trained, for the rank's report; ``kept_bytes`` are a share if
+        the backend shards.
+        """
         description: dict[str, Any] = {
             "seed": self.seed,
             "local_batch_size": self.workload.local_batch_size,
@@ -290,17 +351,34 @@ class Trainer:
         }
         if self.prepared is None:
             return description
-        bare, optimizer, precision = self.prepared.bare, self.prepared.optimizer, self.step_precision
-        model = {**self._model, "precision": precision.precision, "max_gradient_norm": precision.max_gradient_norm}
+        bare, optimizer, precision = (
+            self.prepared.bare,
+            self.prepared.optimizer,
+            self.step_precision,
+        )
+        model = {
+            **self._model,
+            "precision": precision.precision,
+            "max_gradient_norm": precision.max_gradient_norm,
+        }
         kept = {
             "parameters": sum(map(local_bytes, bare.parameters())),
             "buffers": sum(map(local_bytes, bare.buffers())),
             "optimizer_state": sum(map(local_bytes, self.prepared.kept_optimizer_state())),
         }
-        group = {k: v for k, v in optimizer.param_groups[0].items() if isinstance(v, int | float | bool | str)}
+        group = {
+            k: v
+            for k, v in optimizer.param_groups[0].items()
+            if isinstance(v, int | float | bool | str)
+        }
         names = [type(member).__name__ for member in members_of(optimizer)]
         described = {"class": " and ".join(names[1:]) or names[0], **group}
-        return description | {"model": model, "optimizer": described, "kept_bytes": kept, "owns_step": self.prepared.owns_step}
+        return description | {
+            "model": model,
+            "optimizer": described,
+            "kept_bytes": kept,
+            "owns_step": self.prepared.owns_step,
+        }
 
 
 def sampled(model: nn.Module) -> dict[str, list[float]]:
@@ -314,7 +392,9 @@ def sampled(model: nn.Module) -> dict[str, list[float]]:
 
 
 def synchronize_ranks(backend: Backend, device: torch.device) -> None:
-    """Wait until the device is idle and all ranks have called this, so that they begin the timed steps together. Collective."""
+    """Wait until the device is idle and all ranks have called this, so that they begin the timed
+    steps together. Collective.
+    """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     backend.barrier()
@@ -322,7 +402,9 @@ def synchronize_ranks(backend: Backend, device: torch.device) -> None:
 
 def local_bytes(tensor: Tensor) -> int:
     """The bytes of a tensor that this rank keeps, sharded or not."""
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # a DTensor, whose module takes long to import
+    local: Tensor = (
+        tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    )  # a DTensor, whose module takes long to import
     return local.numel() * local.element_size()
 
 

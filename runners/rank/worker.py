@@ -1,6 +1,8 @@
-"""One rank of an arm under the driver: ``python -m runners.ddp`` (or ``hvd``) with the agent's variable in its environment.
+"""One rank of an arm under the driver: ``python -m runners.ddp`` (or ``hvd``) with the agent's
+variable in its environment.
 
-It starts its supervisor, which passes messages on, redirects its output to a log and answers commands until ``finish``.
+It starts its supervisor, which passes messages on, redirects its output to a log and answers
+commands until ``finish``.
 """
 
 from __future__ import annotations
@@ -64,11 +66,17 @@ def main(settings: Settings) -> NoReturn:
     clock = StartClock()
     clock.mark("interpreter")
     search_beside(Path.cwd())
-    os.environ.pop("PYTHONSAFEPATH", None)  # it was for this process only: programs of the workload import from their folder
+    os.environ.pop(
+        "PYTHONSAFEPATH", None
+    )  # it was for this process only: programs of the workload import from their folder
     os.environ[RANK_VARIABLE] = str(os.getpid())
     world = read_world(os.environ, make_launcher(settings.launcher).rank_variables)
     agent = Agent(channel := join(settings, world))
-    folder = Path(settings.log_folder) if settings.log_folder else remote_results.make_folder(os.environ[RUN_ID])
+    folder = (
+        Path(settings.log_folder)
+        if settings.log_folder
+        else remote_results.make_folder(os.environ[RUN_ID])
+    )
     log = folder / remote_results.log_name(world.rank)
     redirect_output(log)
     faulthandler.enable()
@@ -76,7 +84,11 @@ def main(settings: Settings) -> NoReturn:
 
     def start() -> Engine:
         job = Job.model_validate_json(channel.job())
-        resources = {"device": job.device, "affinity": job.affinity, "freed_memory": job.freed_memory}
+        resources = {
+            "device": job.device,
+            "affinity": job.affinity,
+            "freed_memory": job.freed_memory,
+        }
         take_resources(world, threads=settings.threads, **resources)
         from torch.distributed import PrefixStore, TCPStore
 
@@ -97,7 +109,9 @@ def main(settings: Settings) -> NoReturn:
     rank = EngineRank(start=start, log=log, keep=keep, clock=clock)
     serve(agent, rank.handlers)
     rank.disconnect()
-    agent.leave(0)  # libraries are closed, but Gloo in torch 2.15 may still abort in the interpreter's teardown
+    agent.leave(
+        0
+    )  # libraries are closed, but Gloo in torch 2.15 may still abort in the interpreter's teardown
 
 
 def redirect_output(path: Path) -> None:
@@ -113,11 +127,16 @@ def redirect_output(path: Path) -> None:
 
 def error_reply(error: Exception) -> dict[str, Any]:
     """The driver's message of the exception being handled."""
-    return users_lines.error_reply(describe_error(error), cause="bad input" if isinstance(error, PlanError) else "exception")
+    return users_lines.error_reply(
+        describe_error(error), cause="bad input" if isinstance(error, PlanError) else "exception"
+    )
 
 
 def serve(agent: Agent, handlers: Mapping[str, Handler]) -> None:
-    """Carry out commands until ``finish``. An exception is reported to the driver, and ends the rank."""
+    """Carry out commands until ``finish``.
+
+    An exception is reported to the driver, and ends the rank.
+    """
     try:
         agent.serve(handlers)
     except SystemExit as end:
@@ -127,9 +146,11 @@ def serve(agent: Agent, handlers: Mapping[str, Handler]) -> None:
 
 
 def _end_with(agent: Agent, error: Exception) -> NoReturn:
-    """Log the traceback, report to the driver and end: library teardown without peers may hang or hide the error.
+    """Log the traceback, report to the driver and end: library teardown without peers may hang or
+    hide the error.
 
-    The log comes first: after the report the driver shows the log to the user and ends the arm's processes.
+    The log comes first: after the report the driver shows the log to the user and ends the arm's
+    processes.
     """
     reply = error_reply(error)
     with contextlib.suppress(OSError):  # the disk may be full: the error is reported all the same
@@ -195,7 +216,9 @@ class EngineRank:
         from runners.traces.rank_trace import MAX_EVENTS, trace_steps
 
         trainer = self._engine.trainer
-        trainer.run_block(steps=1, warmup_steps=2, local=False)  # DDP rebuilds its buckets in its second step
+        trainer.run_block(
+            steps=1, warmup_steps=2, local=False
+        )  # DDP rebuilds its buckets in its second step
         from runners.traces.nccl_log import read_log
 
         reply = trace_steps(
@@ -211,10 +234,19 @@ class EngineRank:
     def _report_finished(self) -> FinishedReply:
         engine = self._engine
         report = engine.report()
-        return FinishedReply(report=report, peak_memory_bytes=peak_memory_bytes(engine.runner.device), drift=engine.drift())
+        return FinishedReply(
+            report=report,
+            peak_memory_bytes=peak_memory_bytes(engine.runner.device),
+            drift=engine.drift(),
+        )
 
     def _start(self) -> StartedReply:
         self._engine = self.start()
         report = self._engine.report()
         self.clock.mark("model")
-        return StartedReply(report=report, can=self._engine.can, notes=list(self._engine.notes), start_s=self.clock.stages_s)
+        return StartedReply(
+            report=report,
+            can=self._engine.can,
+            notes=list(self._engine.notes),
+            start_s=self.clock.stages_s,
+        )

@@ -1,1 +1,3 @@
-"""Arms by command: the user's scripts, unmodified, measured by an agent in their own interpreters."""
+"""Arms by command: the user's scripts, unmodified, measured by an agent in their own
+interpreters.
+"""

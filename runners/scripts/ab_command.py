@@ -16,7 +16,16 @@ from measurement.agent.ringside_agent import imposing
 from measurement.conditions.differences import is_by_rank
 from measurement.errors import PlanError, quoted
 from measurement.plans.plan import Arm, Measurement, Plan, ScriptSettings
-from runners.flags import MINUTES, Flag, FlagValues, SessionOptions, command, command_to_repeat, session_flags, values_of
+from runners.flags import (
+    MINUTES,
+    Flag,
+    FlagValues,
+    SessionOptions,
+    command,
+    command_to_repeat,
+    session_flags,
+    values_of,
+)
 
 if TYPE_CHECKING:
     from measurement.conditions.differences import Difference
@@ -24,17 +33,26 @@ if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
     from reports.schema import Comparison
 
-EXAMPLES = """ringside ab 'horovodrun -np 2 python train_hvd.py' 'torchrun --nproc-per-node 2 train_ddp.py'
+EXAMPLES = """\
+ringside ab 'horovodrun -np 2 python train_hvd.py' 'torchrun --nproc-per-node 2 train_ddp.py'
 
 ringside ab 'python train.py --bs 8' 'python train.py --bs 16' --minutes 2 --allow all
 
 ringside ab 'torchrun --nproc-per-node 2 train.py' --with-a torch==2.9.1 --with-b torch==2.15.0"""
 EXIT_FAILED, EXIT_NOT_SHOWN = 1, 3
 Run = Callable[..., "Comparison"]
-"""Measures a plan into a folder and shows the result; ``again``: the command line that resumes it."""
+"""Measures a plan into a folder and shows the result; ``again``: the command line that resumes
+it."""
 Try = Callable[[Plan, "ResultsFolder"], "list[LaunchRecord]"]
 """Runs only the trial of a plan's commands; returns its records, none if a command failed."""
-FIRST_STEPS = {"launches": 1, "rounds": 1, "block_steps": 1, "warmup_steps": 0, "control": False, "rehearsal": "never"}
+FIRST_STEPS = {
+    "launches": 1,
+    "rounds": 1,
+    "block_steps": 1,
+    "warmup_steps": 0,
+    "control": False,
+    "rehearsal": "never",
+}
 """How ``--small`` measures."""
 MAX_TRIED = 3
 """Settings that ``--explain`` tries."""
@@ -45,45 +63,67 @@ class AbOptions(SessionOptions):
     """Options of ``ringside ab`` that are not in a plan."""
 
     command_a: str | None = None
-    """The command that is the reference, in quotes, such as 'horovodrun -np 2 python train_hvd.py'."""
+    """The command that is the reference, in quotes, such as 'horovodrun -np 2 python
+    train_hvd.py'."""
     command_b: str | None = None
-    """The command that is compared with it, such as 'torchrun --nproc-per-node 2 train_ddp.py'. Default: the first one, in another
-    environment or commit."""
+    """The command that is compared with it, such as 'torchrun --nproc-per-node 2 train_ddp.py'.
+    Default: the first one, in another environment or commit."""
     name_a: str | None = None
     """Name of the first arm. Default: that of its script, or of what differs."""
     name_b: str | None = None
     """Name of the second arm. Default: that of its script, or of what differs."""
     explain: bool = False
-    """Time the first command with settings of the second as well, one in each arm more, and say how much of the difference each
-    explains."""
+    """Time the first command with settings of the second as well, one in each arm more, and say how
+    much of the difference each explains."""
     small: bool = False
-    """Compare the first steps of one start, and time nothing that a verdict could rest on. Implies --assert-equal."""
+    """Compare the first steps of one start, and time nothing that a verdict could rest on. Implies
+    --assert-equal."""
     assert_equal: bool = False
     """End with code 3 unless both are shown to train alike."""
     assert_not_slower: str | None = None
     """End with code 3 unless the second is shown to be slower by at most this much, such as 5%."""
     golden: Path | None = None
-    """A file of --write-golden: end with code 3 unless the last command trains as that one did. One command is enough."""
+    """A file of --write-golden: end with code 3 unless the last command trains as that one did. One
+    command is enough."""
     write_golden: Path | None = None
     """Keep the first steps of the first command in this file. One command is enough."""
 
 
 ARMS, MEASURING, COMPARING = "Arms", "Measuring", "Comparing"
 _option, _arm = partial(Flag, ARMS, AbOptions), partial(Flag, ARMS, Arm)
-_measurement, _scripts = partial(Flag, MEASURING, Measurement), partial(Flag, COMPARING, ScriptSettings)
-OF_ONE = {"directory": "directory", "python": "python", "commit": "commit", "packages": "with", "image": "image"}
+_measurement, _scripts = (
+    partial(Flag, MEASURING, Measurement),
+    partial(Flag, COMPARING, ScriptSettings),
+)
+OF_ONE = {
+    "directory": "directory",
+    "python": "python",
+    "commit": "commit",
+    "packages": "with",
+    "image": "image",
+}
 """Fields of an arm, and their flags."""
+
+
+def _without_default(description: str) -> str:
+    """A field's description, but for what None stands for and the full stop."""
+    return " ".join(description.split()).split(". None")[0].rstrip(".")
+
+
 BY_ARM: dict[Flag, str] = {
     _arm(
         field,
         (f"--{flag}-{arm}",),
-        help=f"{(Arm.model_fields[field].description or '').split('. None')[0].rstrip('.')} (arm {arm}).",
+        help=f"{_without_default(Arm.model_fields[field].description or '')} (arm {arm}).",
     ): arm
     for field, flag in OF_ONE.items()
     for arm in ("a", "b")
 }
 OF_BOTH = (
-    _arm("python", help="A Python of another environment, such as /envs/old/bin/python, for both arms."),
+    _arm(
+        "python",
+        help="A Python of another environment, such as /envs/old/bin/python, for both arms.",
+    ),
     _arm("samples_per_step"),
     _arm("iteration_ends"),
     _arm("untimed"),
@@ -101,7 +141,12 @@ FLAGS: Sequence[Flag] = (
     _measurement("steps_per_launch", ("--steps",)),
     _measurement("max_minutes"),
     Flag(MEASURING, Plan, "freed_memory"),
-    Flag(MEASURING, Plan, "seed", help="Seed of the order of starts and blocks, and of scripts with --seed-flag."),
+    Flag(
+        MEASURING,
+        Plan,
+        "seed",
+        help="Seed of the order of starts and blocks, and of scripts with --seed-flag.",
+    ),
     _scripts("seed_flag"),
     _scripts("same_start"),
     _scripts("same_data"),
@@ -154,17 +199,31 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
         tried = run_trial(plan, folder)
         plan = with_explaining_arms(plan, tried) if tried else plan
     again = command_to_repeat("ab", flags, folder.root)
-    how = {"again": again, "resume_elsewhere": options.resume_elsewhere, "is_shown": len(plan.arms) > 1}
+    how = {
+        "again": again,
+        "resume_elsewhere": options.resume_elsewhere,
+        "is_shown": len(plan.arms) > 1,
+    }
     comparison = run(plan, folder, **how, tried=tried)
     if not comparison.is_ok:
         raise typer.Exit(EXIT_FAILED)
-    unmet = not_shown(comparison, equal=options.assert_equal or (options.small and len(plan.arms) > 1), most_slower=most_slower)
+    unmet = not_shown(
+        comparison,
+        equal=options.assert_equal or (options.small and len(plan.arms) > 1),
+        most_slower=most_slower,
+    )
     if options.write_golden:
         write_golden(options.write_golden, plan, folder.records())
     if golden:
-        equality, others = compare_to_golden(golden, folder.records(), plan.question or list(plan.arms)[-1])
+        equality, others = compare_to_golden(
+            golden, folder.records(), plan.question or list(plan.arms)[-1]
+        )
         print(equality.sentence, *others, sep="\n")
-        unmet += [f"not shown to train as '{options.golden}': {equality.sentence}"] if equality.unequal else []
+        unmet += (
+            [f"not shown to train as '{options.golden}': {equality.sentence}"]
+            if equality.unequal
+            else []
+        )
     for line in unmet:
         print(f"ringside: {line}", file=sys.stderr)
     if unmet:
@@ -181,13 +240,19 @@ def plan_of(flags: FlagValues) -> Plan:
     from runners.hosts.placement import with_hosts
 
     options = AbOptions(**values_of(flags, AbOptions))
-    has_golden, own_arms = bool(options.golden or options.write_golden), {arm for flag, arm in BY_ARM.items() if flag in flags}
-    command_b = options.command_b or (options.command_a if own_arms and not (has_golden and own_arms == {"a"}) else None)
+    has_golden, own_arms = (
+        bool(options.golden or options.write_golden),
+        {arm for flag, arm in BY_ARM.items() if flag in flags},
+    )
+    command_b = options.command_b or (
+        options.command_a if own_arms and not (has_golden and own_arms == {"a"}) else None
+    )
     is_one = command_b is None and has_golden
     if options.command_a is None or (command_b is None and not is_one):
         raise PlanError(
-            "give two commands, each in quotes: ringside ab 'horovodrun -np 2 python train_hvd.py' "
-            "'torchrun --nproc-per-node 2 train_ddp.py'; or one, and what differs: --with-b torch==2.9.1, --image-b, --python-b"
+            "give two commands, each in quotes: ringside ab 'horovodrun -np 2 python train_hvd.py'"
+            " 'torchrun --nproc-per-node 2 train_ddp.py'; or one, and what differs: --with-b"
+            " torch==2.9.1, --image-b, --python-b"
         )
     both = {flag.field: flags[flag] for flag in OF_BOTH if flag in flags}
     arms: dict[str, dict[str, Any]] = {
@@ -206,7 +271,9 @@ def plan_of(flags: FlagValues) -> Plan:
         "name": f"{first}-against-{second}"[:100],
         "baseline": first,
         "arms": dict(zip((first, second), arms.values(), strict=False)),
-        "measurement": values_of(flags, Measurement) | (FIRST_STEPS if options.small or is_one else {}) | again,
+        "measurement": (
+            values_of(flags, Measurement) | (FIRST_STEPS if options.small or is_one else {}) | again
+        ),
         "scripts": values_of(flags, ScriptSettings),
         **values_of(flags, Plan),
     }
@@ -214,13 +281,21 @@ def plan_of(flags: FlagValues) -> Plan:
 
 
 def with_explaining_arms(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
-    """Return the plan with an arm for each setting to try: the baseline with this setting of the candidate's."""
+    """Return the plan with an arm for each setting to try: the baseline with this setting of the
+    candidate's.
+    """
     from reports.scripts.configuration import script_differences
 
     candidate = next(name for name in plan.arms if name != plan.baseline)
-    settings = settings_to_try(script_differences(tried), baseline=plan.baseline, candidate=candidate)
+    settings = settings_to_try(
+        script_differences(tried), baseline=plan.baseline, candidate=candidate
+    )
     if not settings:
-        print("ringside: --explain has nothing to try: the commands differ in no setting that can be imposed", file=sys.stderr)
+        print(
+            "ringside: --explain has nothing to try: the commands differ in no setting that can be"
+            " imposed",
+            file=sys.stderr,
+        )
         return plan
     first = plan.arms[plan.baseline]
     arms = {
@@ -230,8 +305,12 @@ def with_explaining_arms(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
     return plan.model_copy(update={"arms": {**plan.arms, **arms}, "question": candidate})
 
 
-def settings_to_try(differences: Sequence[Difference], *, baseline: str, candidate: str) -> dict[str, Any]:
-    """Return the candidate's value of each setting that may explain a difference in speed, the most likely first."""
+def settings_to_try(
+    differences: Sequence[Difference], *, baseline: str, candidate: str
+) -> dict[str, Any]:
+    """Return the candidate's value of each setting that may explain a difference in speed, the most
+    likely first.
+    """
     fields = {difference.field: difference for difference in differences}
     settings = {}
     for field, difference in fields.items():
@@ -239,7 +318,9 @@ def settings_to_try(differences: Sequence[Difference], *, baseline: str, candida
             continue
         both = [difference.values.get(name) for name in (baseline, candidate)]
         is_variable = field.startswith(imposing.VARIABLE)
-        if is_variable and (difference.is_note or (field == imposing.OMP_NUM_THREADS and imposing.THREADS in fields)):
+        if is_variable and (
+            difference.is_note or (field == imposing.OMP_NUM_THREADS and imposing.THREADS in fields)
+        ):
             continue  # it has no effect by itself, or a launcher sets it
         if "library" in fields and field.startswith(("ddp.", "environment.HOROVOD_")):
             continue  # one of the libraries has no such setting
@@ -249,19 +330,31 @@ def settings_to_try(differences: Sequence[Difference], *, baseline: str, candida
 
 
 def names_of(options: AbOptions, arms: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
-    """Return the arms' names: those of the flags, or by ``names_for`` of their commands, packages and commits."""
+    """Return the arms' names: those of the flags, or by ``names_for`` of their commands, packages
+    and commits.
+    """
     from runners.launchers.command_lines import read_command
     from runners.scripts.arm_names import name_of, names_for
 
     lines = [read_command(arm["command"]) for arm in arms.values()]
     usual = ("packages", "commit", "image")
-    labels = [tuple(arm[name].replace("==", "=") for name in usual if name in arm) for arm in arms.values()]
+    labels = [
+        tuple(arm[name].replace("==", "=") for name in usual if name in arm)
+        for arm in arms.values()
+    ]
     if len(lines) < 2:
         return options.name_a or name_of(lines[0]) or "script", GOLDEN
-    names = names_for(*(replace(line, words=(*line.words, *more)) for line, more in zip(lines, labels, strict=True)))
+    names = names_for(
+        *(
+            replace(line, words=(*line.words, *more))
+            for line, more in zip(lines, labels, strict=True)
+        )
+    )
     names = (options.name_a or names[0], options.name_b or names[1])
     if names[0] == names[1]:
-        raise PlanError(f"both arms are named {quoted(names[0])}; give other names with --name-a and --name-b")
+        raise PlanError(
+            f"both arms are named {quoted(names[0])}; give other names with --name-a and --name-b"
+        )
     return names
 
 
@@ -273,12 +366,17 @@ def percent_of(text: str, *, flag: str) -> float:
     """
     read = re.fullmatch(r"\s*([0-9]{1,2}(?:\.[0-9]{1,6})?)\s*%?\s*", text)
     if read is None:
-        raise PlanError(f"{flag} {quoted(text)} is no share; give one from 0% to below 100%, such as 5%")
+        raise PlanError(
+            f"{flag} {quoted(text)} is no share; give one from 0% to below 100%, such as 5%"
+        )
     return float(read[1])
 
 
 def not_shown(comparison: Comparison, *, equal: bool, most_slower: float | None) -> list[str]:
-    """Return a sentence for each claim that was asked for and is not shown. ``most_slower``: in percent; None: not asked."""
+    """Return a sentence for each claim that was asked for and is not shown.
+
+    ``most_slower``: in percent; None: not asked.
+    """
     unmet = []
     if equal and (comparison.equality is None or comparison.equality.unequal):
         verdict = comparison.equality.sentence if comparison.equality else "nothing is known of it"
@@ -295,6 +393,7 @@ def not_shown(comparison: Comparison, *, equal: bool, most_slower: float | None)
             )
             why = f" ({result.note})" if result.withheld_by and result.note else ""
             unmet.append(
-                f"{result.candidate} is not shown to be at most {most_slower:g}% slower: {seen}, {least:.3f} was asked{why}"
+                f"{result.candidate} is not shown to be at most {most_slower:g}% slower: {seen},"
+                f" {least:.3f} was asked{why}"
             )
     return unmet

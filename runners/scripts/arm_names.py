@@ -16,7 +16,8 @@ FILE = re.compile(r"[^-].*\.(py|sh)")
 
 
 def names_for(first: CommandLine, second: CommandLine) -> tuple[str, str]:
-    """Return two names that differ and can be folders: ``train_hvd`` and ``train_ddp``, else ``bs8`` and ``bs16`` of ``--bs``.
+    """Return two names that differ and can be folders: ``train_hvd`` and ``train_ddp``, else
+    ``bs8`` and ``bs16`` of ``--bs``.
 
     If only one of them has an option, it is named after the option, and the other after the script.
     """
@@ -41,7 +42,12 @@ def _plain(text: str) -> str:
 def name_of(line: CommandLine) -> str:
     """Return the name of its script or module, without folder and suffix; empty if it has none."""
     module = next(
-        (after for word, after in zip(line.words, line.words[1:], strict=False) if word == "-m" and "distributed" not in after), ""
+        (
+            after
+            for word, after in zip(line.words, line.words[1:], strict=False)
+            if word == "-m" and "distributed" not in after
+        ),
+        "",
     )
     file = line.file or module.replace(".", "/") or next(filter(FILE.fullmatch, line.words), "")
     return _plain(PurePath(file).stem)[:80]
@@ -50,10 +56,14 @@ def name_of(line: CommandLine) -> str:
 def _label(line: CommandLine, other: CommandLine) -> str:
     """The options that only the first of two commands has, as a short name."""
     label, others_options = "", OPTION.findall(" ".join(other.words))
-    for name, joined, next_word in (option for option in OPTION.findall(" ".join(line.words)) if option not in others_options):
+    for name, joined, next_word in (
+        option for option in OPTION.findall(" ".join(line.words)) if option not in others_options
+    ):
         value = joined or next_word
         short = PurePath(value).stem if "/" in value else value
-        piece = _plain(PurePath(name).name + ("" if short[:1].isdigit() or not short else "-") + short)
+        piece = _plain(
+            PurePath(name).name + ("" if short[:1].isdigit() or not short else "-") + short
+        )
         if label and len(label) + len(piece) >= MAX_CHARACTERS:
             break
         label = f"{label}-{piece}" if label else piece[:MAX_CHARACTERS].rstrip("-._+")

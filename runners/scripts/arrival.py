@@ -1,4 +1,6 @@
-"""Explains why no rank of a script has reported: the likely reason by its processes, and what to do."""
+"""Explains why no rank of a script has reported: the likely reason by its processes, and what to
+do.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,21 @@ FRAMEWORKS = {"libtensorflow": "TensorFlow", "/jaxlib/": "JAX", "libmxnet": "MXN
 SLOW_START = "if its first steps take longer, raise start_timeout_s"
 """The remedy if a script's ranks run and have not finished their first steps in time."""
 MAX_SCRIPT_BYTES = 1 << 20
-LAUNCHER_FILES = ("torchrun", "torch.distributed.run", "horovodrun", "mpirun", "run_processes", "multiprocessing")
+LAUNCHER_FILES = (
+    "torchrun",
+    "torch.distributed.run",
+    "horovodrun",
+    "mpirun",
+    "run_processes",
+    "multiprocessing",
+)
 HINTS = (
     (
         re.compile(r"No module named '(apex|amp_C)"),
-        "instead of apex use torch.amp and torch.nn.parallel.DistributedDataParallel, which do the same",
+        (
+            "instead of apex use torch.amp and torch.nn.parallel.DistributedDataParallel, which do"
+            " the same"
+        ),
     ),
     (
         re.compile(r"No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA"),
@@ -35,17 +47,31 @@ HINTS = (
     ),
     (
         re.compile(r"active drivers|libcuda\.so|No module named '(flash_attn|triton)"),
-        "this needs a GPU, and --cpu cannot stand in for it: leave it out by a flag of the script, if there is one",
+        (
+            "this needs a GPU, and --cpu cannot stand in for it: leave it out by a flag of the"
+            " script, if there is one"
+        ),
     ),
     (
         re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE),
-        "a program of it other than Python serves at a fixed port, which only one process can have: end the process that has it, "
-        "or set measurement.mode: sequential if it is another arm",
+        (
+            "a program of it other than Python serves at a fixed port, which only one process can"
+            " have: end the process that has it, or set measurement.mode: sequential if it is"
+            " another arm"
+        ),
     ),
-    (re.compile(r"not enough slots available"), "as Open MPI says: give it more slots (-H localhost:4), or --oversubscribe"),
     (
-        re.compile(r"prterun was unable to find the specified executable(?s:.*)Executable: +none\b"),
-        "Open MPI 5 takes Horovod's '-bind-to none' for a program: horovodrun --binding-args '--bind-to none --map-by slot' ...",
+        re.compile(r"not enough slots available"),
+        "as Open MPI says: give it more slots (-H localhost:4), or --oversubscribe",
+    ),
+    (
+        re.compile(
+            r"prterun was unable to find the specified executable(?s:.*)Executable: +none\b"
+        ),
+        (
+            "Open MPI 5 takes Horovod's '-bind-to none' for a program: horovodrun --binding-args"
+            " '--bind-to none --map-by slot' ..."
+        ),
     ),
     (
         re.compile(r"horovod does not find an installed MPI"),
@@ -53,7 +79,10 @@ HINTS = (
     ),
     (
         re.compile(r"couldn't open the help file(?s:.*)An error occurred in MPI_Init"),
-        "its Open MPI does not find its own files: set OPAL_PREFIX to the folder that has its share/openmpi",
+        (
+            "its Open MPI does not find its own files: set OPAL_PREFIX to the folder that has its"
+            " share/openmpi"
+        ),
     ),
 )
 """Errors in a launcher's log, and what to do."""
@@ -74,17 +103,27 @@ class SeenPython:
 
 
 def look_at(run_id: str, launchers: Sequence[int]) -> list[SeenPython]:
-    """Inspect the Pythons of a run on this host: those with its variable, and children of its launchers."""
+    """Inspect the Pythons of a run on this host: those with its variable, and children of its
+    launchers.
+    """
     processes = {process.pid: process for process in run_processes_left(run_id)}
     for pid in launchers:
         with contextlib.suppress(psutil.Error):
-            processes |= {process.pid: process for process in psutil.Process(pid).children(recursive=True)}
+            processes |= {
+                process.pid: process for process in psutil.Process(pid).children(recursive=True)
+            }
     seen = []
     for process in processes.values():
         with contextlib.suppress(psutil.Error, OSError):
             words = process.cmdline()
-            if words and PYTHON_NAME.fullmatch(Path(words[0]).name) and not any(file in " ".join(words) for file in LAUNCHER_FILES):
-                maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
+            if (
+                words
+                and PYTHON_NAME.fullmatch(Path(words[0]).name)
+                and not any(file in " ".join(words) for file in LAUNCHER_FILES)
+            ):
+                maps = Path(f"/proc/{process.pid}/maps").read_text(
+                    encoding="utf-8", errors="replace"
+                )
                 environment = process.environ()
                 path = environment.get(PYTHONPATH, "")
                 seen.append(
@@ -92,7 +131,9 @@ def look_at(run_id: str, launchers: Sequence[int]) -> list[SeenPython]:
                         has_agent=AGENT in environment,
                         has_torch=any(library in maps for library in LIBRARIES),
                         path=None if str(AGENT_FOLDER) in path.split(os.pathsep) else path,
-                        framework=next((name for library, name in FRAMEWORKS.items() if library in maps), None),
+                        framework=next(
+                            (name for library, name in FRAMEWORKS.items() if library in maps), None
+                        ),
                     )
                 )
     return seen
@@ -103,20 +144,29 @@ def path_setter(words: Sequence[str], folder: Path) -> str:
     for word in (*words, *(["Makefile"] if Path(words[0]).name == "make" else [])):
         with contextlib.suppress(OSError, ValueError):
             path = folder / word
-            if path.suffix != ".py" and path.stat().st_size < MAX_SCRIPT_BYTES and PYTHONPATH.encode() in path.read_bytes():
+            if (
+                path.suffix != ".py"
+                and path.stat().st_size < MAX_SCRIPT_BYTES
+                and PYTHONPATH.encode() in path.read_bytes()
+            ):
                 return word
     return "something that the command starts"
 
 
 def why_never(seen: Sequence[SeenPython], setter: str = "it") -> str | None:
-    """Say why no rank will ever report: a path without the agent, or another framework; None if that is not certain. Pure.
+    """Say why no rank will ever report: a path without the agent, or another framework; None if
+    that is not certain. Pure.
 
     ``setter``: see ``path_setter``.
     """
     with_torch = [python for python in seen if python.has_torch]
     if with_torch and all(python.has_agent and python.path is not None for python in with_torch):
         path = with_torch[0].path
-        done, remedy = ("replaces", f"write PYTHONPATH={path}:$PYTHONPATH") if path else ("unsets", "leave that out")
+        done, remedy = (
+            ("replaces", f"write PYTHONPATH={path}:$PYTHONPATH")
+            if path
+            else ("unsets", "leave that out")
+        )
         return f"{setter} {done} PYTHONPATH, which loads Ringside's agent; {remedy}"
     framework = next((python.framework for python in seen if python.framework), None)
     if framework and not with_torch:
@@ -128,8 +178,9 @@ def explain_no_ranks(seen: Sequence[SeenPython]) -> str:
     """Say why no rank reported, by its processes. Pure."""
     if seen and not any(python.has_agent for python in seen):
         return (
-            f"the environment does not reach its ranks, which have no {AGENT}; pass PYTHONPATH, {AGENT} and RINGSIDE_RUN on: "
-            "mpirun -x NAME, srun --export=ALL, ssh host env NAME=VALUE, docker run -e NAME; no env -i"
+            f"the environment does not reach its ranks, which have no {AGENT}; pass PYTHONPATH,"
+            f" {AGENT} and RINGSIDE_RUN on: mpirun -x NAME, srun --export=ALL, ssh host env"
+            " NAME=VALUE, docker run -e NAME; no env -i"
         )
     if why := why_never(seen):
         return why
@@ -137,25 +188,29 @@ def explain_no_ranks(seen: Sequence[SeenPython]) -> str:
         return "its processes do not import torch; is it the right script, and the right python?"
     if seen:
         return (
-            f"torch is loaded, and no torch.optim optimizer has taken a step; {SLOW_START}; "
-            "if it is started by python -E, -I or -S, which do not read PYTHONPATH, leave that flag out"
+            f"torch is loaded, and no torch.optim optimizer has taken a step; {SLOW_START}; if it"
+            " is started by python -E, -I or -S, which do not read PYTHONPATH, leave that flag out"
         )
     return "no Python of it was seen; is it the right command?"
 
 
-def why_others(connected: Sequence[SupervisedRank], refused: Sequence[SupervisedRank]) -> str | None:
+def why_others(
+    connected: Sequence[SupervisedRank], refused: Sequence[SupervisedRank]
+) -> str | None:
     """Say how the connected processes contradict each other; None if they do not. Pure."""
     counts = sorted({process.world_size for process in (*connected, *refused)})
     if len(counts) > 1:
         return (
-            f"its processes disagree on the number of ranks ({counts[0]} and {counts[-1]}), and only a part would be timed; "
-            "start them all by one launcher, which tells each its rank"
+            f"its processes disagree on the number of ranks ({counts[0]} and {counts[-1]}), and"
+            " only a part would be timed; start them all by one launcher, which tells each its"
+            " rank"
         )
     if not refused:
         return None
     return (
-        f"several processes of it each report as rank {refused[0].rank} of {refused[0].world_size}, and only one would be "
-        "timed; start them by a launcher that tells each its rank, such as torchrun, horovodrun or mpirun"
+        f"several processes of it each report as rank {refused[0].rank} of {refused[0].world_size},"
+        " and only one would be timed; start them by a launcher that tells each its rank, such as"
+        " torchrun, horovodrun or mpirun"
     )
 
 

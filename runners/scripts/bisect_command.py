@@ -1,6 +1,8 @@
-"""``ringside bisect COMMAND``: which commit, or version of a package, made it slower, or made it train differently?
+"""``ringside bisect COMMAND``: which commit, or version of a package, made it slower, or made it
+train differently?
 
-Each state is compared with the good one by ``ringside ab``, in its own folder below the results folder.
+Each state is compared with the good one by ``ringside ab``, in its own folder below the results
+folder.
 """
 
 from __future__ import annotations
@@ -17,12 +19,21 @@ from pydantic import BaseModel
 
 from measurement.errors import PlanError, RingsideError, printable, quoted
 from measurement.files import write_whole
-from runners.flags import Flag, FlagValues, SessionOptions, command, command_to_repeat, session_flags, values_of
+from runners.flags import (
+    Flag,
+    FlagValues,
+    SessionOptions,
+    command,
+    command_to_repeat,
+    session_flags,
+    values_of,
+)
 from runners.scripts import ab_command
 from runners.scripts.ab_command import EXIT_NOT_SHOWN, FIRST_STEPS, Run, percent_of
 from runners.scripts.bisection import Seen, confidence, judged, search
 
-EXAMPLES = """ringside bisect 'torchrun --nproc-per-node 2 train.py' --good v1.2 --bad HEAD --minutes 60
+EXAMPLES = """\
+ringside bisect 'torchrun --nproc-per-node 2 train.py' --good v1.2 --bad HEAD --minutes 60
 
 ringside bisect 'torchrun --nproc-per-node 2 train.py' --package torch --good 2.9.1 --bad 2.15.0"""
 STATE = "bisect.json"
@@ -39,11 +50,13 @@ class BisectOptions(SessionOptions):
     bad: str | None = None
     """A later one that is bad."""
     package: str | None = None
-    """The package whose versions are meant. Default: commits of the repository here, along first parents."""
+    """The package whose versions are meant. Default: commits of the repository here, along first
+    parents."""
     asks: Literal["speed", "equality"] = "speed"
     """What has changed: speed; or equality, of the first steps."""
     slower: str = "3%"
-    """The loss to look for: a state is bad if it is shown to lose more than half of this, good if less."""
+    """The loss to look for: a state is bad if it is shown to lose more than half of this, good if
+    less."""
     minutes: float = 60.0
     """Minutes to spend, for all states together."""
 
@@ -66,7 +79,10 @@ FLAGS: Sequence[Flag] = (
     _option("package"),
     _option("asks", ("--for",)),
     _option("slower", metavar="PERCENT"),
-    *(AB[f"--{name}"] for name in ("python", "samples-per-step", "iteration-ends", "hosts", "cpu", "trackers")),
+    *(
+        AB[f"--{name}"]
+        for name in ("python", "samples-per-step", "iteration-ends", "hosts", "cpu", "trackers")
+    ),
     Flag(MEASURING, BisectOptions, "minutes"),
     *session_flags(BisectOptions, MEASURING),
 )
@@ -74,7 +90,10 @@ FLAGS: Sequence[Flag] = (
 
 def bisect_command(run: Run) -> Callable[..., None]:
     """Return the command for typer."""
-    text = "Say which commit, or version of a package, made a command slower, or made it train differently."
+    text = (
+        "Say which commit, or version of a package, made a command slower, or made it train"
+        " differently."
+    )
     return command(partial(run_given, run), FLAGS, text=text)
 
 
@@ -84,19 +103,28 @@ def run_given(run: Run, flags: FlagValues) -> None:
 
     options = BisectOptions(**values_of(flags, BisectOptions))
     if None in (options.command, options.good, options.bad):
-        raise PlanError("give a command in quotes, --good and --bad: ringside bisect 'python train.py' --good v1.2 --bad HEAD")
+        raise PlanError(
+            "give a command in quotes, --good and --bad: ringside bisect 'python train.py' --good"
+            " v1.2 --bad HEAD"
+        )
     if options.minutes <= 0:
         raise PlanError(f"--minutes {options.minutes:g} is no time to spend; give minutes above 0")
     bisection = Bisection(run, flags, options, folder=options.output or default_folder("bisect"))
-    if not bisection.tell(*search(bisection.last, bisection.look, bisection.seen, minutes=options.minutes)):
+    if not bisection.tell(
+        *search(bisection.last, bisection.look, bisection.seen, minutes=options.minutes)
+    ):
         raise typer.Exit(EXIT_NOT_SHOWN)
 
 
 class Bisection:
     """A search among states, the good one first."""
 
-    def __init__(self, run: Run, flags: FlagValues, options: BisectOptions, *, folder: Path) -> None:
-        """Raises a ``PlanError`` if good does not come before bad, or the folder has another search."""
+    def __init__(
+        self, run: Run, flags: FlagValues, options: BisectOptions, *, folder: Path
+    ) -> None:
+        """Raises a ``PlanError`` if good does not come before bad, or the folder has another
+        search.
+        """
         from runners.planning.worktrees import commit_of, commits_between, repository_of
         from runners.scripts.environments import versions_between
 
@@ -111,23 +139,41 @@ class Bisection:
             self.states = versions_between(str(options.package), *ends)
         self.last = len(self.states) - 1
         if self.last < 1:
-            raise PlanError(f"{quoted(options.good)} does not come before {quoted(options.bad)}; give the earlier one as --good")
-        self.state = State(asked=[str(options.command), *ends, str(options.package), options.asks, options.slower])
+            raise PlanError(
+                f"{quoted(options.good)} does not come before {quoted(options.bad)}; give the"
+                " earlier one as --good"
+            )
+        self.state = State(
+            asked=[str(options.command), *ends, str(options.package), options.asks, options.slower]
+        )
         if (folder / STATE).is_file():
             begun = State.model_validate_json((folder / STATE).read_text(encoding="utf-8"))
             if begun.asked != self.state.asked:
-                raise PlanError(f"'{folder}' has another search ({' '.join(begun.asked)}); name another folder with -o")
+                raise PlanError(
+                    f"'{folder}' has another search ({' '.join(begun.asked)}); name another folder"
+                    " with -o"
+                )
             self.state = begun
-        self.seen = {self.states.index(name): seen for name, seen in self.state.seen.items() if name in self.states}
+        self.seen = {
+            self.states.index(name): seen
+            for name, seen in self.state.seen.items()
+            if name in self.states
+        }
 
     def name(self, at: int) -> str:
         """A short name of a state."""
-        return self.states[at][:10] if self.repository else f"{self.options.package}-{self.states[at]}"
+        return (
+            self.states[at][:10] if self.repository else f"{self.options.package}-{self.states[at]}"
+        )
 
     def look(self, at: int, minutes: float) -> Seen:
         """Compare a state with the good one, and keep the result."""
         began, before = time.monotonic(), self.seen.get(at, Seen())
-        print(f"ringside: {self.name(at)}, number {at} of {self.last}, against {self.name(0)}", file=sys.stderr, flush=True)
+        print(
+            f"ringside: {self.name(at)}, number {at} of {self.last}, against {self.name(0)}",
+            file=sys.stderr,
+            flush=True,
+        )
         seen = Seen()
         try:
             seen = self._compared(at, minutes)
@@ -145,7 +191,10 @@ class Bisection:
         is_speed = self.options.asks == "speed"
         sure = {"minutes": minutes, "max_minutes": minutes, "confidence": confidence(self.last)}
         measured = sure if is_speed else {**FIRST_STEPS, "control": True}
-        settings = [*self.options.settings, *(f"measurement.{name}={value}" for name, value in measured.items())]
+        settings = [
+            *self.options.settings,
+            *(f"measurement.{name}={value}" for name, value in measured.items()),
+        ]
         kind, ends = "commit", self.states
         if not self.repository:
             kind, ends = "with", [f"{self.options.package}=={version}" for version in self.states]
@@ -161,20 +210,35 @@ class Bisection:
         plan = ab_command.plan_of(ab)
         folder = ResultsFolder(self.folder / self.name(at))
         again = command_to_repeat("bisect", self.flags, self.folder)
-        comparison = self.run(plan, folder, again=again, resume_elsewhere=self.options.resume_elsewhere, is_shown=False)
+        comparison = self.run(
+            plan,
+            folder,
+            again=again,
+            resume_elsewhere=self.options.resume_elsewhere,
+            is_shown=False,
+        )
         if not comparison.is_ok:
             return Seen(said=f"an arm failed; see {folder.root / 'report.html'}")
         if not is_speed:
             return _equality(comparison.equality, arm=self.name(at), control=plan.control_name)
-        result = next(arm_result for arm_result in comparison.results if arm_result.role == "candidate")
+        result = next(
+            arm_result for arm_result in comparison.results if arm_result.role == "candidate"
+        )
         low, high = result.equivalence_low, result.equivalence_high
         return Seen(
-            is_bad=None if result.withheld_by else judged(low, high, self.threshold), low=low, high=high, said=result.note or ""
+            is_bad=None if result.withheld_by else judged(low, high, self.threshold),
+            low=low,
+            high=high,
+            said=result.note or "",
         )
 
     def _word(self, seen: Seen) -> str:
         verdict = "not decided" if seen.is_bad is None else "bad" if seen.is_bad else "good"
-        interval = f"throughput {seen.low:.3f} to {seen.high:.3f} of {self.name(0)}'s" if seen.low and seen.high else seen.said
+        interval = (
+            f"throughput {seen.low:.3f} to {seen.high:.3f} of {self.name(0)}'s"
+            if seen.low and seen.high
+            else seen.said
+        )
         return printable(f"{verdict} ({interval})" if interval else verdict)
 
     def tell(self, good: int, bad: int | None) -> bool:
@@ -183,7 +247,10 @@ class Bisection:
 
         if bad is None:
             seen = self.seen.get(self.last, Seen())
-            print(f"No first bad state: {self.name(self.last)} itself is {self._word(seen)}{self._more([seen])}")
+            print(
+                f"No first bad state: {self.name(self.last)} itself is"
+                f" {self._word(seen)}{self._more([seen])}"
+            )
         elif bad - good > 1:
             between = [self.seen.get(at, Seen()) for at in range(good + 1, bad)]
             names = ", ".join(self.name(at) for at in range(good + 1, bad))
@@ -191,27 +258,49 @@ class Bisection:
             print(f"Between {ends}, not decided: {names}{self._more(between)}")
         else:
             before = self._word(self.seen[good]) if good else "given as good"
-            print(f"First bad: {self.name(bad)}, {self._word(self.seen[bad])}\nbefore it: {self.name(good)}, {before}")
+            print(
+                f"First bad: {self.name(bad)}, {self._word(self.seen[bad])}\nbefore it:"
+                f" {self.name(good)}, {before}"
+            )
             if self.repository:
                 print(printable(commit_summary(self.repository, self.states[bad])))
         return bad is not None and bad - good == 1
 
     def _more(self, seen: Sequence[Seen]) -> str:
-        minutes = [more for state in seen if state.is_bad is None and (more := state.more_minutes(self.threshold)) is not None]
-        if not minutes and sum(state.minutes for state in self.seen.values()) < self.options.minutes:
+        minutes = [
+            more
+            for state in seen
+            if state.is_bad is None and (more := state.more_minutes(self.threshold)) is not None
+        ]
+        if (
+            not minutes
+            and sum(state.minutes for state in self.seen.values()) < self.options.minutes
+        ):
             return ""
-        needed = f"about {max(1, round(sum(minutes)))} minutes more" if minutes else "the minutes are spent"
+        needed = (
+            f"about {max(1, round(sum(minutes)))} minutes more"
+            if minutes
+            else "the minutes are spent"
+        )
         return f"; {needed}: -o {self.folder} with more --minutes"
 
 
 def _equality(equality: Any, *, arm: str, control: str) -> Seen:
-    """Whether an arm trains differently; not decided if the good one differs from itself, or nothing could be compared."""
+    """Whether an arm trains differently; not decided if the good one differs from itself, or
+    nothing could be compared.
+    """
     if equality is None:
         return Seen(said="nothing was compared")
     verdicts = {
-        name: [part[name].verdict for part in (equality.start, equality.gradients, equality.parameters) if name in part]
+        name: [
+            part[name].verdict
+            for part in (equality.start, equality.gradients, equality.parameters)
+            if name in part
+        ]
         for name in (arm, control)
     }
-    differs = {name: bool({"apart", "another start"} & set(words)) for name, words in verdicts.items()}
+    differs = {
+        name: bool({"apart", "another start"} & set(words)) for name, words in verdicts.items()
+    }
     is_known = not differs[control] and (differs[arm] or "not compared" not in verdicts[arm])
     return Seen(is_bad=differs[arm] if is_known else None, said=equality.sentence)

@@ -1,8 +1,9 @@
-"""Environments for commands: an image, or a copy of the user's environment that ``uv`` makes with an arm's packages.
+"""Environments for commands: an image, or a copy of the user's environment that ``uv`` makes with
+an arm's packages.
 
-An arm without changes gets a copy, too, so that all arms' environments are made in the same way. Copies are kept in the user's
-cache, by their packages and the arm's requirements. uv does not read pip's settings (docs.astral.sh/uv/pip/compatibility), so they
-are read from pip and passed to uv.
+An arm without changes gets a copy, too, so that all arms' environments are made in the same way.
+Copies are kept in the user's cache, by their packages and the arm's requirements. uv does not read
+pip's settings (docs.astral.sh/uv/pip/compatibility), so they are read from pip and passed to uv.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ from runners.launchers.users_command import Image
 SUSPECTS = ("torch", "nccl", "triton", "mpi", "horovod")
 """Parts of the names of packages that are shown first if environments differ."""
 MAX_SHOWN = 6
-FROM_PIP = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS"}
+FROM_PIP = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+}
 """Settings of pip, and uv's variables for them."""
 AS_PIP = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PRERELEASE": "if-necessary-or-explicit"}
 """Has uv choose among versions as pip does: the best one of all indexes."""
@@ -40,7 +45,8 @@ MADE = "packages.json"
 
 @cache
 def with_packages(python: str, packages: str) -> str:
-    """Return the Python of an environment with these requirements, and otherwise the packages of ``python``.
+    """Return the Python of an environment with these requirements, and otherwise the packages of
+    ``python``.
 
     Raises:
         PlanError: uv cannot make it, or another process is making it.
@@ -49,24 +55,46 @@ def with_packages(python: str, packages: str) -> str:
     requirements = shlex.split(packages)
     index = index_settings(python)
     packages_before = installed(python)
-    content = json.dumps([os.path.realpath(python), packages_before, frozen(python), requirements, sorted(index.items())])
-    root = cache_root().with_name("environments") / hashlib.sha256(content.encode()).hexdigest()[:16]
+    content = json.dumps(
+        [
+            os.path.realpath(python),
+            packages_before,
+            frozen(python),
+            requirements,
+            sorted(index.items()),
+        ]
+    )
+    root = (
+        cache_root().with_name("environments") / hashlib.sha256(content.encode()).hexdigest()[:16]
+    )
     made = root / "env" / "bin" / "python"
     if not (root / MADE).is_file():
         root.mkdir(parents=True, exist_ok=True)
-        print(f"ringside: uv makes an environment with {packages or 'the same packages'}, in {root}", file=sys.stderr, flush=True)
+        print(
+            f"ringside: uv makes an environment with {packages or 'the same packages'}, in {root}",
+            file=sys.stderr,
+            flush=True,
+        )
         try:
             with lock_folder(root):
                 _make(made, of=python, requirements=requirements, index=index)
                 write_whole(root / MADE, json.dumps(installed(str(made))))
         except LockedError as error:
-            raise PlanError(f"another process is making '{root}' ({error}); start again when it is done") from error
-    _print_changes(packages, before=packages_before, after=json.loads((root / MADE).read_text(encoding="utf-8")))
+            raise PlanError(
+                f"another process is making '{root}' ({error}); start again when it is done"
+            ) from error
+    _print_changes(
+        packages,
+        before=packages_before,
+        after=json.loads((root / MADE).read_text(encoding="utf-8")),
+    )
     return str(made)
 
 
 def _make(made: Path, *, of: str, requirements: Sequence[str], index: Mapping[str, str]) -> None:
-    """Install the user's packages, then the requirements; other packages change only if these conflict with them."""
+    """Install the user's packages, then the requirements; other packages change only if these
+    conflict with them.
+    """
     shutil.rmtree(folder := made.parent.parent, ignore_errors=True)
     _uv("venv", "--python", of, str(folder), index=index)
     install = ("pip", "install", "--python", str(made))
@@ -78,7 +106,9 @@ def _make(made: Path, *, of: str, requirements: Sequence[str], index: Mapping[st
 
 @cache
 def frozen(python: str) -> tuple[str, ...]:
-    """Return a requirement for each package of an environment: its version, or its local source if that still exists."""
+    """Return a requirement for each package of an environment: its version, or its local source if
+    that still exists.
+    """
     requirements, versions = [], installed(python)
     for line in _uv("pip", "freeze", "--python", python).splitlines():
         name, _, place = line.partition(" @ ")
@@ -91,15 +121,24 @@ def frozen(python: str) -> tuple[str, ...]:
 def installed(python: str) -> dict[str, str]:
     """Return the packages of the environment of a Python with their versions."""
     return {
-        package["name"]: package["version"] for package in json.loads(_uv("pip", "list", "--format", "json", "--python", python))
+        package["name"]: package["version"]
+        for package in json.loads(_uv("pip", "list", "--format", "json", "--python", python))
     }
 
 
 @cache
 def index_settings(python: str) -> dict[str, str]:
-    """Return variables with which uv uses the indexes of the user's pip. Variables of uv that are set are kept."""
-    commands = ([interpreter, "-m", "pip", "config", "list"] for interpreter in (python, sys.executable))
-    outputs = (subprocess.run(argv, capture_output=True, encoding="utf-8", check=False).stdout for argv in commands)
+    """Return variables with which uv uses the indexes of the user's pip.
+
+    Variables of uv that are set are kept.
+    """
+    commands = (
+        [interpreter, "-m", "pip", "config", "list"] for interpreter in (python, sys.executable)
+    )
+    outputs = (
+        subprocess.run(argv, capture_output=True, encoding="utf-8", check=False).stdout
+        for argv in commands
+    )
     settings: dict[str, str] = {}
     for line in next(filter(None, outputs), "").splitlines():
         place, _, value = line.partition("=")
@@ -108,57 +147,95 @@ def index_settings(python: str) -> dict[str, str]:
             words = value.strip("'\"").split()
             if section == ":env:" or FROM_PIP[name] not in settings:
                 settings[FROM_PIP[name]] = (",".join if name == "find-links" else " ".join)(words)
-    return {name: value for name, value in {**settings, **(AS_PIP if settings else {})}.items() if name not in os.environ}
+    return {
+        name: value
+        for name, value in {**settings, **(AS_PIP if settings else {})}.items()
+        if name not in os.environ
+    }
 
 
 def _uv(*words: str, index: Mapping[str, str] | None = None) -> str:
     """Run uv and return its output."""
     program = shutil.which("uv")
     if program is None and importlib.util.find_spec("uv") is None:
-        raise UnavailableError("environments are made by 'uv', which is not on PATH; install it: pip install uv", lack="no uv")
+        raise UnavailableError(
+            "environments are made by 'uv', which is not on PATH; install it: pip install uv",
+            lack="no uv",
+        )
     argv = [*([program] if program else [sys.executable, "-m", "uv"]), *words, "--no-progress"]
     done = subprocess.run(
-        argv, env={**os.environ, **(index or {})}, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", check=False
+        argv,
+        env={**os.environ, **(index or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
     )
     if done.returncode:
         output = "\n  ".join(cut(line) for line in done.stderr.strip().splitlines()[-3:])
         command = quoted(shlex.join(argv))
-        raise PlanError(f"uv {' '.join(words[:2])} failed:\n  {output}\nsee {command}; change what is asked")
+        raise PlanError(
+            f"uv {' '.join(words[:2])} failed:\n  {output}\nsee {command}; change what is asked"
+        )
     return done.stdout
 
 
 def _print_changes(packages: str, *, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Print on stderr which packages differ from the user's, the likeliest to affect speed first."""
+    """Print on stderr which packages differ from the user's, the likeliest to affect speed
+    first.
+    """
     changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    changed.sort(key=lambda name: next((number for number, word in enumerate(SUSPECTS) if word in name), len(SUSPECTS)))
-    shown = [f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}" for name in changed[:MAX_SHOWN]]
+    changed.sort(
+        key=lambda name: next(
+            (number for number, word in enumerate(SUSPECTS) if word in name), len(SUSPECTS)
+        )
+    )
+    shown = [
+        f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"
+        for name in changed[:MAX_SHOWN]
+    ]
     more = [f"{len(changed) - MAX_SHOWN} more"] if len(changed) > MAX_SHOWN else []
     if packages:
-        print(f"ringside: with {packages}: {', '.join([*shown, *more]) or 'nothing changes'}", file=sys.stderr)
+        print(
+            f"ringside: with {packages}: {', '.join([*shown, *more]) or 'nothing changes'}",
+            file=sys.stderr,
+        )
 
 
 def image_programs() -> dict[str, Image]:
     """Return the programs that run images, by name. The first that has the image runs it.
 
-    Network, processes and shared memory are the host's: ranks connect there, and are stopped by their process ids. Podman comes
-    before Docker, since ``docker`` may start it. Its users without root have other ids inside, unless they keep theirs.
+    Network, processes and shared memory are the host's: ranks connect there, and are stopped by
+    their process ids. Podman comes before Docker, since ``docker`` may start it. Its users without
+    root have other ids inside, unless they keep theirs.
     """
     host, is_root = ("run", "--rm", "--network=host", "--pid=host", "--ipc=host"), os.geteuid() == 0
     user, home = f"--user={os.geteuid()}:{os.getegid()}", () if is_root else ("--env=HOME=/tmp",)
-    oci = partial(Image, shows=("image", "inspect", "--format={{{{.Id}}}}", "{}"), mount="--mount=type=bind,source={0},target={0}")
+    oci = partial(
+        Image,
+        shows=("image", "inspect", "--format={{{{.Id}}}}", "{}"),
+        mount="--mount=type=bind,source={0},target={0}",
+    )
     apptainer = Image(shows=("inspect", "{}"), start=("exec",), mount="--bind={}", words=("--nv",))
     return {
-        "podman": oci(start=(*host, user if is_root else "--userns=keep-id", *home), words=("--device=nvidia.com/gpu=all",)),
+        "podman": oci(
+            start=(*host, user if is_root else "--userns=keep-id", *home),
+            words=("--device=nvidia.com/gpu=all",),
+        ),
         "docker": oci(start=(*host, user, *home), words=("--gpus=all",)),
         "apptainer": apptainer,
         "singularity": apptainer,
-        "enroot": Image(shows=("start", "{}", "sh", "-c", ":"), start=("start",), mount="--mount={0}:{0}"),
+        "enroot": Image(
+            shows=("start", "{}", "sh", "-c", ":"), start=("start",), mount="--mount={0}:{0}"
+        ),
     }
 
 
 @cache
 def with_image(text: str) -> Image:
-    """Return an image with the program here that has it. ``text``: flags for the program, and the image.
+    """Return an image with the program here that has it.
+
+    ``text``: flags for the program, and the image.
 
     Raises:
         UnavailableError: there is no such program, or none has the image.
@@ -172,23 +249,33 @@ def with_image(text: str) -> Image:
         if done.returncode == 0:
             full_name = " ".join([program, name, *re.findall(r"[0-9a-f]{12}", done.stdout)[:1]])
             gpus = image.words if Path("/proc/driver/nvidia").is_dir() else ()
-            return replace(image, name=full_name, start=(program, *image.start), words=(*gpus, *flags, name))
+            return replace(
+                image, name=full_name, start=(program, *image.start), words=(*gpus, *flags, name)
+            )
         errors.append(f"{program}: {cut(done.stderr.strip())}")
     why, programs = "; ".join(errors) or "no program for images is on PATH", ", ".join(images)
-    raise UnavailableError(f"image {quoted(name)} is not here: {why}; pull it by one of {programs}", lack="no image")
+    raise UnavailableError(
+        f"image {quoted(name)} is not here: {why}; pull it by one of {programs}", lack="no image"
+    )
 
 
 def versions_between(package: str, good: str, bad: str) -> list[str]:
-    """Return the versions of a package from one to another, both included, as pip's indexes list them.
+    """Return the versions of a package from one to another, both included, as pip's indexes list
+    them.
 
     Raises:
         PlanError: pip cannot list them, or one of the two is not among them.
     """
     argv = [sys.executable, "-m", "pip", "index", "versions", package]
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", check=False)
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", check=False
+    )
     listed = re.search(r"Available versions: (.*)", done.stdout)
     versions = listed[1].split(", ")[::-1] if listed else []
     if missing := [version for version in (good, bad) if version not in versions]:
         available = ", ".join(versions) or cut(done.stderr)
-        raise PlanError(f"{quoted(missing[0])} is no version of {package} that pip's indexes have; there are: {available}")
+        raise PlanError(
+            f"{quoted(missing[0])} is no version of {package} that pip's indexes have; there are:"
+            f" {available}"
+        )
     return versions[versions.index(good) : versions.index(bad) + 1]

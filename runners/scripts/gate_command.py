@@ -1,7 +1,8 @@
-"""``ringside gate COMMAND --base REVISION``: compares a pull request with its base for as many minutes as the answer needs.
+"""``ringside gate COMMAND --base REVISION``: compares a pull request with its base for as many
+minutes as the answer needs.
 
-Each run stores in the user's cache how much launches of the command varied on this type of processor. The number of minutes that
-a loss takes to be detected follows from the last runs.
+Each run stores in the user's cache how much launches of the command varied on this type of
+processor. The number of minutes that a loss takes to be detected follows from the last runs.
 """
 
 from __future__ import annotations
@@ -59,18 +60,45 @@ class Noise(BaseModel):
 
 
 FLAGS: Sequence[Flag] = (
-    Flag("What", GateOptions, "command_a", is_argument=True, metavar="COMMAND", help="The command of both, in quotes."),
+    Flag(
+        "What",
+        GateOptions,
+        "command_a",
+        is_argument=True,
+        metavar="COMMAND",
+        help="The command of both, in quotes.",
+    ),
     Flag("What", GateOptions, "base"),
     Flag("What", GateOptions, "slower", metavar="PERCENT"),
-    *(AB[f"--{name}"] for name in ("assert-equal", "golden", "python", "samples-per-step", "iteration-ends", "hosts", "trackers")),
-    Flag("Measuring", ab_command.Measurement, "minutes", default=None, help="Minutes to spend. [what the loss takes here, or 5]"),
+    *(
+        AB[f"--{name}"]
+        for name in (
+            "assert-equal",
+            "golden",
+            "python",
+            "samples-per-step",
+            "iteration-ends",
+            "hosts",
+            "trackers",
+        )
+    ),
+    Flag(
+        "Measuring",
+        ab_command.Measurement,
+        "minutes",
+        default=None,
+        help="Minutes to spend. [what the loss takes here, or 5]",
+    ),
     *(AB[f"--{name}"] for name in ("output", "set", "resume-elsewhere")),
 )
 
 
 def gate_command(run: Run, run_trial: Try) -> Callable[..., None]:
     """Return the command for typer."""
-    text = "Compare a pull request with its base: code 3 unless it is shown to be no slower, in the minutes that this takes here."
+    text = (
+        "Compare a pull request with its base: code 3 unless it is shown to be no slower, in the"
+        " minutes that this takes here."
+    )
     return command(partial(run_given, run, run_trial), FLAGS, text=text)
 
 
@@ -81,7 +109,9 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
         raise PlanError(f"give a command in quotes: {EXAMPLES}")
     percent_of(options.slower, flag="--slower")
     file = noise_file(options.command_a)
-    minutes = minutes_to_spend(file, slower=options.slower, asked=values_of(flags, ab_command.Measurement).get("minutes"))
+    minutes = minutes_to_spend(
+        file, slower=options.slower, asked=values_of(flags, ab_command.Measurement).get("minutes")
+    )
     ab = {
         **{flag: value for flag, value in flags.items() if flag in AB.values()},
         AB["--command-a"]: options.command_a,
@@ -105,7 +135,9 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
 def noise_file(command: str) -> Path:
     """The file with the noise of a command on this type of processor."""
     host = fingerprint()
-    digest = hashlib.sha256(json.dumps([command, host["cpu"], host["cores"]]).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps([command, host["cpu"], host["cores"]]).encode()).hexdigest()[
+        :16
+    ]
     return cache_root().with_name("noise") / f"{digest}.json"
 
 
@@ -115,10 +147,15 @@ def minutes_to_spend(file: Path, *, slower: str, asked: float | None) -> float:
     Raises:
         PlanError: fewer are asked for than it takes.
     """
-    earlier = [Noise(**noise) for noise in json.loads(file.read_text(encoding="utf-8"))] if file.is_file() else []
+    earlier = (
+        [Noise(**noise) for noise in json.loads(file.read_text(encoding="utf-8"))]
+        if file.is_file()
+        else []
+    )
     if not earlier:
         print(
-            "ringside: nothing is known of this runner: this run may not detect the loss, and shows how long the next takes",
+            "ringside: nothing is known of this runner: this run may not detect the loss, and shows"
+            " how long the next takes",
             file=sys.stderr,
         )
         return asked or 5.0
@@ -127,22 +164,37 @@ def minutes_to_spend(file: Path, *, slower: str, asked: float | None) -> float:
     if needed is None or (asked is not None and asked < needed):
         takes = "more than a day" if needed is None else f"{math.ceil(needed)} minutes"
         raise PlanError(
-            f"to detect a loss of {slower} takes {takes}, {runs}; give as many --minutes, a larger --slower, or a quieter machine"
+            f"to detect a loss of {slower} takes {takes}, {runs}; give as many --minutes, a larger"
+            " --slower, or a quieter machine"
         )
-    print(f"ringside: to detect a loss of {slower} takes {math.ceil(needed)} minutes, {runs}", file=sys.stderr)
+    print(
+        f"ringside: to detect a loss of {slower} takes {math.ceil(needed)} minutes, {runs}",
+        file=sys.stderr,
+    )
     return asked or float(math.ceil(needed))
 
 
 def minutes_for(earlier: Sequence[Noise], *, slower: float) -> float | None:
-    """Return the minutes in which nine of ten pull requests without a change are shown to lose less; None: more than a day."""
+    """Return the minutes in which nine of ten pull requests without a change are shown to lose
+    less; None: more than a day.
+    """
     from reports.statistics.budget import Cost, Spread, seconds_for
 
     degrees = sum(noise.degrees for noise in earlier)
-    between = sum(noise.degrees * noise.launch_variance for noise in earlier) / degrees if degrees else 0.0
+    between = (
+        sum(noise.degrees * noise.launch_variance for noise in earlier) / degrees
+        if degrees
+        else 0.0
+    )
     within = _mean([noise.round_variance for noise in earlier])
     spread = Spread(round_variance=within, launch_variance=between, degrees=degrees)
-    cost = Cost(start_s=_mean([noise.start_s for noise in earlier]), round_s=_mean([noise.round_s for noise in earlier]))
-    seconds = seconds_for(-math.log1p(-slower) / POWER, cost=cost, spread=spread) if slower else None
+    cost = Cost(
+        start_s=_mean([noise.start_s for noise in earlier]),
+        round_s=_mean([noise.round_s for noise in earlier]),
+    )
+    seconds = (
+        seconds_for(-math.log1p(-slower) / POWER, cost=cost, spread=spread) if slower else None
+    )
     return None if seconds is None else seconds / 60
 
 

@@ -1,4 +1,7 @@
-"""Finds the exception of a script that failed in its launcher's log, among the launcher's messages. Pure."""
+"""Finds the exception of a script that failed in its launcher's log, among the launcher's messages.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from measurement.agent.ringside_agent.users_lines import Described, Place, at_li
 OPEN_MPIS = re.compile(r"(?<=.)\[\d+,\d+\]<std(out|err)>:")
 """Inserted by Open MPI between pieces of a line that are written separately."""
 PREFIX = re.compile(r"((\[[\d,]+\](<std(out|err)>:| ?)|\d+: )?(\[(rank|default)\d+\]: ?)*)")
-"""Prefix of each line by horovodrun, mpirun --tag-output, srun --label, torchrun --tee and torch itself."""
+"""Prefix of each line by horovodrun, mpirun --tag-output, srun --label, torchrun --tee and torch
+itself."""
 BEGINNING = "Traceback (most recent call last)"
 CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 LAUNCHERS_ERROR = re.compile(
@@ -17,19 +21,28 @@ LAUNCHERS_ERROR = re.compile(
     r"|RuntimeError: Horovod detected that one or more processes"
 )
 """Exceptions of launchers whose process has failed."""
-LAUNCHERS_LINE = re.compile(r"torch/distributed/(run|elastic/\S+)\.py:\d+\]|Horovod detected that one or more processes")
-INSTALLED = re.compile(r'^\s*File "[^"]*/(site-packages|dist-packages|lib/python3[.\d]*)/.*$', re.MULTILINE)
+LAUNCHERS_LINE = re.compile(
+    r"torch/distributed/(run|elastic/\S+)\.py:\d+\]|Horovod detected that one or more processes"
+)
+INSTALLED = re.compile(
+    r'^\s*File "[^"]*/(site-packages|dist-packages|lib/python3[.\d]*)/.*$', re.MULTILINE
+)
 
 
 def first_traceback(log: str) -> list[str]:
-    """Return the lines of the first Python traceback of the script; of a chain, the last. Empty if there is none."""
+    """Return the lines of the first Python traceback of the script; of a chain, the last.
+
+    Empty if there is none.
+    """
     tracebacks: list[tuple[str, list[str]]] = []
     open_in: dict[str, list[str]] = {}
     chained: set[str] = set()
     for prefix, line in _lines(log):
         if line.startswith(BEGINNING):
             if prefix in chained:
-                tracebacks.remove(next(traceback for traceback in reversed(tracebacks) if traceback[0] == prefix))
+                tracebacks.remove(
+                    next(traceback for traceback in reversed(tracebacks) if traceback[0] == prefix)
+                )
                 chained.remove(prefix)
             open_in[prefix] = []
             tracebacks.append((prefix, open_in[prefix]))
@@ -39,11 +52,15 @@ def first_traceback(log: str) -> list[str]:
                 del open_in[prefix]
         elif line.startswith(CHAINED):
             chained.add(prefix)
-    return next((lines for _, lines in tracebacks if lines and not LAUNCHERS_ERROR.match(lines[-1])), [])
+    return next(
+        (lines for _, lines in tracebacks if lines and not LAUNCHERS_ERROR.match(lines[-1])), []
+    )
 
 
 def scripts_exception(log: str) -> Described | None:
-    """Return the script's exception, with its line and those around it; None if it raised nothing."""
+    """Return the script's exception, with its line and those around it; None if it raised
+    nothing.
+    """
     lines = first_traceback(log)
     if not lines:
         return None
@@ -68,4 +85,6 @@ def _place(lines: list[str]) -> Place | None:
 def _lines(log: str) -> list[tuple[str, str]]:
     """Each line as prefix and text."""
     texts = [OPEN_MPIS.sub("", line) for line in log.splitlines()]
-    return [(match[0].strip(), text[match.end() :]) for text in texts if (match := PREFIX.match(text))]
+    return [
+        (match[0].strip(), text[match.end() :]) for text in texts if (match := PREFIX.match(text))
+    ]

@@ -1,4 +1,6 @@
-"""``ringside run COMMAND``: makes a plan with the command as its single arm, whose report shows where the step time goes."""
+"""``ringside run COMMAND``: makes a plan with the command as its single arm, whose report shows
+where the step time goes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ import typer
 
 from measurement.errors import PlanError
 from measurement.plans.plan import Arm, Measurement, Plan, ScriptSettings
-from runners.flags import MINUTES, Flag, FlagValues, SessionOptions, command, command_to_repeat, session_flags, values_of
+from runners.flags import (
+    MINUTES,
+    Flag,
+    FlagValues,
+    SessionOptions,
+    command,
+    command_to_repeat,
+    session_flags,
+    values_of,
+)
 from runners.scripts.ab_command import EXIT_FAILED, MAX_TRIED, Run, Try
 
 if TYPE_CHECKING:
@@ -31,16 +42,31 @@ class RunOptions(SessionOptions):
     name: str | None = None
     """Name of the arm. Default: that of its script."""
     explain: bool = False
-    """Time the command with settings that may be faster as well, one in each arm more, and say by how much."""
+    """Time the command with settings that may be faster as well, one in each arm more, and say by
+    how much."""
 
 
 COMMAND, MEASURING = "Command", "Measuring"
-_option, _arm, _measurement = partial(Flag, COMMAND, RunOptions), partial(Flag, COMMAND, Arm), partial(Flag, MEASURING, Measurement)
+_option, _arm, _measurement = (
+    partial(Flag, COMMAND, RunOptions),
+    partial(Flag, COMMAND, Arm),
+    partial(Flag, MEASURING, Measurement),
+)
 FLAGS: Sequence[Flag] = (
     _option("command", is_argument=True, metavar="COMMAND"),
     _option("name"),
     _option("explain"),
-    *(_arm(field) for field in ("directory", "python", "commit", "samples_per_step", "iteration_ends", "untimed")),
+    *(
+        _arm(field)
+        for field in (
+            "directory",
+            "python",
+            "commit",
+            "samples_per_step",
+            "iteration_ends",
+            "untimed",
+        )
+    ),
     Flag(MEASURING, Plan, "hosts", ("-H", "--hosts")),
     _measurement("minutes", default=None, help=f"{MINUTES} [{USUAL_MINUTES:g}]"),
     _measurement("launches", default=None),
@@ -54,7 +80,10 @@ FLAGS: Sequence[Flag] = (
 
 def run_script(run: Run, run_trial: Try) -> Callable[..., None]:
     """Return the command for typer."""
-    text = "Say where the step time of one unmodified command goes: by phase and rank, what is avoidable, and what to try."
+    text = (
+        "Say where the step time of one unmodified command goes: by phase and rank, what is"
+        " avoidable, and what to try."
+    )
     return command(partial(run_given, run, run_trial), FLAGS, text=text)
 
 
@@ -74,7 +103,9 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
         tried = run_trial(plan, folder)
         plan = with_arms_to_try(plan, tried)
     again = command_to_repeat("run", flags, folder.root)
-    if not run(plan, folder, again=again, resume_elsewhere=options.resume_elsewhere, tried=tried).is_ok:
+    if not run(
+        plan, folder, again=again, resume_elsewhere=options.resume_elsewhere, tried=tried
+    ).is_ok:
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -91,7 +122,9 @@ def plan_of(flags: FlagValues) -> Plan:
 
     options = RunOptions(**values_of(flags, RunOptions))
     if options.command is None:
-        raise PlanError("give a command in quotes: ringside run 'torchrun --nproc-per-node 2 train.py'")
+        raise PlanError(
+            "give a command in quotes: ringside run 'torchrun --nproc-per-node 2 train.py'"
+        )
     line = read_command(options.command)
     name = options.name or name_of(line) or "script"
     measured = values_of(flags, Measurement) or {"minutes": USUAL_MINUTES}
@@ -107,15 +140,24 @@ def plan_of(flags: FlagValues) -> Plan:
 
 
 def with_arms_to_try(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
-    """Return the plan with an arm for each setting that may be faster: the command with this setting."""
+    """Return the plan with an arm for each setting that may be faster: the command with this
+    setting.
+    """
     from reports.scripts.profile import settings_to_try
 
     settings = list(settings_to_try(tried).items())[:MAX_TRIED]
     if not settings:
-        print("ringside: --explain has nothing to try: no setting is one that others are known to beat", file=sys.stderr)
+        print(
+            "ringside: --explain has nothing to try: no setting is one that others are known to"
+            " beat",
+            file=sys.stderr,
+        )
         return plan
     first = plan.arms[plan.baseline]
-    arms = {f"{plan.baseline}+{name}-{value}": first.model_copy(update={"impose": {name: value}}) for name, value in settings}
+    arms = {
+        f"{plan.baseline}+{name}-{value}": first.model_copy(update={"impose": {name: value}})
+        for name, value in settings
+    }
     return with_arms(plan, {**plan.arms, **arms})
 
 

@@ -1,4 +1,6 @@
-"""Resolves arms by command: where they start, with which programs and environment, and what their launchers need."""
+"""Resolves arms by command: where they start, with which programs and environment, and what their
+launchers need.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,24 @@ from measurement.environment import DISTURBING, PER_RANK, SECRET, STEERING
 from measurement.errors import PlanError, UnavailableError, about, unknown_name
 from measurement.plans.plan import Arm, Plan
 from runners.launchers import known_rank_variables, without_rank_variables
-from runners.launchers.command_lines import HOROVODRUN, PYTHON, TORCHRUN, CommandLine, blocking_flag, read_command
+from runners.launchers.command_lines import (
+    HOROVODRUN,
+    PYTHON,
+    TORCHRUN,
+    CommandLine,
+    blocking_flag,
+    read_command,
+)
 from runners.launchers.users_command import UsersCommand
 from runners.planning.arm_specs import ArmSpec
 from runners.planning.arms import require_driven, require_no_secrets
-from runners.planning.command_place import CommandPlace, activated, interpreter, require_program, resolve_place
+from runners.planning.command_place import (
+    CommandPlace,
+    activated,
+    interpreter,
+    require_program,
+    resolve_place,
+)
 from runners.planning.meeting_ports import DEFAULTS, named_ports
 from runners.scripts.environments import with_image, with_packages
 from runners.scripts.other_pythons import python_of
@@ -36,17 +51,36 @@ MAX_SOURCE_BYTES = 1 << 20
 HOROVODS_FLAGS = {"autotune": "HOROVOD_AUTOTUNE", "timeline-filename": "HOROVOD_TIMELINE"}
 """Flags of horovodrun and the variables that they set."""
 FOLDER_FLAGS = ("wdir", "wd", "D", "chdir")
-FRAMEWORK = re.compile(r"^\s*(?:import|from)\s+(?:horovod(?:\.|\s+import\s+))?(tensorflow|keras|mxnet|jax|flax)\b", re.MULTILINE)
+FRAMEWORK = re.compile(
+    r"^\s*(?:import|from)\s+(?:horovod(?:\.|\s+import\s+))?(tensorflow|keras|mxnet|jax|flax)\b",
+    re.MULTILINE,
+)
 ANY_IMPORT = re.compile(r"^\s*(?:import|from)\s+(\.|\w+)", re.MULTILINE)
-PYTORCH = re.compile(r"torch|lightning|transformers|accelerate|deepspeed|timm|composer|fastai|KERAS_BACKEND", re.IGNORECASE)
+PYTORCH = re.compile(
+    r"torch|lightning|transformers|accelerate|deepspeed|timm|composer|fastai|KERAS_BACKEND",
+    re.IGNORECASE,
+)
 """With one of these words anywhere, a script may train with PyTorch."""
-FRAMEWORKS = {"tensorflow": "TensorFlow", "keras": "Keras", "mxnet": "MXNet", "jax": "JAX", "flax": "JAX"}
+FRAMEWORKS = {
+    "tensorflow": "TensorFlow",
+    "keras": "Keras",
+    "mxnet": "MXNet",
+    "jax": "JAX",
+    "flax": "JAX",
+}
 
 
 def lists_for_agent() -> dict[str, Any]:
-    """Lists that the agent shares with the driver: the rank variables of launchers, and which variables ranks report."""
+    """Lists that the agent shares with the driver: the rank variables of launchers, and which
+    variables ranks report.
+    """
     families = [list(variables.family) for variables in known_rank_variables()]
-    return {"families": families, "recorded": [*STEERING, *DISTURBING], "left_out": PER_RANK, "secret": SECRET.pattern}
+    return {
+        "families": families,
+        "recorded": [*STEERING, *DISTURBING],
+        "left_out": PER_RANK,
+        "secret": SECRET.pattern,
+    }
 
 
 def resolve_scripts(plan: Plan) -> dict[str, ArmSpec]:
@@ -63,23 +97,38 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
     assert arm.command is not None
     require_no_secrets(plan, arm)
     if unknown := [setting for setting in arm.impose if not imposing.is_known(setting)]:
-        raise PlanError(f"arm '{name}': {unknown_name('setting to impose', unknown[0], imposing.KNOWN)}")
+        raise PlanError(
+            f"arm '{name}': {unknown_name('setting to impose', unknown[0], imposing.KNOWN)}"
+        )
     with about(f"arm '{name}'"):
         line = read_command(arm.command)
         if not arm.image and any(other.packages is not None for other in plan.arms.values()):
             path = os.environ.get("PATH", os.defpath)
-            named_python = arm.python or str(python_of(line.words, path) or shutil.which("python", path=path) or sys.executable)
+            named_python = arm.python or str(
+                python_of(line.words, path) or shutil.which("python", path=path) or sys.executable
+            )
             python = interpreter(named_python, is_here=True)
             arm = arm.model_copy(update={"python": with_packages(python, arm.packages or "")})
         if flag := blocking_flag(line):
-            raise PlanError(f"python {flag} does not read PYTHONPATH, which loads Ringside's agent; leave that flag out")
+            raise PlanError(
+                f"python {flag} does not read PYTHONPATH, which loads Ringside's agent; leave that"
+                " flag out"
+            )
         moves = any(flag in launcher.flags for launcher in line.launchers for flag in FOLDER_FLAGS)
         place = resolve_place(name, arm, plan, file=None if moves else line.file)
-        if place.repository and (named := next((word for word in line.words if word.startswith(f"{place.repository}/")), None)):
-            raise PlanError(f"'{named}' is a path outside the commit; name it relative to '{place.typed_in}'")
+        if place.repository and (
+            named := next(
+                (word for word in line.words if word.startswith(f"{place.repository}/")), None
+            )
+        ):
+            raise PlanError(
+                f"'{named}' is a path outside the commit; name it relative to '{place.typed_in}'"
+            )
         image = with_image(arm.image) if arm.image else None
         inherited = _inherited(place, [] if image else line.programs)
-        launcher = UsersCommand(line=line, inherited=inherited, seed_flag=plan.scripts.seed_flag, image=image)
+        launcher = UsersCommand(
+            line=line, inherited=inherited, seed_flag=plan.scripts.seed_flag, image=image
+        )
         if not launcher.is_in_container:
             _require_programs(launcher, place, python=arm.python)
         if place.file and place.commit is None:
@@ -88,7 +137,10 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
         freed = KEEP_FREED_MEMORY if plan.freed_memory == "keep" else {}
         threads = {} if plan.threads is None else {"OMP_NUM_THREADS": str(plan.threads)}
         sources, own_port = _sources(name, place, line), launcher.inherited.get(MASTER_PORT, "")
-        texts = [*(path.read_text(encoding="utf-8", errors="replace") for path in sources.values()), f"{MASTER_PORT}={own_port}"]
+        texts = [
+            *(path.read_text(encoding="utf-8", errors="replace") for path in sources.values()),
+            f"{MASTER_PORT}={own_port}",
+        ]
         agent = arm.model_dump(include={"samples_per_step", "iteration_ends", "untimed", "impose"})
         return ArmSpec(
             name=name,
@@ -102,16 +154,29 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
             variables=WHILE_STOPPED | freed | threads,
             agent=agent | {"python": sys.executable, "cpu": plan.scripts.cpu, **lists_for_agent()},
             sources=sources,
-            named_ports={*DEFAULTS, *named_ports([" ".join(line.words), str(plan.environment), str(arm.environment), *texts])},
+            named_ports={
+                *DEFAULTS,
+                *named_ports(
+                    [" ".join(line.words), str(plan.environment), str(arm.environment), *texts]
+                ),
+            },
             may_end=True,
         )
 
 
 def _require_undisturbed(line: CommandLine, environment: Mapping[str, str]) -> None:
-    """Refuse flags of horovodrun and variables with which Horovod tunes or writes a timeline while steps are timed."""
+    """Refuse flags of horovodrun and variables with which Horovod tunes or writes a timeline while
+    steps are timed.
+    """
     if horovodrun := line.find(HOROVODRUN):
-        assigned = dict(word.split("=", 1) for word in line.words[: horovodrun.program_at] if "=" in word)
-        flags = {HOROVODS_FLAGS[name]: value or "1" for name, (_, value) in horovodrun.flags.items() if name in HOROVODS_FLAGS}
+        assigned = dict(
+            word.split("=", 1) for word in line.words[: horovodrun.program_at] if "=" in word
+        )
+        flags = {
+            HOROVODS_FLAGS[name]: value or "1"
+            for name, (_, value) in horovodrun.flags.items()
+            if name in HOROVODS_FLAGS
+        }
         if why := refusal({**environment, **assigned, **flags}, ["horovod"]):
             raise PlanError(f"horovodrun with {why}")
 
@@ -119,39 +184,66 @@ def _require_undisturbed(line: CommandLine, environment: Mapping[str, str]) -> N
 def _sources(name: str, place: CommandPlace, line: CommandLine) -> dict[str, Path]:
     """Files that the command names, under the arm's name; none if the arm has a commit."""
     paths = [place.typed_in / word for word in line.words] if place.commit is None else []
-    shown = [path for path in paths if path.suffix in SOURCES and path.is_file() and path.stat().st_size < MAX_SOURCE_BYTES]
+    shown = [
+        path
+        for path in paths
+        if path.suffix in SOURCES and path.is_file() and path.stat().st_size < MAX_SOURCE_BYTES
+    ]
     return {f"{name}/{path.name}": path for path in shown}
 
 
 def _inherited(place: CommandPlace, programs: Sequence[str]) -> dict[str, str]:
     """Return the user's whole environment, as in the shell, with the arm's Python first on PATH."""
     environment = without_rank_variables(os.environ)
-    if "TORCHELASTIC_RUN_ID" not in os.environ:  # the user set them, for the rendezvous of ranks without torchrun
+    if (
+        "TORCHELASTIC_RUN_ID" not in os.environ
+    ):  # the user set them, for the rendezvous of ranks without torchrun
         environment |= {name: os.environ[name] for name in MEETING if name in os.environ}
     path, our_folder = environment.get("PATH", os.defpath), str(Path(sys.executable).parent)
-    only_ours = [name for name in programs if shutil.which(name, path=path) is None and shutil.which(name, path=our_folder)]
+    only_ours = [
+        name
+        for name in programs
+        if shutil.which(name, path=path) is None and shutil.which(name, path=our_folder)
+    ]
     python = place.python or (sys.executable if only_ours else None)
     if python is None:
         return environment
-    kept = {name: value for name, value in environment.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")}
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name not in ("VIRTUAL_ENV", "PYTHONHOME")
+    }
     return kept | activated(python, path)
 
 
 def _require_programs(launcher: UsersCommand, place: CommandPlace, *, python: str | None) -> None:
     """Refuse programs and files that do not exist. ``python``: the arm's, as the plan names it."""
-    remedy = "activate its environment, or give its python (--python-a, --python-b, or --python for both)"
+    remedy = (
+        "activate its environment, or give its python (--python-a, --python-b, or --python for"
+        " both)"
+    )
     for word in launcher.line.programs:
-        program = require_program(word, path=launcher.inherited["PATH"], folder=place.typed_in, remedy=remedy)
+        program = require_program(
+            word, path=launcher.inherited["PATH"], folder=place.typed_in, remedy=remedy
+        )
         if place.python and word in BESIDE_PYTHON and program.parent != Path(place.python).parent:
-            raise UnavailableError(f"'{word}' is not beside python '{python}'; install it there", lack=f"no {word}")
+            raise UnavailableError(
+                f"'{word}' is not beside python '{python}'; install it there", lack=f"no {word}"
+            )
     if place.file and place.commit is None and not (place.typed_in / place.file).is_file():
-        raise PlanError(f"'{place.file}' is not in '{place.typed_in}'; give its path from there, or directory")
+        raise PlanError(
+            f"'{place.file}' is not in '{place.typed_in}'; give its path from there, or directory"
+        )
 
 
 def _require_torch(script: Path, name: str) -> None:
-    """Refuse a script that imports another framework and has no word of PyTorch, unless it imports modules beside it."""
+    """Refuse a script that imports another framework and has no word of PyTorch, unless it imports
+    modules beside it.
+    """
     text = script.read_text(encoding="utf-8", errors="replace")
     framework = FRAMEWORK.search(text)
     beside = {".", *(path.stem for path in script.parent.iterdir())} - {script.stem}
     if framework and not PYTORCH.search(text) and not beside & set(ANY_IMPORT.findall(text)):
-        raise PlanError(f"'{name}' trains by {FRAMEWORKS[framework[1]]}, and Ringside times scripts of PyTorch")
+        raise PlanError(
+            f"'{name}' trains by {FRAMEWORKS[framework[1]]}, and Ringside times scripts of PyTorch"
+        )

@@ -1,4 +1,7 @@
-"""The start of our ranks, by a driver or by a person. A driver's ranks serve it; a person's measure by themselves."""
+"""The start of our ranks, by a driver or by a person.
+
+A driver's ranks serve it; a person's measure by themselves.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ def serve(backend: str) -> None:
 
     A driver sets the agent's variable.
     """
-    gc.disable()  # until the engine is built: importing torch leaves no garbage, and the search for it takes long
+    gc.disable()  # until the engine is built: importing torch leaves no garbage to look for
     settings = read()
     if settings and settings.store:
         from runners.rank.worker import main

@@ -1,4 +1,6 @@
-"""The command line of a standalone run: from its flags to a plan whose single arm are these ranks."""
+"""The command line of a standalone run: from its flags to a plan whose single arm are these
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +32,27 @@ MAY_BE_HOROVODRUN = (horovodrun.VARIABLES.name, mpirun.VARIABLES.name)
 
 
 def epilog(backend: str) -> str:
-    """The text of ``--help`` below the flags: the known workloads, and the options of this backend."""
+    """The text of ``--help`` below the flags: the known workloads, and the options of this
+    backend.
+    """
     fields = backend_class(backend).Options.model_fields
-    options = ", ".join(f"{name}={field.get_default(call_default_factory=True)}" for name, field in fields.items())
+    options = ", ".join(
+        f"{name}={field.get_default(call_default_factory=True)}" for name, field in fields.items()
+    )
     workloads = ", ".join(sorted(REGISTRY.names()))
     return (
-        f"--workload: {workloads}; a torchvision model, such as resnet50; yours by package.module:Class or path/to/file.py:Class, "
-        f"which 'ringside check' tries.\n\n--option of {backend}, with defaults: {options or 'none'}."
+        f"--workload: {workloads}; a torchvision model, such as resnet50; yours by"
+        " package.module:Class or path/to/file.py:Class, which 'ringside check' tries.\n\n--option"
+        f" of {backend}, with defaults: {options or 'none'}."
     )
 
 
 def command_line(backend: str) -> Callable[..., None]:
     """Return the command for typer."""
-    text = "Measure the throughput of one workload on the ranks this was started on, or train it with --epochs."
+    text = (
+        "Measure the throughput of one workload on the ranks this was started on, or train it with"
+        " --epochs."
+    )
     return command(partial(measure, backend), FLAGS, text=text)
 
 
@@ -53,17 +63,32 @@ def measure(backend: str, flags: FlagValues) -> None:
     _require_launcher_in_pod(world, MODULES[backend])
     if world.launcher in MAY_BE_HOROVODRUN:
         make_output_readable()
-    threads = content["threads"] = threads_of(world, asked=content.get("threads"), environment=os.environ)
+    threads = content["threads"] = threads_of(
+        world, asked=content.get("threads"), environment=os.environ
+    )
     plan = resolve_plan(options.backend or backend, content, values_of(flags, Arm), world)
-    folder = ResultsFolder(options.output or default_folder(f"{plan.baseline}-{folder_name(plan.workload)}"))
+    folder = ResultsFolder(
+        options.output or default_folder(f"{plan.baseline}-{folder_name(plan.workload)}")
+    )
     if world.rank == 0 and (folder.plan_path.exists() or any(folder.root.glob("launch-*"))):
-        raise PlanError(f"'{folder.root}' holds a run already; give another folder with -o, one for each run, or remove it")
-    take_resources(world, threads=threads, device=plan.device, affinity=plan.affinity, freed_memory=plan.freed_memory)
+        raise PlanError(
+            f"'{folder.root}' holds a run already; give another folder with -o, one for each run,"
+            " or remove it"
+        )
+    take_resources(
+        world,
+        threads=threads,
+        device=plan.device,
+        affinity=plan.affinity,
+        freed_memory=plan.freed_memory,
+    )
     StandaloneRun(plan=plan, world=world, options=options, folder=folder).run()
 
 
 def _require_launcher_in_pod(world: World, module: str) -> None:
-    """Refuse a plain ``python -m module`` in a pod of a Kubernetes job, with a ``LaunchError`` that has the command to use."""
+    """Refuse a plain ``python -m module`` in a pod of a Kubernetes job, with a ``LaunchError`` that
+    has the command to use.
+    """
     if world.launcher != World().launcher:
         return
     says = "and python alone is a world of 1, without the other pods; start the ranks with:"
@@ -73,29 +98,40 @@ def _require_launcher_in_pod(world: World, module: str) -> None:
         raise LaunchError(f"this is a pod of a TrainJob, {says} torchrun -m {module}")
 
 
-def resolve_plan(backend: str, content: Mapping[str, Any], arm: Mapping[str, Any], world: World) -> Plan:
+def resolve_plan(
+    backend: str, content: Mapping[str, Any], arm: Mapping[str, Any], world: World
+) -> Plan:
     """Make a plan with these ranks as its single arm, and refuse what cannot work.
 
     Raises:
-        PlanError: the launcher does not give what the backend needs, or the backend cannot do what is asked.
+        PlanError: the launcher does not give what the backend needs, or the backend cannot do what
+            is asked.
     """
     name, options = folder_name(backend), settings(arm.get("options"), "--option")
     arms = {name: {**arm, "backend": backend, "options": options}}
     ranks = {"name": name, "world_size": world.world_size, "baseline": name, "arms": arms}
     plan = check_plan({**content, **ranks}, source="command line")
     planned = plan.arms[name]
-    choose_transport(backend, planned.transport, device=plan.device)  # or refuse; None leaves it to the library
-    chosen = make_backend(backend, transport=planned.transport, options=options, micro_steps=plan.micro_steps)
+    choose_transport(
+        backend, planned.transport, device=plan.device
+    )  # or refuse; None leaves it to the library
+    chosen = make_backend(
+        backend, transport=planned.transport, options=options, micro_steps=plan.micro_steps
+    )
     if chosen.transport is None and world.launcher == "srun" and HOROVOD in chosen.needs():
         # Horovod would look for variables of horovodrun's or mpirun's
         chosen.transport = "mpi" if MPI in world.gives else "gloo"
-        plan = plan.model_copy(update={"arms": {name: planned.model_copy(update={"transport": chosen.transport})}})
+        plan = plan.model_copy(
+            update={"arms": {name: planned.model_copy(update={"transport": chosen.transport})}}
+        )
     if world.world_size > 1:
         require_given(world.gives, chosen, launcher=world.launcher, reference=backend)
     require_gpu_here(plan.device, chosen.transport)
     if world.rank == 0:
         variables = disturbances(os.environ, chosen.steered_by | libraries_of(plan.device))
-        for warning in describe_variables({name: [variable for variable in variables if not variable.variable.is_refused]}):
+        for warning in describe_variables(
+            {name: [variable for variable in variables if not variable.variable.is_refused]}
+        ):
             print(f"warning: {warning}", file=sys.stderr, flush=True)
     chosen.check(world_size=plan.world_size)
     return plan

@@ -1,4 +1,6 @@
-"""Rank 0 of a standalone run: it gives all ranks commands as a driver would, writes the record and prints the table."""
+"""Rank 0 of a standalone run: it gives all ranks commands as a driver would, writes the record and
+prints the table.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,27 @@ from runners.driver.launch import Launch
 from runners.planning.arm_specs import PlannedArm
 from runners.processes.process_exit import interrupted_code
 from runners.progress import LaunchProgress
-from runners.protocol.messages import Command, FinishCommand, FinishedReply, Job, StartCommand, StartedReply
+from runners.protocol.messages import (
+    Command,
+    FinishCommand,
+    FinishedReply,
+    Job,
+    StartCommand,
+    StartedReply,
+)
 from runners.rank.engine import Engine
 from runners.rank.remote_error import describe_error
 from runners.rank.worker import EngineRank
 
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
-"""Ignored while rank 0 writes what was measured before a failure. Launchers end ranks whose peer has failed, in milliseconds.
-They also end loaders' processes, after which torch raises at SIGCHLD."""
+"""Ignored while rank 0 writes what was measured before a failure. Launchers end ranks whose peer
+has failed, in milliseconds. They also end loaders' processes, after which torch raises at
+SIGCHLD."""
 
 
 class CollectiveSession:
-    """The only arm of a standalone run, on rank 0, which carries out every command as the other ranks do.
+    """The only arm of a standalone run, on rank 0, which carries out every command as the other
+    ranks do.
 
     Commands and replies go over the backend's collectives, and never while steps are timed.
     """
@@ -43,15 +54,20 @@ class CollectiveSession:
     restarting_s = 0.0
     counts_iterations = False
 
-    def __init__(self, name: str, *, rank: EngineRank, backend: Backend, folder: Path, started_s: float) -> None:
-        """``folder``: where ranks write tracebacks; ``started_s``: when they began, by the monotonic clock."""
+    def __init__(
+        self, name: str, *, rank: EngineRank, backend: Backend, folder: Path, started_s: float
+    ) -> None:
+        """``folder``: where ranks write tracebacks; ``started_s``: when they began, by the
+        monotonic clock.
+        """
         self.name, self.started_s = name, started_s
         self.exit_codes: list[int | None] = []
         self.error: BaseException | None = None
         """What rank 0 raised in a command. The cause may be a lost rank."""
         self._rank, self._backend, self._folder = rank, backend, folder
         self._is_over = self._is_in_step = self._is_ending = False
-        """Whether the last reports have come; whether all ranks wait for a command; whether only the record is to be written."""
+        """Whether the last reports have come; whether all ranks wait for a command; whether only
+        the record is to be written."""
 
     def command(self, seed: int) -> str:
         """Nothing: a rank does not know the command that started all ranks."""
@@ -72,8 +88,12 @@ class CollectiveSession:
         """Return the first reports."""
         return self.exchange(StartCommand(), StartedReply, timeout_s=0.0).replies
 
-    def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
-        """Have all ranks carry out a command. Ranks wait for each other as long as the backend lets them.
+    def exchange(
+        self, command: Command, expected: type[Expected], *, timeout_s: float
+    ) -> Exchange[Expected]:
+        """Have all ranks carry out a command.
+
+        Ranks wait for each other as long as the backend lets them.
 
         Raises:
             ArmFailed: this rank raised an exception.
@@ -81,13 +101,17 @@ class CollectiveSession:
         began, self._is_in_step = time.monotonic(), False
         try:
             self._backend.broadcast_bytes(command.model_dump_json().encode())
-            replies = self._backend.all_gather_bytes(self._rank.answer(command).model_dump_json().encode())
+            replies = self._backend.all_gather_bytes(
+                self._rank.answer(command).model_dump_json().encode()
+            )
         except Exception as error:  # it goes into the record, and the run raises it again
             self.error = error
             raise _rank_0_failed(describe_error(error).message) from error
         self._is_in_step = True
         return Exchange(
-            replies=[expected.model_validate_json(reply) for reply in replies], took_s=time.monotonic() - began, hosts={}
+            replies=[expected.model_validate_json(reply) for reply in replies],
+            took_s=time.monotonic() - began,
+            hosts={},
         )
 
     def ask_to_finish(self) -> None:
@@ -103,7 +127,8 @@ class CollectiveSession:
         """Ignore signals, so that incomplete measurements can be written.
 
         Raises:
-            ArmFailed: a launcher ends this rank since a peer has failed, in a command or between two of them.
+            ArmFailed: a launcher ends this rank since a peer has failed, in a command or between
+                two of them.
         """
         if self._is_over or self._is_ending:
             return
@@ -129,8 +154,16 @@ def _ignore(_number: int, _frame: object) -> None:
     """Ignore a signal. Unlike with SIG_IGN, ended children can still be waited for."""
 
 
-def lead(session: CollectiveSession, engine: Engine, *, plan: Plan, folder: ResultsFolder, tensorboard: Path | None) -> None:
-    """Run the only launch of a plan, whose arm these ranks are, write its record and print the result.
+def lead(
+    session: CollectiveSession,
+    engine: Engine,
+    *,
+    plan: Plan,
+    folder: ResultsFolder,
+    tensorboard: Path | None,
+) -> None:
+    """Run the only launch of a plan, whose arm these ranks are, write its record and print the
+    result.
 
     Raises:
         ParityError: the arm computes wrongly, or its ranks have drifted apart.
@@ -157,14 +190,20 @@ def lead(session: CollectiveSession, engine: Engine, *, plan: Plan, folder: Resu
         open_session=lambda *_, **__: session,
         progress=LaunchProgress(seconds_per_launch=1.0, console=Console(quiet=True)),
         events_folder=(lambda _: tensorboard) if tensorboard else None,
-        show_epoch=lambda record, epoch: print(epoch_line(epoch, epochs=epochs, unit=record.sample_unit), flush=True),
+        show_epoch=lambda record, epoch: print(
+            epoch_line(epoch, epochs=epochs, unit=record.sample_unit), flush=True
+        ),
     )
     launch.run()
     (record,) = (arm.record for arm in launch.arms)
     if session.error is not None:
         raise session.error
     if record.error is not None:
-        what = f"backend '{record.backend}' computes wrongly, so that no timing of it counts: " if record.status == "wrong" else ""
+        what = (
+            f"backend '{record.backend}' computes wrongly, so that no timing of it counts: "
+            if record.status == "wrong"
+            else ""
+        )
         raise ParityError(f"{what}{record.error.message}")
     _show(record, plan, where=folder.launch_folder(0, record.arm) / "record.json")
 
@@ -183,20 +222,30 @@ def _show(record: LaunchRecord, plan: Plan, *, where: Path) -> None:
         print(outcome(plan.training, record.epochs), flush=True)
     else:
         steps = steps_of(record.blocks)
-        console.print(cases_table(record, steps) if record.cases else throughput_table(record, steps))
+        console.print(
+            cases_table(record, steps) if record.cases else throughput_table(record, steps)
+        )
     console.print(f"record: {where}", markup=False, highlight=False, soft_wrap=True)
 
 
 def epoch_line(epoch: EpochRecord, *, epochs: int, unit: str) -> str:
     """Say how an epoch went, in one line."""
     figures = epoch.figures()
-    parts = [f"epoch {epoch.epoch + 1:>{len(str(epochs))}}/{epochs}", f"loss {figures['train_loss']:.4f}"]
+    parts = [
+        f"epoch {epoch.epoch + 1:>{len(str(epochs))}}/{epochs}",
+        f"loss {figures['train_loss']:.4f}",
+    ]
     if "train_top5" in figures:
         parts.append(f"top-1 {figures['train_top1']:.2%}  top-5 {figures['train_top5']:.2%}")
     if "held_out_loss" in figures:
         top1, top5 = figures["held_out_top1"], figures["held_out_top5"]
-        parts.append(f"held out: loss {figures['held_out_loss']:.4f}  top-1 {top1:.2%}  top-5 {top5:.2%}")
-    parts += [f"{epoch.count / epoch.train_s:,.1f} {unit}/s", f"learning rate {epoch.learning_rates[-1]:.4g}"]
+        parts.append(
+            f"held out: loss {figures['held_out_loss']:.4f}  top-1 {top1:.2%}  top-5 {top5:.2%}"
+        )
+    parts += [
+        f"{epoch.count / epoch.train_s:,.1f} {unit}/s",
+        f"learning rate {epoch.learning_rates[-1]:.4g}",
+    ]
     return "  ".join(parts)
 
 
@@ -209,7 +258,14 @@ def outcome(training: TrainingSettings, epochs: list[EpochRecord]) -> str:
     reached_s = training.time_to_accuracy_s(epochs)
     if reached_s is not None:
         first = next(epoch for epoch in epochs if training.is_reached(epoch))
-        return f"target accuracy {target:g} reached in epoch {first.epoch + 1}: {reached_s:.1f} s of training"
-    accuracies = [figures["held_out_top1"] for epoch in epochs if "held_out_top1" in (figures := epoch.figures())]
+        return (
+            f"target accuracy {target:g} reached in epoch {first.epoch + 1}: {reached_s:.1f} s of"
+            " training"
+        )
+    accuracies = [
+        figures["held_out_top1"]
+        for epoch in epochs
+        if "held_out_top1" in (figures := epoch.figures())
+    ]
     progress = f"best: {max(accuracies):.4f}" if accuracies else "nothing is held out"
     return f"target accuracy {target:g} not reached in {len(epochs)} epochs ({progress}): {trained}"

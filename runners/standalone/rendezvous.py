@@ -1,7 +1,8 @@
-"""The start of a standalone run: where its ranks meet, who is missing, and what ends them all if one fails.
+"""The start of a standalone run: where its ranks meet, who is missing, and what ends them all if
+one fails.
 
-Launchers end only the ranks of their own host, and a rank that waits for a peer in a library notices nothing for minutes. So each
-rank reports an error at its start in the store where they met.
+Launchers end only the ranks of their own host, and a rank that waits for a peer in a library
+notices nothing for minutes. So each rank reports an error at its start in the store where they met.
 """
 
 from __future__ import annotations
@@ -39,11 +40,15 @@ TRY_S = 0.2
 FAILED = "failed-to-start"
 LOOK_S = 0.5
 TELL_S = 4 * LOOK_S
-"""How long a rank that failed keeps its host's launcher, which may serve the store, so that others can read the error."""
+"""How long a rank that failed keeps its host's launcher, which may serve the store, so that others
+can read the error."""
 
 
-def rendezvous_store(job: Job, world: World, *, timeout: timedelta = Backend.timeout) -> Store | None:
-    """Open the store of the ranks' rendezvous and wait for all; None if the backend has its own rendezvous. Collective.
+def rendezvous_store(
+    job: Job, world: World, *, timeout: timedelta = Backend.timeout
+) -> Store | None:
+    """Open the store of the ranks' rendezvous and wait for all; None if the backend has its own
+    rendezvous. Collective.
 
     Raises:
         LaunchError: with the ranks that came, or why there is no store.
@@ -71,14 +76,17 @@ def _served_store(world: World, environment: Mapping[str, str], timeout: timedel
     """The store at MASTER_ADDR:MASTER_PORT, which torchrun serves, or else rank 0."""
     host, text = environment["MASTER_ADDR"], environment.get("MASTER_PORT", "")
     if not text.isdigit():
-        raise LaunchError(f"MASTER_ADDR is '{host}' and MASTER_PORT {text!r}; set a free port of that host, the same for all ranks")
+        raise LaunchError(
+            f"MASTER_ADDR is '{host}' and MASTER_PORT {text!r}; set a free port of that host, the"
+            " same for all ranks"
+        )
     port, agent_serves = int(text), environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serves = world.rank == 0 and not agent_serves
     if not serves and not _is_reached(host, port, timeout):
         raise LaunchError(
-            f"rank {world.rank} on {socket.gethostname()} did not reach rank 0 at {with_port(host, port)} within "
-            f"{timeout.total_seconds():g} s: start all ranks with the same address, see that no firewall is between, or wait "
-            "longer with --timeout"
+            f"rank {world.rank} on {socket.gethostname()} did not reach rank 0 at"
+            f" {with_port(host, port)} within {timeout.total_seconds():g} s: start all ranks with"
+            " the same address, see that no firewall is between, or wait longer with --timeout"
         )
     try:
         store = TCPStore(host, port, is_master=serves, wait_for_workers=False, timeout=timeout)
@@ -86,13 +94,17 @@ def _served_store(world: World, environment: Mapping[str, str], timeout: timedel
         holder = holder_of(port)
         in_use = f"the port is in use by {holder}; end it, or give another port to all ranks"
         reason = str(error).splitlines()[0] if holder is None else in_use
-        raise LaunchError(f"rank {world.rank} has no store at {with_port(host, port)}: {reason}") from error
+        raise LaunchError(
+            f"rank {world.rank} has no store at {with_port(host, port)}: {reason}"
+        ) from error
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0") if agent_serves else "0"
     return PrefixStore(f"ringside/{attempt}", store)
 
 
 def _is_reached(host: str, port: int, timeout: timedelta) -> bool:
-    """Whether a server is reached in time. c10d is not asked, since it prints pages if there is none."""
+    """Whether a server is reached in time. c10d is not asked, since it prints pages if there is
+    none.
+    """
     until = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < until:
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=TRY_S):
@@ -111,20 +123,26 @@ def _await_all(store: Store, world: World, timeout: timedelta) -> None:
         came = [rank for rank, key in enumerate(keys) if _is_there(store, key)]
         missing = [rank for rank in range(world.world_size) if rank not in came]
         raise LaunchError(
-            f"only {len(came)} of {world.world_size} ranks came within {timeout.total_seconds():g} s: {_ranks(came)}; "
-            f"{_ranks(missing)} did not: start every host's ranks with the same number of ranks in all and the same address, or "
-            "wait longer with --timeout"
+            f"only {len(came)} of {world.world_size} ranks came within {timeout.total_seconds():g}"
+            f" s: {_ranks(came)}; {_ranks(missing)} did not: start every host's ranks with the same"
+            " number of ranks in all and the same address, or wait longer with --timeout"
         ) from None
     counts = {rank: store.get(key).decode() for rank, key in enumerate(keys)}
-    other = next((rank for rank, text in counts.items() if text.partition(" ")[0] != str(world.world_size)), None)
+    other = next(
+        (rank for rank, text in counts.items() if text.partition(" ")[0] != str(world.world_size)),
+        None,
+    )
     if other is not None:
         raise LaunchError(
-            f"rank {world.rank} counts {world.world_size} ranks and rank {other} {counts[other]}; start all with the same number"
+            f"rank {world.rank} counts {world.world_size} ranks and rank {other} {counts[other]};"
+            " start all with the same number"
         )
 
 
 def _require_found_by_all(store: Store, world: World, job: Job) -> None:
-    """Refuse hosts that others would not find over Gloo, on all ranks. Collective if ranks are on several hosts.
+    """Refuse hosts that others would not find over Gloo, on all ranks.
+
+    Collective if ranks are on several hosts.
 
     Raises:
         LaunchError: with every such host.
@@ -133,7 +151,9 @@ def _require_found_by_all(store: Store, world: World, job: Job) -> None:
         return
     host = socket.gethostname()
     keys = [f"hidden/{rank}" for rank in range(world.world_size)]
-    store.set(keys[world.rank], json.dumps([host, unfindable_hosts({host: resolve_names([])}).get(host)]))
+    store.set(
+        keys[world.rank], json.dumps([host, unfindable_hosts({host: resolve_names([])}).get(host)])
+    )
     store.wait(keys)
     reports = dict(json.loads(store.get(key)) for key in keys)
     unreachable = {host: why for host, why in reports.items() if why and len(reports) > 1}
@@ -155,13 +175,17 @@ def _ranks(ranks: list[int]) -> str:
 
 
 @contextmanager
-def joint_start(store: Store | None, world: World, *, say: Callable[[Exception], None]) -> Iterator[None]:
-    """Report an error that the block raises to the other ranks, and end this rank at once when another reports one.
+def joint_start(
+    store: Store | None, world: World, *, say: Callable[[Exception], None]
+) -> Iterator[None]:
+    """Report an error that the block raises to the other ranks, and end this rank at once when
+    another reports one.
 
     Args:
         store: the store of the ranks' rendezvous; None: they have none, and nothing is watched.
         world: this rank's place.
-        say: prints an error. It is called first: this rank's launcher may end it as soon as others have read the error.
+        say: prints an error. It is called first: this rank's launcher may end it as soon as others
+            have read the error.
     """
     if store is None or world.world_size == 1:
         yield
@@ -195,9 +219,14 @@ def _watch(store: Store, world: World, over: threading.Event) -> None:
         try:
             reason = store.get(FAILED).decode(errors="replace") if store.check([FAILED]) else None
         except RuntimeError:  # the process that served it has ended
-            reason = "the store of the ranks' rendezvous, which is gone; see the messages of the other hosts"
+            reason = (
+                "the store of the ranks' rendezvous, which is gone; see the messages of the other"
+                " hosts"
+            )
     if reason and not over.is_set():
-        print(f"ringside: {_who(world)} ends, since it cannot start without {reason}", file=sys.stderr)
+        print(
+            f"ringside: {_who(world)} ends, since it cannot start without {reason}", file=sys.stderr
+        )
         leave(1)
 
 

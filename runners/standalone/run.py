@@ -1,4 +1,6 @@
-"""One rank of a standalone run: it starts with the others, then carries out commands of rank 0, which acts as the driver."""
+"""One rank of a standalone run: it starts with the others, then carries out commands of rank 0,
+which acts as the driver.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,14 @@ class StandaloneRun:
     options: RunOptions
     folder: ResultsFolder
     store: Store | None = field(default=None, init=False)
-    """The store of the rendezvous. Rank 0 may serve it, so it lasts as long as the run: others may still be starting."""
+    """The store of the rendezvous. Rank 0 may serve it, so it lasts as long as the run: others may
+    still be starting."""
 
     def run(self) -> None:
         """Run from start to end.
 
-        An exception that is no ``RingsideError`` ends this process at once, without the other ranks, which may wait elsewhere.
+        An exception that is no ``RingsideError`` ends this process at once, without the other
+        ranks, which may wait elsewhere.
 
         Raises:
             ParityError: on every rank, when gradients, or the results of operations, are wrong.
@@ -65,7 +69,9 @@ class StandaloneRun:
 
     def _run(self) -> None:
         began, clock = time.monotonic(), StartClock()
-        if self.world.rank == 0:  # imported before the engine is built: later, garbage collection in steps would scan it
+        if (
+            self.world.rank == 0
+        ):  # imported before the engine is built: later, garbage collection in steps would scan it
             importlib.import_module("runners.standalone.leading_rank")
             if self.options.tensorboard is not None:
                 importlib.import_module("tensorboard.summary.writer.event_file_writer")
@@ -83,7 +89,9 @@ class StandaloneRun:
         engine.backend.teardown()
 
     def _start(self, clock: StartClock) -> Engine:
-        """Connect to the other ranks and build the engine. Before a training the workload is tried."""
+        """Connect to the other ranks and build the engine. Before a training the workload is
+        tried.
+        """
         arm, timeout = self.plan.arms[self.plan.baseline], timedelta(seconds=self.options.timeout)
         job = job_of(self.plan, self.plan.baseline, arm, transport=arm.transport)
         job = job.model_copy(update={"tries": job.training.epochs if job.training else None})
@@ -93,7 +101,9 @@ class StandaloneRun:
             engine = start_engine(job, self.world, store=self.store, timeout=timeout, clock=clock)
         if self.world.rank == 0:
             for note in engine.notes:
-                print(f"note: {note}", flush=True)  # the output goes to a launcher, which may not be a terminal
+                print(
+                    f"note: {note}", flush=True
+                )  # the output goes to a launcher, which may not be a terminal
         return engine
 
     def _lead(self, engine: Engine, rank: EngineRank, *, began: float) -> None:
@@ -102,7 +112,13 @@ class StandaloneRun:
         where: dict[str, Any] = {"backend": engine.backend, "folder": self.folder.root}
         session = CollectiveSession(self.plan.baseline, rank=rank, started_s=began, **where)
         try:
-            lead(session, engine, plan=self.plan, folder=self.folder, tensorboard=self.options.tensorboard)
+            lead(
+                session,
+                engine,
+                plan=self.plan,
+                folder=self.folder,
+                tensorboard=self.options.tensorboard,
+            )
         except RingsideError as error:
             self._say_why(error)
             session.part(error)
@@ -110,7 +126,10 @@ class StandaloneRun:
         session.part()
 
     def _say_why(self, error: Exception) -> None:
-        """Print once why this rank ends. A rank that lost a peer waits, so that the cause is printed first."""
+        """Print once why this rank ends.
+
+        A rank that lost a peer waits, so that the cause is printed first.
+        """
         if getattr(error, "was_reported", False):
             return
         if mentions_lost_peer(str(error)):
@@ -118,17 +137,28 @@ class StandaloneRun:
         if isinstance(error, RingsideError):
             say_once(error)
             return
-        who = f"rank {self.world.rank} on {socket.gethostname()}" if self.world.world_size > 1 else "the rank"
-        report_error(error, who=who, folder=self.folder.root, name=f"rank-{self.world.rank}-traceback.txt")
+        who = (
+            f"rank {self.world.rank} on {socket.gethostname()}"
+            if self.world.world_size > 1
+            else "the rank"
+        )
+        report_error(
+            error, who=who, folder=self.folder.root, name=f"rank-{self.world.rank}-traceback.txt"
+        )
         error.was_reported = True  # type: ignore[attr-defined]
 
 
 def _follow(rank: EngineRank, backend: Backend) -> None:
-    """Carry out rank 0's commands, which come over the backend's collectives, and wait until it has written the record.
+    """Carry out rank 0's commands, which come over the backend's collectives, and wait until it has
+    written the record.
 
     Raises:
         ParityError: the error with which rank 0 ends.
     """
-    obey(rank.handlers, lambda: backend.broadcast_bytes(NOTHING), lambda reply: backend.all_gather_bytes(reply.encode()))
+    obey(
+        rank.handlers,
+        lambda: backend.broadcast_bytes(NOTHING),
+        lambda reply: backend.all_gather_bytes(reply.encode()),
+    )
     if error := backend.broadcast_bytes(NOTHING).strip():
         raise ParityError(error.decode())

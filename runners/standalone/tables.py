@@ -1,4 +1,6 @@
-"""The table that a standalone run prints: throughput of every rank and of all together, or a micro-benchmark's cases."""
+"""The table that a standalone run prints: throughput of every rank and of all together, or a
+micro-benchmark's cases.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,21 @@ CONFIDENCE = 0.95
 
 
 def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
-    """One row per rank of a run that is ok, then all ranks together as in the reports. The caption says what limits the speed.
+    """One row per rank of a run that is ok, then all ranks together as in the reports.
+
+    The caption says what limits the speed.
 
     ``steps``: at least one block that every rank finished.
     """
-    table = _table(record, "host", "rank", f"{record.sample_unit}/s", "step ms (median)", "step ms (95%)", "waiting for data")
+    table = _table(
+        record,
+        "host",
+        "rank",
+        f"{record.sample_unit}/s",
+        "step ms (median)",
+        "step ms (95%)",
+        "waiting for data",
+    )
     both = Steps.of(steps.assign(launch=record.launch, arm=record.arm)).valid([record])
     timed = both.where(kind="sync")
     raw = steps[steps["turn"].isin(timed.slowest["turn"])]
@@ -33,13 +45,27 @@ def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
         table.add_row(
             place.host,
             str(place.rank),
-            *_figures(rank_steps["samples"].sum() / rank_steps["step_s"].sum(), rank_steps["step_s"], rank_steps),
+            *_figures(
+                rank_steps["samples"].sum() / rank_steps["step_s"].sum(),
+                rank_steps["step_s"],
+                rank_steps,
+            ),
         )
     in_all = throughput_per_s(tabulate_blocks(timed))
     table.add_section()
-    table.add_row("all", str(record.world_size), *_figures(in_all, timed.slowest["step_s"], timed.rank_blocks), style="bold")
-    shares = step_shares(timed.rank_blocks, step_terms(terms_by_launch(both, None), confidence=CONFIDENCE))
-    lines = [limit_sentence({record.arm: shares}, hosts=len(record.hosts)), oversubscription_warning(record.ranks)]
+    table.add_row(
+        "all",
+        str(record.world_size),
+        *_figures(in_all, timed.slowest["step_s"], timed.rank_blocks),
+        style="bold",
+    )
+    shares = step_shares(
+        timed.rank_blocks, step_terms(terms_by_launch(both, None), confidence=CONFIDENCE)
+    )
+    lines = [
+        limit_sentence({record.arm: shares}, hosts=len(record.hosts)),
+        oversubscription_warning(record.ranks),
+    ]
     table.caption = "\n".join(line for line in lines if line)
     table.caption_justify, table.caption_style = "left", "none"
     return table
@@ -49,7 +75,9 @@ def cases_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     """One row per case of a micro-benchmark: its figures, or why there are none."""
     table = _table(record, "operation", "size", "speed", "")
     blocks = tabulate_blocks(Steps.of(steps.assign(launch=record.launch, arm=record.arm)))
-    for case, summary in zip(record.cases, summarise_cases([record], blocks, confidence=CONFIDENCE), strict=True):
+    for case, summary in zip(
+        record.cases, summarise_cases([record], blocks, confidence=CONFIDENCE), strict=True
+    ):
         speed, below = (summary.not_offered, "") if summary.not_offered else case_figures(summary)
         table.add_row(case.operation, size_text(case), speed, below)
     return table
@@ -66,4 +94,9 @@ def _table(record: LaunchRecord, *columns: str) -> Table:
 
 def _figures(throughput_per_s: float, step_s: pd.Series, steps: pd.DataFrame) -> list[str]:
     median, high = np.percentile(step_s, [50, 95]) * 1e3
-    return [f"{throughput_per_s:,.1f}", f"{median:.2f}", f"{high:.2f}", share(data_wait_share(steps))]
+    return [
+        f"{throughput_per_s:,.1f}",
+        f"{median:.2f}",
+        f"{high:.2f}",
+        share(data_wait_share(steps)),
+    ]

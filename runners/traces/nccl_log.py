@@ -1,6 +1,8 @@
-"""Reads NCCL's log of the traced launch: its network, how ranks are connected, algorithms by message size.
+"""Reads NCCL's log of the traced launch: its network, how ranks are connected, algorithms by
+message size.
 
-The lines are NCCL's (2.18 to 2.30, src/init.cc, src/transport, src/enqueue.cc). Older releases number algorithms and protocols.
+The lines are NCCL's (2.18 to 2.30, src/init.cc, src/transport, src/enqueue.cc). Older releases
+number algorithms and protocols.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ MAX_COLLECTIVES = 8
 
 
 def read_log(path: Path) -> NcclChoices | None:
-    """Read a rank's log, after flushing what libraries have printed; None if it has no lines of NCCL."""
+    """Read a rank's log, after flushing what libraries have printed; None if it has no lines of
+    NCCL.
+    """
     ctypes.CDLL(None).fflush(None)
     return choices_of(path.read_text(encoding="utf-8", errors="replace").splitlines())
 
@@ -45,30 +49,46 @@ def choices_of(lines: Iterable[str]) -> NcclChoices | None:
         if match := CONNECTION.search(line):
             connections[DEVICE.sub("", match[1])] = None
         if match := COLLECTIVE.search(line):
-            collectives[match[1], int(match[2]), _named(match[3], ALGORITHMS), _named(match[4], PROTOCOLS)] = None
+            collectives[
+                match[1], int(match[2]), _named(match[3], ALGORITHMS), _named(match[4], PROTOCOLS)
+            ] = None
     if not (last or connections or collectives):
         return None
-    largest = sorted(collectives, key=lambda collective: collective[1], reverse=True)[:MAX_COLLECTIVES]
+    largest = sorted(collectives, key=lambda collective: collective[1], reverse=True)[
+        :MAX_COLLECTIVES
+    ]
     return NcclChoices(
         version=last.get("version"),
         network=last.get("network"),
         channels=int(last["channels"]) if "channels" in last else None,
         connections=sorted(connections),
         collectives=[
-            NcclCollective(operation=operation, num_bytes=size, algorithm=algorithm, protocol=protocol)
+            NcclCollective(
+                operation=operation, num_bytes=size, algorithm=algorithm, protocol=protocol
+            )
             for operation, size, algorithm, protocol in largest
         ],
     )
 
 
 def merge_ranks(ranks: Sequence[NcclChoices | None]) -> NcclChoices | None:
-    """Merge an arm's ranks: all connections, and other fields from the first rank that has them. Only rank 0 has algorithms."""
+    """Merge an arm's ranks: all connections, and other fields from the first rank that has them.
+
+    Only rank 0 has algorithms.
+    """
     choices = [rank for rank in ranks if rank is not None]
     if not choices:
         return None
     fields = ("version", "network", "channels", "collectives")
-    first = {name: value for rank in reversed(choices) for name in fields if (value := getattr(rank, name))}
-    return NcclChoices(**first, connections=sorted({name for rank in choices for name in rank.connections}))
+    first = {
+        name: value
+        for rank in reversed(choices)
+        for name in fields
+        if (value := getattr(rank, name))
+    }
+    return NcclChoices(
+        **first, connections=sorted({name for rank in choices for name in rank.connections})
+    )
 
 
 def _named(word: str, names: Sequence[str]) -> str:

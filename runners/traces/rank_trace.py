@@ -1,4 +1,6 @@
-"""The traced steps of one rank: torch's profiler with a range for each step and phase, beside the library's own timeline."""
+"""The traced steps of one rank: torch's profiler with a range for each step and phase, beside the
+library's own timeline.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ SHOWN_CATEGORIES = ("cpu_op", "user_annotation", "cuda_runtime", *ON_GPU)
 """Kinds of events that a viewer shows."""
 FLOWS = ("fwdbwd", "ac2g")
 MAX_EVENTS = 400_000
-"""Limit for all ranks of an arm: at about 25 bytes each, the files of two arms have less than 50 MB."""
+"""Limit for all ranks of an arm: at about 25 bytes each, the files of two arms have less than 50
+MB."""
 ITEM_BYTES = {
     **dict.fromkeys(("double", "Double", "long int", "Long"), 8),
     **dict.fromkeys(("float", "Float", "int", "Int"), 4),
@@ -49,7 +52,9 @@ ITEM_BYTES = {
 
 
 class PhaseRanges(StepTimer):
-    """Takes the place of a timer: opens a range of the profiler for each step, and one for each phase in it."""
+    """Takes the place of a timer: opens a range of the profiler for each step, and one for each
+    phase in it.
+    """
 
     def __init__(self, device: torch.device, *, micro_steps: int) -> None:
         super().__init__(device)
@@ -66,7 +71,11 @@ class PhaseRanges(StepTimer):
         """End a phase, and begin the one that follows in a training step."""
         self._leave()
         self._passes += phase == BACKWARD
-        after = {DATA_WAIT: FORWARD, FORWARD: BACKWARD, BACKWARD: DATA_WAIT if self._passes < self._micro_steps else OPTIMIZER}
+        after = {
+            DATA_WAIT: FORWARD,
+            FORWARD: BACKWARD,
+            BACKWARD: DATA_WAIT if self._passes < self._micro_steps else OPTIMIZER,
+        }
         if phase in after:
             self._enter(PHASES[after[phase]])
 
@@ -120,7 +129,11 @@ def trace_steps(
     document = _exported(profiler)
     spans, events = [*library_spans, *spans_of(document, library_spans)], list(_events(document))
     if len(events) > max_events:
-        longest = sorted((event for event in events if "dur" in event), key=lambda event: event["dur"], reverse=True)
+        longest = sorted(
+            (event for event in events if "dur" in event),
+            key=lambda event: event["dur"],
+            reverse=True,
+        )
         events = longest[:max_events]
     packed = gzip.compress(json.dumps(events, separators=(",", ":")).encode(), mtime=0)
     return TraceReply(spans=spans, events=base64.b64encode(packed).decode())
@@ -131,14 +144,20 @@ def _exported(profiler: Any) -> Mapping[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ringside-trace-") as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        document: Mapping[str, Any] = json.loads(path.read_bytes(), parse_float=Decimal)  # nanoseconds, which nest
+        document: Mapping[str, Any] = json.loads(
+            path.read_bytes(), parse_float=Decimal
+        )  # nanoseconds, which nest
     return document
 
 
 def _slices(document: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int, int]]:
     """Every event that takes time, with its begin and length in nanoseconds since the epoch."""
     for event in document["traceEvents"]:
-        if event.get("ph") == "X" and event.get("cat") in SHOWN_CATEGORIES and isinstance(event.get("pid"), int):
+        if (
+            event.get("ph") == "X"
+            and event.get("cat") in SHOWN_CATEGORIES
+            and isinstance(event.get("pid"), int)
+        ):
             yield event, _begin_ns(document, event), int(1000 * event["dur"])
 
 
@@ -147,17 +166,37 @@ def _begin_ns(document: Mapping[str, Any], event: Mapping[str, Any]) -> int:
 
 
 def spans_of(document: Mapping[str, Any], library_spans: Sequence[Span] = ()) -> Iterator[Span]:
-    """The profiler's events that reports draw and count. ``library_spans``: collectives that the profiler did not see."""
-    sent = {_elements(shape) for event in document["traceEvents"] if _row_of(event) == "exchange" for shape in _shapes(event)}
-    sent |= {(span.num_bytes or 0) // ITEM_BYTES["Half"] for span in library_spans if span.name.startswith(EXCHANGES)}
-    on_cpu = not any(event.get("cat") in ON_GPU for event in document["traceEvents"])  # a GPU does these when it gets to them
+    """The profiler's events that reports draw and count.
+
+    ``library_spans``: collectives that the profiler did not see.
+    """
+    sent = {
+        _elements(shape)
+        for event in document["traceEvents"]
+        if _row_of(event) == "exchange"
+        for shape in _shapes(event)
+    }
+    sent |= {
+        (span.num_bytes or 0) // ITEM_BYTES["Half"]
+        for span in library_spans
+        if span.name.startswith(EXCHANGES)
+    }
+    on_cpu = not any(
+        event.get("cat") in ON_GPU for event in document["traceEvents"]
+    )  # a GPU does these when it gets to them
     for event, begin_ns, length_ns in _slices(document):
         name, row = event["name"], _row_of(event)
         if row is None and on_cpu and _converts(event, sent):
             name, row = COMPRESSION, "library"
         if row is not None and (on_cpu or row != "gradient"):
             size = _bytes(event.get("args", {})) if row in ("exchange", "gradient") else None
-            yield Span(row=row, name=name.removeprefix(STEP_PREFIX), begin_ns=begin_ns, length_ns=length_ns, num_bytes=size)
+            yield Span(
+                row=row,
+                name=name.removeprefix(STEP_PREFIX),
+                begin_ns=begin_ns,
+                length_ns=length_ns,
+                num_bytes=size,
+            )
 
 
 def _converts(event: Mapping[str, Any], sent: Set[int]) -> bool:
@@ -165,7 +204,13 @@ def _converts(event: Mapping[str, Any], sent: Set[int]) -> bool:
     if event["name"] != CONVERSION:
         return False
     shapes, kinds = _shapes(event), event["args"].get("Input type", [])
-    return len(shapes) > 1 and len(shapes[0]) == 1 and shapes[0] == shapes[1] and shapes[0][0] in sent and kinds[0] != kinds[1]
+    return (
+        len(shapes) > 1
+        and len(shapes[0]) == 1
+        and shapes[0] == shapes[1]
+        and shapes[0][0] in sent
+        and kinds[0] != kinds[1]
+    )
 
 
 def _row_of(event: Mapping[str, Any]) -> Row | None:
@@ -189,7 +234,14 @@ def _bytes(args: Mapping[str, Any]) -> int | None:
     kinds, shapes = args.get("Input type"), args.get("Input Dims")
     if not kinds or not shapes:
         return None
-    return sum(ITEM_BYTES.get(kind, 1) * _elements(shape) for kind, shape in zip(kinds, shapes, strict=False) if shape) or None
+    return (
+        sum(
+            ITEM_BYTES.get(kind, 1) * _elements(shape)
+            for kind, shape in zip(kinds, shapes, strict=False)
+            if shape
+        )
+        or None
+    )
 
 
 def _shapes(event: Mapping[str, Any]) -> list[Any]:
@@ -203,21 +255,40 @@ def _elements(shape: Any) -> int:
 
 
 def _events(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The events for a viewer: slices on rows of threads and streams, and arrows between them; in nanoseconds."""
+    """The events for a viewer: slices on rows of threads and streams, and arrows between them; in
+    nanoseconds.
+    """
     training_thread = threading.get_native_id()
 
     def place(event: Mapping[str, Any]) -> str:
         on_gpu = event.get("cat") in ON_GPU or (event.get("cat") == "ac2g" and event["ph"] == "f")
-        return f"stream {event['tid']}" if on_gpu else TRAINING if event["tid"] == training_thread else f"thread {event['tid']}"
+        return (
+            f"stream {event['tid']}"
+            if on_gpu
+            else TRAINING
+            if event["tid"] == training_thread
+            else f"thread {event['tid']}"
+        )
 
     for event, begin_ns, length_ns in _slices(document):
         if _row_of(event) != "exchange":
-            args = {key: value for key, value in event.get("args", {}).items() if key in ("stream", "correlation", "device")}
+            args = {
+                key: value
+                for key, value in event.get("args", {}).items()
+                if key in ("stream", "correlation", "device")
+            }
             slice_event = {"ph": "X", "name": event["name"], "cat": event["cat"], "args": args}
             yield slice_event | {"row": place(event), "ts": begin_ns, "dur": length_ns}
-    arrows = [event for event in document["traceEvents"] if event.get("ph") in ("s", "f") and event.get("cat") in FLOWS]
+    arrows = [
+        event
+        for event in document["traceEvents"]
+        if event.get("ph") in ("s", "f") and event.get("cat") in FLOWS
+    ]
     arrow_ends = {(event["cat"], event["id"], event["ph"]) for event in arrows}
     for event in arrows:
         if {(event["cat"], event["id"], "s"), (event["cat"], event["id"], "f")} <= arrow_ends:
-            slice_event = {key: event[key] for key in ("ph", "id", "cat")} | {"name": event["cat"], "bp": "e"}
+            slice_event = {key: event[key] for key in ("ph", "id", "cat")} | {
+                "name": event["cat"],
+                "bp": "e",
+            }
             yield slice_event | {"row": place(event), "ts": _begin_ns(document, event)}

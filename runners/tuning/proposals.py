@@ -1,4 +1,6 @@
-"""Proposes settings to try: Optuna's Gaussian process sampler explores, then the most promising are measured again."""
+"""Proposes settings to try: Optuna's Gaussian process sampler explores, then the most promising are
+measured again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from typing import Any
 from measurement.errors import PlanError
 from reports.tuning import Options, SearchedSetting, Trial, TriedSet, tried_sets
 
-MISSING = "'ringside tune' searches by Optuna, which is not installed; run: pip install 'ringside[tune]'"
+MISSING = (
+    "'ringside tune' searches by Optuna, which is not installed; run: pip install 'ringside[tune]'"
+)
 STARTUP_TRIALS = 8
 """Random trials before the sampler has enough data."""
 DEFAULTS = TriedSet(options={}, trials=0, failed=0, log_ratio=0.0, expected=0.0)
@@ -36,37 +40,59 @@ def sampler_name() -> str:
     return f"GPSampler of Optuna {optuna().__version__}"
 
 
-def propose(settings: Sequence[SearchedSetting], trials: list[Trial], number: int, *, seed: int, repeat: bool) -> list[Options]:
+def propose(
+    settings: Sequence[SearchedSetting],
+    trials: list[Trial],
+    number: int,
+    *,
+    seed: int,
+    repeat: bool,
+) -> list[Options]:
     """Return up to ``number`` different option sets to measure next, none of them the default.
 
     Args:
         settings: searched settings; at least one.
-        trials: measured trials. The same trials give the same proposals, so that a search can resume.
+        trials: measured trials. The same trials give the same proposals, so that a search can
+            resume.
         number: how many sets to return, if there are as many.
         seed: of the sampler.
-        repeat: measure the most promising again, and the best without one of its options, instead of new ones.
+        repeat: measure the most promising again, and the best without one of its options, instead
+            of new ones.
     """
     tried = tried_sets(trials)
     promising = [tried_set.options for tried_set in tried if not tried_set.failed]
     if not repeat or not promising:
         return _explore(settings, trials, number, seed=seed)
     measured = [tried_set.options for tried_set in tried]
-    reduced = [options for options in leave_one_out(settings, promising[0]) if options and options not in measured]
+    reduced = [
+        options
+        for options in leave_one_out(settings, promising[0])
+        if options and options not in measured
+    ]
     reduced = reduced[: number // 2]
     return [*promising[: number - len(reduced)], *reduced]
 
 
 def best_of(trials: list[Trial], *, margin: float) -> Options:
-    """Return the option set to take: among those within ``margin`` of the best, the one with fewest options."""
-    candidates = [DEFAULTS, *(candidate for candidate in tried_sets(trials) if not candidate.failed)]
+    """Return the option set to take: among those within ``margin`` of the best, the one with fewest
+    options.
+    """
+    candidates = [
+        DEFAULTS,
+        *(candidate for candidate in tried_sets(trials) if not candidate.failed),
+    ]
     least = max(candidate.expected for candidate in candidates) - margin
     best = [candidate for candidate in candidates if candidate.expected >= least]
     return min(best, key=lambda candidate: (len(candidate.options), -candidate.expected)).options
 
 
 def effective_options(settings: Sequence[SearchedSetting], values: Mapping[str, Any]) -> Options:
-    """Return the options to set: those that are not at their defaults, and have an effect beside the others."""
-    all_values = {setting.option: values.get(setting.option, setting.default) for setting in settings}
+    """Return the options to set: those that are not at their defaults, and have an effect beside
+    the others.
+    """
+    all_values = {
+        setting.option: values.get(setting.option, setting.default) for setting in settings
+    }
     return {
         setting.option: all_values[setting.option]
         for setting in settings
@@ -76,36 +102,65 @@ def effective_options(settings: Sequence[SearchedSetting], values: Mapping[str, 
 
 
 def leave_one_out(settings: Sequence[SearchedSetting], options: Options) -> list[Options]:
-    """Return the option set without each of its options in turn, and without options that then have no effect."""
-    return [effective_options(settings, {name: options[name] for name in options if name != left_out}) for left_out in options]
+    """Return the option set without each of its options in turn, and without options that then have
+    no effect.
+    """
+    return [
+        effective_options(settings, {name: options[name] for name in options if name != left_out})
+        for left_out in options
+    ]
 
 
 def optuna_study(settings: Sequence[SearchedSetting], trials: Sequence[Trial], *, seed: int) -> Any:
-    """Return Optuna's study of the trials. Failed ones count as the slowest; values are numbered in their order."""
+    """Return Optuna's study of the trials.
+
+    Failed ones count as the slowest; values are numbered in their order.
+    """
     library = optuna()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)
-        sampler = library.samplers.GPSampler(seed=1000 * seed + len(trials), n_startup_trials=STARTUP_TRIALS)
+        sampler = library.samplers.GPSampler(
+            seed=1000 * seed + len(trials), n_startup_trials=STARTUP_TRIALS
+        )
     study = library.create_study(direction="maximize", sampler=sampler)
     logs = [0.0, *(trial.log_ratio for trial in trials if trial.log_ratio is not None)]
-    for options, log in [(DEFAULTS.options, 0.0), *((trial.options, trial.log_ratio) for trial in trials)]:
-        places = {setting.option: setting.values.index(options.get(setting.option, setting.default)) for setting in settings}
+    for options, log in [
+        (DEFAULTS.options, 0.0),
+        *((trial.options, trial.log_ratio) for trial in trials),
+    ]:
+        places = {
+            setting.option: setting.values.index(options.get(setting.option, setting.default))
+            for setting in settings
+        }
         value = min(logs) if log is None else log
-        study.add_trial(library.trial.create_trial(params=places, distributions=_space(settings), value=value))
+        study.add_trial(
+            library.trial.create_trial(params=places, distributions=_space(settings), value=value)
+        )
     return study
 
 
 def _space(settings: Sequence[SearchedSetting]) -> dict[str, Any]:
-    return {setting.option: optuna().distributions.IntDistribution(0, len(setting.values) - 1) for setting in settings}
+    return {
+        setting.option: optuna().distributions.IntDistribution(0, len(setting.values) - 1)
+        for setting in settings
+    }
 
 
-def _explore(settings: Sequence[SearchedSetting], trials: Sequence[Trial], number: int, *, seed: int) -> list[Options]:
+def _explore(
+    settings: Sequence[SearchedSetting], trials: Sequence[Trial], number: int, *, seed: int
+) -> list[Options]:
     """Ask the sampler for new option sets, without those that failed."""
-    study, failed = optuna_study(settings, trials, seed=seed), [trial.options for trial in trials if trial.log_ratio is None]
+    study, failed = (
+        optuna_study(settings, trials, seed=seed),
+        [trial.options for trial in trials if trial.log_ratio is None],
+    )
     proposals: list[Options] = []
     for _ in range(MAX_DRAWS):
         indices = study.ask(_space(settings)).params
-        options = effective_options(settings, {setting.option: setting.values[indices[setting.option]] for setting in settings})
+        options = effective_options(
+            settings,
+            {setting.option: setting.values[indices[setting.option]] for setting in settings},
+        )
         if options and options not in failed and options not in proposals:
             proposals.append(options)
         if len(proposals) == number:

@@ -1,7 +1,8 @@
-"""The search: launches of an arm's defaults beside trials of its settings, and the plans that follow from them.
+"""The search: launches of an arm's defaults beside trials of its settings, and the plans that
+follow from them.
 
-A launch is a separate comparison in ``search/NNN``, with plan, records and logs. Trials are read back from these folders, so an
-interrupted search resumes where it stopped.
+A launch is a separate comparison in ``search/NNN``, with plan, records and logs. Trials are read
+back from these folders, so an interrupted search resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -57,22 +58,35 @@ class Search:
         self.plan, self.root, self.request, self.name = plan, root, request, request.arm
         self.arm = plan.arms[self.name]
         setup = resolve_arm(self.name, self.arm, plan)
-        if resolve_cases(plan, resolve_workload(plan.workload, plan.workload_options), {self.name: setup}):
-            raise PlanError(f"plan '{plan.name}' cannot be tuned: '{plan.workload}' is a micro-benchmark, and trains nothing")
+        if resolve_cases(
+            plan, resolve_workload(plan.workload, plan.workload_options), {self.name: setup}
+        ):
+            raise PlanError(
+                f"plan '{plan.name}' cannot be tuned: '{plan.workload}' is a micro-benchmark, and"
+                " trains nothing"
+            )
         self.backend: Backend = setup.backend
         self.launches: list[SearchLaunch] = []
         if not self.settings:
             raise PlanError(
-                f"arm '{self.name}' cannot be tuned: '{self.arm.backend}' states no setting that the plan leaves open; "
-                "ddp, fsdp2 and horovod state some, see docs/tuning.md"
+                f"arm '{self.name}' cannot be tuned: '{self.arm.backend}' states no setting that"
+                " the plan leaves open; ddp, fsdp2 and horovod state some, see docs/tuning.md"
             )
 
     @property
     def settings(self) -> list[SearchedSetting]:
         """The settings to search; the first launch shows whether the model has buffers."""
         has_buffers = any(launch.has_buffers for launch in self.launches)
-        stated = self.backend.search_space(has_buffers=has_buffers, several_hosts=len(planned_hosts(self.plan)) > 1)
-        return open_settings(stated, self.backend, self.arm, self.plan.environment | self.arm.environment, lossy=self.request.lossy)
+        stated = self.backend.search_space(
+            has_buffers=has_buffers, several_hosts=len(planned_hosts(self.plan)) > 1
+        )
+        return open_settings(
+            stated,
+            self.backend,
+            self.arm,
+            self.plan.environment | self.arm.environment,
+            lossy=self.request.lossy,
+        )
 
     @property
     def trials(self) -> list[Trial]:
@@ -85,7 +99,8 @@ class Search:
         return sum(launch.seconds for launch in self.launches)
 
     def run(self, measure: Measure) -> Options:
-        """Measure launch after launch until the budget is spent; finished ones are read from the folder.
+        """Measure launch after launch until the budget is spent; finished ones are read from the
+        folder.
 
         Returns:
             The options to take: none if nothing is expected to be faster than the defaults.
@@ -103,7 +118,10 @@ class Search:
                 measure(plan, folder)
                 launch = self._read_launch(folder)
             if launch is None:
-                raise LaunchError(f"'{folder.root}' holds no whole launch; see its logs, and go on with -o {self.root}")
+                raise LaunchError(
+                    f"'{folder.root}' holds no whole launch; see its logs, and go on with -o"
+                    f" {self.root}"
+                )
             self.launches.append(launch)
 
     def confirmation(self, best: Options) -> Plan:
@@ -113,11 +131,15 @@ class Search:
         return made_plan(self.plan, "confirm", arms, baseline=self.name, question=tuned)
 
     def ablation(self, best: Options) -> Plan:
-        """The plan of fresh launches that compare the best without each of its options with the best."""
+        """The plan of fresh launches that compare the best without each of its options with the
+        best.
+        """
         tuned = f"{self.name}-tuned"
         arms = {tuned: with_options(self.arm, best)}
         reduced = zip(best, leave_one_out(self.settings, best), strict=True)
-        arms |= {f"without-{option}": with_options(self.arm, options) for option, options in reduced}
+        arms |= {
+            f"without-{option}": with_options(self.arm, options) for option, options in reduced
+        }
         return made_plan(self.plan, "without", arms, baseline=tuned, question=None)
 
     def tuned_plan(self, options: Options) -> Plan:
@@ -126,7 +148,9 @@ class Search:
         return made_plan(self.plan, "tuned", arms)
 
     def _next_plan(self) -> Plan | None:
-        """The next launch, of the defaults and trials; None if the budget is spent or nothing is left to try."""
+        """The next launch, of the defaults and trials; None if the budget is spent or nothing is
+        left to try.
+        """
         spent, limit_s = self.seconds, 60 * self.request.minutes
         if self.launches and spent + max(launch.seconds for launch in self.launches) > limit_s:
             return None
@@ -134,12 +158,17 @@ class Search:
         proposals = propose(self.settings, self.trials, number, seed=self.plan.seed, repeat=repeat)
         if not proposals:
             return None
-        trials = {f"trial-{number}": with_options(self.arm, options) for number, options in enumerate(proposals, 1)}
+        trials = {
+            f"trial-{number}": with_options(self.arm, options)
+            for number, options in enumerate(proposals, 1)
+        }
         arms = {self.name: self.arm} | trials
         measure = self.plan.measurement
         each_s = measure.expected_launch_s / len(self.plan.compared_arms())
         lengths = {"rounds": measure.rounds, "steps_per_launch": measure.steps_per_launch}
-        settings = measure.model_dump(mode="json") | dict.fromkeys(("minutes", "max_minutes")) | lengths
+        settings = (
+            measure.model_dump(mode="json") | dict.fromkeys(("minutes", "max_minutes")) | lengths
+        )
         settings |= {"control": False, "floor": False, "local_every": 0}
         settings |= {"rehearsal": "never", "launches": 1, "seconds_per_launch": each_s * len(arms)}
         changes = {"measurement": settings, "reports": ["json"], "question": None}
@@ -152,44 +181,75 @@ class Search:
         if not report.is_file():
             return None
         plan, records = folder.read_plan(), folder.records()
-        if {record.arm for record in records} != set(plan.arms) or not all(record.complete for record in records):
+        if {record.arm for record in records} != set(plan.arms) or not all(
+            record.complete for record in records
+        ):
             return None
         comparison = Comparison.model_validate_json(report.read_bytes())
         defaults = comparison.arm(self.name)
         if not self.launches and defaults.status != "ok":
             why = defaults.errors[0].message if defaults.errors else "its gate did not pass"
-            raise LaunchError(f"arm '{self.name}' cannot be tuned: with the plan's own settings it is {defaults.status} ({why})")
+            raise LaunchError(
+                f"arm '{self.name}' cannot be tuned: with the plan's own settings it is"
+                f" {defaults.status} ({why})"
+            )
         return SearchLaunch(
             trials=self._read_trials(plan, comparison),
-            has_buffers=any(rank.kept_bytes.get("buffers", 0) for record in records for rank in record.ranks),
+            has_buffers=any(
+                rank.kept_bytes.get("buffers", 0) for record in records for rank in record.ranks
+            ),
             seconds=folder.read_manifest().seconds.get("total", 0.0),
         )
 
     def _read_trials(self, plan: Plan, comparison: Comparison) -> list[Trial]:
-        """Return the trials of a launch, each compared with the arm's defaults in the same rounds."""
+        """Return the trials of a launch, each compared with the arm's defaults in the same
+        rounds.
+        """
         blocks, trials = pd.DataFrame(comparison.block_table), []
         for arm in (arm for arm in comparison.arms if arm.name != self.name):
-            options = {name: value for name, value in arm.options.items() if name not in self.arm.options}
-            tables = total_tables(plan, blocks, [[arm.name, self.name]]) if arm.status == "ok" else []
+            options = {
+                name: value for name, value in arm.options.items() if name not in self.arm.options
+            }
+            tables = (
+                total_tables(plan, blocks, [[arm.name, self.name]]) if arm.status == "ok" else []
+            )
             ratios = launch_ratios(tables[0]) if tables else None
             log = float(ratios.logs.mean()) if ratios else None
-            trials.append(Trial(launch=len(self.launches), options=options, status=arm.status, log_ratio=log))
+            trials.append(
+                Trial(launch=len(self.launches), options=options, status=arm.status, log_ratio=log)
+            )
         return trials
 
 
 def open_settings(
-    stated: Sequence[Setting], backend: Backend, arm: Arm, variables: Collection[str] = (), *, lossy: bool = False
+    stated: Sequence[Setting],
+    backend: Backend,
+    arm: Arm,
+    variables: Collection[str] = (),
+    *,
+    lossy: bool = False,
 ) -> list[SearchedSetting]:
-    """Return an arm's settings to search: those that its backend states, without those fixed by options or variables."""
+    """Return an arm's settings to search: those that its backend states, without those fixed by
+    options or variables.
+    """
     defaults, settings = type(backend).Options(), []
     for setting in stated:
         default = getattr(defaults, setting.option)
-        is_idle = any(arm.options.get(other, value) != value for other, value in setting.only_with.items())
-        if setting.option in arm.options or setting.variable in variables or (setting.is_lossy and not lossy) or is_idle:
+        is_idle = any(
+            arm.options.get(other, value) != value for other, value in setting.only_with.items()
+        )
+        if (
+            setting.option in arm.options
+            or setting.variable in variables
+            or (setting.is_lossy and not lossy)
+            or is_idle
+        ):
             continue
         values = list(setting.values) if default in setting.values else [default, *setting.values]
         limits = {"only_with": dict(setting.only_with), "is_lossy": setting.is_lossy}
-        settings.append(SearchedSetting(option=setting.option, values=values, default=default, **limits))
+        settings.append(
+            SearchedSetting(option=setting.option, values=values, default=default, **limits)
+        )
     return settings
 
 
@@ -202,7 +262,10 @@ def made_plan(plan: Plan, ending: str, arms: Mapping[str, Arm], **changes: Any) 
     """Return a copy of a plan with other arms."""
     name = f"{plan.name.removesuffix(f'-{ending}')}-{ending}"
     content = plan.model_dump(mode="json") | {"left_out": {}, "name": name}
-    content["arms"] = {arm_name: arm.model_dump(mode="json", exclude_defaults=True) for arm_name, arm in arms.items()}
+    content["arms"] = {
+        arm_name: arm.model_dump(mode="json", exclude_defaults=True)
+        for arm_name, arm in arms.items()
+    }
     return check_plan(content | changes, source=name)
 
 

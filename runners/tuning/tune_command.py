@@ -14,7 +14,15 @@ import yaml
 from pydantic import Field
 
 from measurement.errors import RecordError
-from runners.flags import Flag, FlagValues, SessionOptions, command, command_to_repeat, session_flags, values_of
+from runners.flags import (
+    Flag,
+    FlagValues,
+    SessionOptions,
+    command,
+    command_to_repeat,
+    session_flags,
+    values_of,
+)
 
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
@@ -39,7 +47,8 @@ class TuneOptions(SessionOptions):
     arm: str = ""
     """The arm of the plan to tune."""
     minutes: float = Field(default=20.0, gt=0)
-    """Minutes to search, one launch at the least. Fresh launches come after it, and take as long as the plan's measurement says."""
+    """Minutes to search, one launch at the least. Fresh launches come after it, and take as long as
+    the plan's measurement says."""
     at_once: int = Field(default=3, ge=1)
     """Trials in one launch: each has ranks, and memory, of its own."""
     lossy: bool = False
@@ -72,12 +81,16 @@ def run_tune(run: Run, flags: FlagValues) -> None:
     options = TuneOptions(**values_of(flags, TuneOptions))
     plan = read_plan(require_named(options.plan), overrides=options.settings)
     sampler = sampler_name()
-    fields = options.model_dump(include=SearchRequest.model_fields.keys() & TuneOptions.model_fields.keys())
+    fields = options.model_dump(
+        include=SearchRequest.model_fields.keys() & TuneOptions.model_fields.keys()
+    )
     request = SearchRequest(**fields | {"plan_digest": plan_digest(plan)})
     root = options.output or default_folder(f"{plan.name}-tune")
     search = Search(plan, root, request)
     record_request(root, request)
-    measure = partial(run, again=command_to_repeat("tune", flags, root), resume_elsewhere=options.resume_elsewhere)
+    measure = partial(
+        run, again=command_to_repeat("tune", flags, root), resume_elsewhere=options.resume_elsewhere
+    )
     if not search_and_confirm(search, measure, sampler=sampler):
         raise typer.Exit(EXIT_FAILED)
 
@@ -94,7 +107,10 @@ def record_request(root: Path, request: SearchRequest) -> None:
     path, text = root / "asked.json", request.model_dump_json(indent=1) + "\n"
     if path.is_file():
         if read_text(path) != text:
-            raise RecordError(f"'{root}' holds a search that was asked for otherwise, see {path}; give another folder with -o")
+            raise RecordError(
+                f"'{root}' holds a search that was asked for otherwise, see {path}; give another"
+                " folder with -o"
+            )
     elif root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise RecordError(f"'{root}' is not empty and holds no search; give another folder with -o")
     else:
@@ -102,19 +118,31 @@ def record_request(root: Path, request: SearchRequest) -> None:
 
 
 def search_and_confirm(search: Search, run: Run, *, sampler: str) -> bool:
-    """Search until the budget is spent, confirm, write the files and show them; returns whether fresh launches were ok."""
+    """Search until the budget is spent, confirm, write the files and show them; returns whether
+    fresh launches were ok.
+    """
     from backends import make_backend
     from measurement.records.results import ResultsFolder, write_result
     from reports.tuning import Tuning
 
     def launch(plan: Plan, folder: ResultsFolder) -> Comparison:
-        print(f"ringside: search, launch {len(search.launches) + 1}, {len(search.trials)} trials so far", file=sys.stderr)
+        print(
+            f"ringside: search, launch {len(search.launches) + 1}, {len(search.trials)} trials"
+            " so far",
+            file=sys.stderr,
+        )
         return run(plan, folder, is_shown=False)
 
     best = search.run(launch)
-    fresh = [run(search.confirmation(best), ResultsFolder(search.root / "confirm"), is_shown=True)] if best else []
+    fresh = (
+        [run(search.confirmation(best), ResultsFolder(search.root / "confirm"), is_shown=True)]
+        if best
+        else []
+    )
     arm = search.arm
-    backend = make_backend(arm.backend, transport=search.backend.transport, options=arm.options | best)
+    backend = make_backend(
+        arm.backend, transport=search.backend.transport, options=arm.options | best
+    )
     tuning = Tuning(
         name=search.plan.name,
         asked=search.request,
@@ -130,11 +158,17 @@ def search_and_confirm(search: Search, run: Run, *, sampler: str) -> bool:
         fresh_minutes=0.0,
     )
     if tuning.is_confirmed and len(best) > 1:
-        fresh.append(run(search.ablation(best), ResultsFolder(search.root / "without"), is_shown=False))
+        fresh.append(
+            run(search.ablation(best), ResultsFolder(search.root / "without"), is_shown=False)
+        )
         results = {option: fresh[1].result(f"without-{option}") for option in best}
-        tuning.without = {option: result for option, result in results.items() if result is not None}
+        tuning.without = {
+            option: result for option, result in results.items() if result is not None
+        }
     tuning.fresh_minutes = sum(comparison.seconds.get("total", 0.0) for comparison in fresh) / 60
-    tuned = search.tuned_plan(best if tuning.is_confirmed else {}).model_dump(mode="json", exclude_defaults=True)
+    tuned = search.tuned_plan(best if tuning.is_confirmed else {}).model_dump(
+        mode="json", exclude_defaults=True
+    )
     write_result(search.root / PLAN, yaml.safe_dump(tuned, sort_keys=False, allow_unicode=True))
     write_result(search.root / RESULT, tuning.model_dump_json(indent=1) + "\n")
     show(tuning, search.root)

@@ -19,7 +19,15 @@ from tests.kit.lab.state import STATE, LabError, load_settings
 def lab_command(*arguments, timeout=240, **options):
     """The lab's command line, as a contributor runs it."""
     argv = [sys.executable, "-m", "tests.kit.lab", *map(str, arguments)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, cwd=REPOSITORY, check=False, **options)
+    return subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=REPOSITORY,
+        check=False,
+        **options,
+    )
 
 
 def require(more=None):
@@ -38,7 +46,9 @@ def lab_tools():
     """A lab of the user's own is left alone."""
     require()
     if STATE.exists():
-        pytest.fail("a lab is up, or was left behind, and the tests make their own; remove it: python -m tests.kit.lab down")
+        pytest.fail(
+            "a lab is up, or was left behind, and the tests make their own; remove it: python -m tests.kit.lab down"
+        )
 
 
 KEPT = []
@@ -47,7 +57,9 @@ KEPT = []
 
 @pytest.fixture(scope="module")
 def lab(lab_tools):
-    """Two hosts, links of 1 Gbit/s. They are made again where the module before has left one of them without its sshd."""
+    """Two hosts, links of 1 Gbit/s.
+
+    They are made again where the module before has left one of them without its sshd."""
     if KEPT and not all(map(cluster.takes_ssh, load_settings().names)):
         remove_kept()
     if not KEPT:
@@ -107,10 +119,19 @@ def remove():
 
 def machine():
     """What a lab must not change: the machine's links and addresses, anybody's ssh files."""
-    told = subprocess.run([program("ip"), "-oneline", "address"], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        [program("ip"), "-oneline", "address"], capture_output=True, text=True, check=True
+    ).stdout
     addresses = [line.split()[1:4] for line in told.splitlines()]
-    files = [Path("/etc/ssh/ssh_config"), Path("/etc/hosts"), Path("/etc/shadow"), *sorted(Path.home().glob(".ssh/*"))]
-    return addresses, {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
+    files = [
+        Path("/etc/ssh/ssh_config"),
+        Path("/etc/hosts"),
+        Path("/etc/shadow"),
+        *sorted(Path.home().glob(".ssh/*")),
+    ]
+    return addresses, {
+        str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()
+    }
 
 
 def inside(host, *command, **options):
@@ -131,7 +152,9 @@ def processes_of(host):
 def nothing_stays(before, *, seconds=20):
     """Hosts run no more than they ran before."""
     for host, number in before.items():
-        wait_until(lambda host=host, number=number: len(processes_of(host)) <= number, seconds=seconds)
+        wait_until(
+            lambda host=host, number=number: len(processes_of(host)) <= number, seconds=seconds
+        )
 
 
 def enter(host, *command, timeout=240):
@@ -142,4 +165,6 @@ def enter(host, *command, timeout=240):
     inner = cluster.inner_environment(settings)
     environment = {**inner, **os.environ, "PATH": inner["PATH"], "HOSTNAME": host}
     words = [program("taskset"), "--cpu-list", cores, *argv]
-    return subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=timeout, env=environment, check=False
+    )

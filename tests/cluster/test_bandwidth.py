@@ -1,4 +1,5 @@
-"""A comparison over a lab's links at another rate: it is felt, bytes are what a ring needs, and the lab is as it was before."""
+"""A comparison over a lab's links at another rate: it is felt, bytes are what a ring needs, and the
+lab is as it was before."""
 
 from __future__ import annotations
 
@@ -23,8 +24,14 @@ ARMS = {
 
 def queues():
     """What shapes the links, at both ends of each; without handles, which the kernel counts up."""
-    ends = [*((host, INTERFACE) for host in ("host1", "host2")), *((SWITCH, host) for host in ("host1", "host2"))]
-    told = [run_in_network(network, "tc", "qdisc", "show", "dev", interface).split() for network, interface in ends]
+    ends = [
+        *((host, INTERFACE) for host in ("host1", "host2")),
+        *((SWITCH, host) for host in ("host1", "host2")),
+    ]
+    told = [
+        run_in_network(network, "tc", "qdisc", "show", "dev", interface).split()
+        for network, interface in ends
+    ]
     return [(kind, rest) for _, kind, _handle, *rest in told]
 
 
@@ -32,7 +39,12 @@ def queues():
 def test_a_slow_link_is_felt_and_its_bytes_are_a_rings(lab, tmp_path):
     before = queues()
     assert all(kind == "tbf" and "1Gbit" in rest for kind, rest in before)
-    what = {"workload": f"{LARGE}:Large", "local_batch_size": 2, "hosts": "host1:1,host2:1", "network_interface": "eth0"}
+    what = {
+        "workload": f"{LARGE}:Large",
+        "local_batch_size": 2,
+        "hosts": "host1:1,host2:1",
+        "network_interface": "eth0",
+    }
     measurement = {"rounds": 2, "block_steps": 2, "warmup_steps": 1, "local_every": 1}
     plan = write_plan(tmp_path, arms=ARMS, measurement=measurement, **what)
     with links_at(SLOW_BITS_PER_S):
@@ -44,7 +56,9 @@ def test_a_slow_link_is_felt_and_its_bytes_are_a_rings(lab, tmp_path):
         needed = arm.links[0].needed_bytes
         assert needed > 2.8e6
         seconds = needed * 8 / SLOW_BITS_PER_S
-        assert arm.exposed_exchange_s.value > 0.5 * seconds > 0.1, "such a link needs a fifth of a second for it"
+        assert arm.exposed_exchange_s.value > 0.5 * seconds > 0.1, (
+            "such a link needs a fifth of a second for it"
+        )
         assert [link.host for link in arm.links] == ["host1", "host2"]
         for link in arm.links:
             assert link.sent_bytes == pytest.approx(link.needed_bytes, rel=0.2)

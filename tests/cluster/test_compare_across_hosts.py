@@ -1,4 +1,5 @@
-"""``ringside compare`` over two hosts that share no name, network or processes; and what happens when one of them goes."""
+"""``ringside compare`` over two hosts that share no name, network or processes; and what happens
+when one of them goes."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ MUTE = Path(__file__).parent / "plugins" / "mute.py"
 WRONG = REPOSITORY / "tests" / "distributed" / "plugins" / "wrong.py"
 ENDS_S = 90
 """Within which a comparison ends that has lost a host."""
-PAIR = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")}
+PAIR = {
+    name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")
+}
 
 
 @pytest.fixture
@@ -40,7 +43,9 @@ def no_file_left(nothing_left):
 def spools():
     """Without keys and rehearsals, which commands of other tests have meanwhile."""
     return {
-        path for path in Path(tempfile.gettempdir()).glob("ringside-*") if not path.name.startswith((PREFIX, "ringside-rehearsal-"))
+        path
+        for path in Path(tempfile.gettempdir()).glob("ringside-*")
+        if not path.name.startswith((PREFIX, "ringside-rehearsal-"))
     }
 
 
@@ -56,8 +61,11 @@ def compare(plan, folder, *more):
 
 @pytest.mark.costly
 def test_launches_draw_their_hosts(no_file_left, tmp_path):
-    """One rank and two hosts. The seed is one by which the first two launches have different ones."""
-    plan = write_plan(tmp_path, world_size=1, nodes="draw", seed=5, measurement={"launches": 2, "rounds": 2})
+    """One rank and two hosts. The seed is one by which the first two launches have different
+    ones."""
+    plan = write_plan(
+        tmp_path, world_size=1, nodes="draw", seed=5, measurement={"launches": 2, "rounds": 2}
+    )
     done = compare(plan, tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "1 rank on 1 of 2 hosts (CPU)" in done.stdout
@@ -84,10 +92,22 @@ def test_data_that_one_host_lacks_is_refused_before_anything_starts(no_file_left
 
 @needs_horovod
 def test_arms_of_the_plan_for_two_hosts(no_file_left, tmp_path):
-    """With one rank on each: ``test_users_commands`` and ``test_slurm`` have more. All arms where all cases are asked for."""
+    """With one rank on each: ``test_users_commands`` and ``test_slurm`` have more.
+
+    All arms where all cases are asked for."""
     content = yaml.safe_load((REPOSITORY / "plans" / "two-hosts.yaml").read_text())
-    short = {"rehearsal": "never", "launches": 1, "rounds": 2, "local_every": 2, "control": False, "floor": False}
-    arms = {"ddp-gloo": content["arms"].pop("ddp-gloo"), **dict(drawn([*content["arms"].items()], number=1))}
+    short = {
+        "rehearsal": "never",
+        "launches": 1,
+        "rounds": 2,
+        "local_every": 2,
+        "control": False,
+        "floor": False,
+    }
+    arms = {
+        "ddp-gloo": content["arms"].pop("ddp-gloo"),
+        **dict(drawn([*content["arms"].items()], number=1)),
+    }
     plan = tmp_path / "plan.yaml"
     fewer = {"world_size": 2, "hosts": ["host1:1", "host2:1"], "arms": arms, "measurement": short}
     plan.write_text(yaml.safe_dump({**content, **fewer}, sort_keys=False))
@@ -103,15 +123,22 @@ def test_arms_of_the_plan_for_two_hosts(no_file_left, tmp_path):
         assert [(place.local_rank, place.node_rank) for place in record.ranks] == [(0, 0), (0, 1)]
         assert record.exit_codes == ([0, 0] if arm == "ddp-gloo" else [0])
         assert folder.steps(record).groupby(["rank", "block", "kind"]).ngroups == 2 * 3
-        assert all((folder.launch_folder(0, arm) / f"rank-{rank}.log").exists() for rank in range(2))
+        assert all(
+            (folder.launch_folder(0, arm) / f"rank-{rank}.log").exists() for rank in range(2)
+        )
         assert {place.environment["GLOO_SOCKET_IFNAME"] for place in record.ranks} == {"eth0"}
     manifest = folder.read_manifest()
     assert (list(manifest.hosts), manifest.warnings) == (["host1", "host2"], [])
 
 
 @pytest.mark.costly
-def test_a_block_counts_whose_reply_was_lost_and_a_rank_far_away_leaves_its_last_words(no_file_left, tmp_path):
-    arms = {"naive": PAIR["naive"], "mute": {"backend": f"{MUTE}:Mute", "transport": "gloo", "launcher": "torchrun"}}
+def test_a_block_counts_whose_reply_was_lost_and_a_rank_far_away_leaves_its_last_words(
+    no_file_left, tmp_path
+):
+    arms = {
+        "naive": PAIR["naive"],
+        "mute": {"backend": f"{MUTE}:Mute", "transport": "gloo", "launcher": "torchrun"},
+    }
     done = compare(write_plan(tmp_path, arms=arms, baseline="naive"), tmp_path / "out")
     assert done.returncode == 1, done.stderr
     records = Compared(done, ResultsFolder(tmp_path / "out")).records
@@ -127,13 +154,28 @@ def test_a_block_counts_whose_reply_was_lost_and_a_rank_far_away_leaves_its_last
 
 
 def begin(folder, *, gloo):
-    """A comparison of Gloo under this launcher and MPI that would go on for long, when every arm has had a block."""
-    arms = {name: {"backend": f"{WRONG}:SaysEachBlock", "transport": name} for name in ("gloo", "mpi")}
+    """A comparison of Gloo under this launcher and MPI that would go on for long, when every arm
+    has had a block."""
+    arms = {
+        name: {"backend": f"{WRONG}:SaysEachBlock", "transport": name} for name in ("gloo", "mpi")
+    }
     arms["gloo"]["launcher"], arms["mpi"]["launcher"] = gloo, "mpirun"
     measurement = {"rounds": None, "seconds_per_launch": 200, "launches": 2}
     plan = write_plan(folder, arms=arms, baseline="gloo", measurement=measurement)
-    process = beside("host1", "ringside", "compare", plan, "-o", folder / "out", stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: process.poll() is not None or all(blocks_begun(arm) >= 5 for arm in arms), seconds=120)
+    process = beside(
+        "host1",
+        "ringside",
+        "compare",
+        plan,
+        "-o",
+        folder / "out",
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(
+        lambda: process.poll() is not None or all(blocks_begun(arm) >= 5 for arm in arms),
+        seconds=120,
+    )
     assert process.poll() is None, process.stderr.read()
     return process
 
@@ -146,8 +188,13 @@ def blocks_begun(arm):
 
 def driver_of(process):
     """The comparison itself, which the command that entered the host has become, or waits for."""
-    found = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
-    return next(psutil.Process(pid) for pid in found if "compare" in psutil.Process(pid).cmdline()[:4])
+    found = [
+        process.pid,
+        *(child.pid for child in psutil.Process(process.pid).children(recursive=True)),
+    ]
+    return next(
+        psutil.Process(pid) for pid in found if "compare" in psutil.Process(pid).cmdline()[:4]
+    )
 
 
 @pytest.mark.costly
@@ -170,8 +217,14 @@ def remove_spools(kept):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hosts": "host1:1,host9:1"}, "ringside: host 'host9': its name cannot be resolved; correct it, or add it to DNS"),
-        ({"network_interface": "eth7"}, "ringside: network_interface 'eth7' has no address on this machine (it has lo, eth0)"),
+        (
+            {"hosts": "host1:1,host9:1"},
+            "ringside: host 'host9': its name cannot be resolved; correct it, or add it to DNS",
+        ),
+        (
+            {"network_interface": "eth7"},
+            "ringside: network_interface 'eth7' has no address on this machine (it has lo, eth0)",
+        ),
     ],
 )
 def test_what_cannot_be_is_told_before_anything_starts(lab, tmp_path, changes, message):
@@ -183,7 +236,9 @@ def test_what_cannot_be_is_told_before_anything_starts(lab, tmp_path, changes, m
 
 
 def test_a_killed_host_is_named_and_the_other_is_left_clean(lab, tmp_path):
-    """Last in this file: the host is not started again. At every stage, and lost ssh: benchmarks/fault_matrix.py --lab."""
+    """Last in this file: the host is not started again.
+
+    At every stage, and lost ssh: benchmarks/fault_matrix.py --lab."""
     kept = spools()
     before = processes_of("host1")
     with begin(tmp_path, gloo="spawn") as process:

@@ -1,4 +1,5 @@
-"""A comparison on one host, while another scans its ports, says garbage to all that listens, and replays what it heard."""
+"""A comparison on one host, while another scans its ports, says garbage to all that listens, and
+replays what it heard."""
 
 from __future__ import annotations
 
@@ -15,14 +16,26 @@ from tests.conftest import write_plan
 
 NEIGHBOUR = Path(__file__).parent / "plugins" / "neighbour.py"
 ROUNDS = 8
-ARMS = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")}
+ARMS = {
+    name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for name in ("ddp", "naive")
+}
 
 
 @pytest.mark.costly
 def test_a_neighbour_who_scans_and_talks_garbage_changes_nothing(lab, tmp_path):
     measurement = {"rounds": ROUNDS, "block_steps": 8, "local_every": 0}
-    plan = write_plan(tmp_path, hosts="host1:2", network_interface="eth0", arms=ARMS, measurement=measurement)
-    with beside("host2", sys.executable, NEIGHBOUR, "host1", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as neighbour:
+    plan = write_plan(
+        tmp_path, hosts="host1:2", network_interface="eth0", arms=ARMS, measurement=measurement
+    )
+    with beside(
+        "host2",
+        sys.executable,
+        NEIGHBOUR,
+        "host1",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as neighbour:
         done = enter("host1", "ringside", "compare", plan, "-o", tmp_path / "out")
         heard = json.loads(neighbour.communicate(timeout=60)[0])
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,5 @@
-"""Printed jobs are run on hosts that ssh reaches, in the environment that their schedulers would give them."""
+"""Printed jobs are run on hosts that ssh reaches, in the environment that their schedulers would
+give them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ VARIABLES = {
     "pbs": {"PBS_NODEFILE": "nodes"},
     "lsf": {"LSB_DJOB_HOSTFILE": "nodes"},
     "dstack": {"DSTACK_NODE_RANK": "0", "DSTACK_MPI_HOSTFILE": "nodes"},
-    "skypilot": {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "\n".join(HOSTS), "SKYPILOT_NUM_GPUS_PER_NODE": "1"},
+    "skypilot": {
+        "SKYPILOT_NODE_RANK": "0",
+        "SKYPILOT_NODE_IPS": "\n".join(HOSTS),
+        "SKYPILOT_NUM_GPUS_PER_NODE": "1",
+    },
     "ray": {"PYTHONPATH": "stand-in"},
 }
 
@@ -37,7 +42,10 @@ def test_the_job_measures_on_all_its_nodes(lab, tmp_path, engine):
     (tmp_path / "stand-in").mkdir()
     (tmp_path / "stand-in" / "ray.py").write_text(RAY)
     (tmp_path / ".ssh").mkdir()
-    arms = {name: {"backend": name, "transport": "gloo", "launcher": "torchrun"} for name in ("ddp", "naive")}
+    arms = {
+        name: {"backend": name, "transport": "gloo", "launcher": "torchrun"}
+        for name in ("ddp", "naive")
+    }
     plan = write_plan(tmp_path, arms=arms, hosts="host1:1,host2:1", measurement={"control": False})
     out = tmp_path / "out"
     image = ["--image", "none"] if engine in ("dstack", "skypilot") else []
@@ -46,14 +54,32 @@ def test_the_job_measures_on_all_its_nodes(lab, tmp_path, engine):
     text = done.stdout
     if image:
         task = yaml.safe_load(text)
-        text = (task["run"] if engine == "skypilot" else task["commands"][0]).replace("/etc/ringside/plan.yaml", str(plan))
+        text = (task["run"] if engine == "skypilot" else task["commands"][0]).replace(
+            "/etc/ringside/plan.yaml", str(plan)
+        )
     (tmp_path / "job.sh").write_text(text)
-    values = {name: str(tmp_path / value) if value in ("nodes", "stand-in") else value for name, value in VARIABLES[engine].items()}
-    variables = {"HOME": str(tmp_path), "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]), **values}
+    values = {
+        name: str(tmp_path / value) if value in ("nodes", "stand-in") else value
+        for name, value in VARIABLES[engine].items()
+    }
+    variables = {
+        "HOME": str(tmp_path),
+        "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
+        **values,
+    }
     line = f"cd {shlex.quote(str(tmp_path))} && bash job.sh"
     for _ in range(2):
-        done = enter("host1", "env", *(f"{name}={value}" for name, value in variables.items()), "bash", "-c", line)
+        done = enter(
+            "host1",
+            "env",
+            *(f"{name}={value}" for name, value in variables.items()),
+            "bash",
+            "-c",
+            line,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     records = ResultsFolder(out).records()
-    assert {record.status for record in records} == {"ok"} and len({record.launch for record in records}) == 1
+    assert {record.status for record in records} == {"ok"} and len(
+        {record.launch for record in records}
+    ) == 1
     assert all({place.host for place in record.ranks} == set(HOSTS) for record in records)

@@ -1,4 +1,5 @@
-"""The cluster on one machine: hosts that know each other by name and share nothing they should not, and go without a trace."""
+"""The cluster on one machine: hosts that know each other by name and share nothing they should not,
+and go without a trace."""
 
 from __future__ import annotations
 
@@ -21,16 +22,23 @@ def test_ssh_by_name_both_ways(lab, here, there):
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, [here, there], "")
 
 
-def test_every_host_has_its_own_files_namespaces_cores_and_link_and_the_machine_sees_nothing_of_it(lab):
+def test_every_host_has_its_own_files_namespaces_cores_and_link_and_the_machine_sees_nothing_of_it(
+    lab,
+):
     assert inside("host1", "touch", "/dev/shm/mine", "/run/mine").returncode == 0
     for place in ("/dev/shm/mine", "/run/mine"):
-        assert [inside(host, "test", "-e", place).returncode for host in ("host1", "host2")] == [0, 1]
+        assert [inside(host, "test", "-e", place).returncode for host in ("host1", "host2")] == [
+            0,
+            1,
+        ]
         assert not Path(place).exists()
     spaces = "ls -L -i /proc/self/ns/ipc /proc/self/ns/pid /proc/self/ns/mnt"
     assert inside("host1", "sh", "-c", spaces).stdout != inside("host2", "sh", "-c", spaces).stdout
     assert inside("host1", "ls", "/sys/class/net").stdout.split() == ["eth0", "lo"]
     ask = "python -c 'import os; print(*os.sched_getaffinity(0))'"
-    first, second = (set(inside(host, "sh", "-c", ask).stdout.split()) for host in ("host1", "host2"))
+    first, second = (
+        set(inside(host, "sh", "-c", ask).stdout.split()) for host in ("host1", "host2")
+    )
     assert (first and not first & second) or len(os.sched_getaffinity(0)) < 2
     assert set(inside("host1", "ssh", "host2", ask).stdout.split()) == second
     assert machine() == lab
@@ -38,8 +46,21 @@ def test_every_host_has_its_own_files_namespaces_cores_and_link_and_the_machine_
 
 def test_a_command_has_the_users_folder_environment_arguments_and_exit_code(lab):
     script = "import os, sys; print(os.getcwd(), os.environ['COLOUR'], sys.argv[1:]); sys.exit(7)"
-    done = inside("host2", "python", "-c", script, "a b", "$(c)", "--", "-x", env={**os.environ, "COLOUR": "dark blue"})
-    assert (done.returncode, done.stdout) == (7, f"{REPOSITORY} dark blue ['a b', '$(c)', '--', '-x']\n")
+    done = inside(
+        "host2",
+        "python",
+        "-c",
+        script,
+        "a b",
+        "$(c)",
+        "--",
+        "-x",
+        env={**os.environ, "COLOUR": "dark blue"},
+    )
+    assert (done.returncode, done.stdout) == (
+        7,
+        f"{REPOSITORY} dark blue ['a b', '$(c)', '--', '-x']\n",
+    )
     assert inside("host1", "sh", "-c", "kill -9 $$").returncode == -signal.SIGKILL
 
 
@@ -50,10 +71,15 @@ def test_down_leaves_nothing_of_an_up_that_was_killed(lab_tools, stage):
     remove_kept()
     KEPT.append(machine())
     argv = [sys.executable, "-m", "tests.kit.lab", "up", "--hosts", "3"]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY) as process:
+    with subprocess.Popen(
+        argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY
+    ) as process:
         while not (STATE / stage).exists() and process.poll() is None:
             pass
         process.kill()
-    assert "a lab is up already, or was never removed: python -m tests.kit.lab down" in lab_command("up").stderr
+    assert (
+        "a lab is up already, or was never removed: python -m tests.kit.lab down"
+        in lab_command("up").stderr
+    )
     remove_kept()
     assert lab_command("down").stdout == "there is no lab\n"

@@ -1,4 +1,5 @@
-"""Jobs for Kubernetes are executed: two pods, each a lab host with sshd on port 2222 and a user who is not root, to a report."""
+"""Jobs for Kubernetes are executed: two pods, each a lab host with sshd on port 2222 and a user who
+is not root, to a report."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def running(folder, flavour="mpijob", **measurement):
     own.mkdir()
     if job.needs_key is None:  # a JobSet's is the user's to make
         job.needs_key = "ringside-tiny-ssh"
-    return Running(job=job, folder=own, claims={"ringside-results": claim}, images=IMAGES), claim / "ringside-tiny"
+    return Running(
+        job=job, folder=own, claims={"ringside-results": claim}, images=IMAGES
+    ), claim / "ringside-tiny"
 
 
 @pytest.mark.parametrize("flavour", ["mpijob", "trainjob", "jobset"])
@@ -51,7 +54,9 @@ def test_both_arms_run_in_the_pods_of_one_job(lab, tmp_path, flavour):
         code, said = pods.end(timeout=400)
     assert code == 0, pods.logs()
     records = ResultsFolder(results).records()
-    assert {record.arm: record.status for record in records} == dict.fromkeys(["ddp", "horovod"], "ok"), said
+    assert {record.arm: record.status for record in records} == dict.fromkeys(
+        ["ddp", "horovod"], "ok"
+    ), said
     assert all(len({place.host for place in record.ranks}) == 2 for record in records)
     assert (results / "report.html").is_file()
 

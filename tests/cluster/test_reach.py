@@ -1,4 +1,5 @@
-"""``ringside hosts`` in the lab: what is wrong with a host is told before anything starts, with the remedy."""
+"""``ringside hosts`` in the lab: what is wrong with a host is told before anything starts, with the
+remedy."""
 
 from __future__ import annotations
 
@@ -50,16 +51,24 @@ def test_a_host_without_the_folder(lab):
     assert enter("host1", "mkdir", "/run/it's mine").returncode == 0
     found = look("host1", "host2", folder="/run/it's mine")
     assert found["host1"]["status"] == "ok"
-    assert (found["host2"]["status"], found["host2"]["detail"]) == ("no folder", "it has no folder /run/it's mine")
+    assert (found["host2"]["status"], found["host2"]["detail"]) == (
+        "no folder",
+        "it has no folder /run/it's mine",
+    )
 
 
 def test_a_host_without_the_python(lab):
     folder = Path(sys.executable).parent
-    assert enter("host2", "mount", "-t", "tmpfs", "tmpfs", folder).returncode == 0  # seen by host2 alone
+    assert (
+        enter("host2", "mount", "-t", "tmpfs", "tmpfs", folder).returncode == 0
+    )  # seen by host2 alone
     try:
         found = look("host1", "host2")
         assert found["host1"]["status"] == "ok"
-        assert (found["host2"]["status"], found["host2"]["detail"]) == ("no python", f"it has no {sys.executable}")
+        assert (found["host2"]["status"], found["host2"]["detail"]) == (
+            "no python",
+            f"it has no {sys.executable}",
+        )
         assert found["host2"]["remedy"] == "set it up there, in the same folder: make setup"
     finally:
         assert enter("host2", "umount", folder).returncode == 0
@@ -111,7 +120,10 @@ def test_a_host_without_sshd(lab):
     sshd.kill()
     psutil.wait_procs([sshd], timeout=10)
     found = look("host1", "host2")["host2"]
-    assert (found["status"], found["detail"]) == ("refused", "connection refused: no sshd listens there")
+    assert (found["status"], found["detail"]) == (
+        "refused",
+        "connection refused: no sshd listens there",
+    )
     done = enter("host1", "ringside", "hosts", "-H", "host1:2,host2:2")
     assert done.returncode == 1
     assert "host2: start it there" in done.stdout

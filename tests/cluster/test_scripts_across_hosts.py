@@ -1,4 +1,5 @@
-"""Scripts of a user's over two hosts that share no name, network or processes: each launcher reaches them in its own way."""
+"""Scripts of a user's over two hosts that share no name, network or processes: each launcher
+reaches them in its own way."""
 
 from __future__ import annotations
 
@@ -35,8 +36,18 @@ def compared_in_lab(*words, out, code=0):
 @pytest.mark.costly
 def test_each_launcher_reaches_both_hosts(nothing_left, tmp_path):
     """mpirun and horovodrun carry their own hosts, torchrun is started on each host of the plan."""
-    arms = {"torchrun": {"command": TORCHRUN}, "horovodrun": {"command": HOROVODRUN}, "mpirun": {"command": MPIRUN}}
-    content = {"name": "hosts", "hosts": "host1:1,host2:1", "baseline": "torchrun", "arms": arms, "measurement": MEASUREMENT}
+    arms = {
+        "torchrun": {"command": TORCHRUN},
+        "horovodrun": {"command": HOROVODRUN},
+        "mpirun": {"command": MPIRUN},
+    }
+    content = {
+        "name": "hosts",
+        "hosts": "host1:1,host2:1",
+        "baseline": "torchrun",
+        "arms": arms,
+        "measurement": MEASUREMENT,
+    }
     plan = tmp_path / "plan.yaml"
     plan.write_text(yaml.safe_dump({**content, "scripts": {"same_start": True}}))
     ran = compared_in_lab("compare", plan, out=tmp_path / "out")
@@ -46,18 +57,34 @@ def test_each_launcher_reaches_both_hosts(nothing_left, tmp_path):
     )
     assert [command["host"] for command in records["torchrun"].commands] == ["host1", "host2"]
     words = [shlex.join(command["argv"]) for command in records["torchrun"].commands]
-    assert [f"--nnodes 2 --node-rank {node} --master-addr host1" in line for node, line in enumerate(words)] == [True, True]
-    carried = {name for before, name in itertools.pairwise(records["mpirun"].commands[0]["argv"]) if before == "-x"}
+    assert [
+        f"--nnodes 2 --node-rank {node} --master-addr host1" in line
+        for node, line in enumerate(words)
+    ] == [True, True]
+    carried = {
+        name
+        for before, name in itertools.pairwise(records["mpirun"].commands[0]["argv"])
+        if before == "-x"
+    }
     assert carried >= {"PYTHONPATH", "RINGSIDE_AGENT", "RINGSIDE_PADDING", "RINGSIDE_RUN"}
     assert shlex.join(records["horovodrun"].commands[0]["argv"]) == HOROVODRUN
     start = ran.report["equality"]["start"]
-    assert {arm: found["verdict"] for arm, found in start.items()} == {"horovodrun": "equal", "mpirun": "equal"}
+    assert {arm: found["verdict"] for arm, found in start.items()} == {
+        "horovodrun": "equal",
+        "mpirun": "equal",
+    }
 
 
 @pytest.mark.costly
-def test_hosts_are_those_of_the_commands_and_a_script_that_fails_there_is_told(nothing_left, tmp_path):
+def test_hosts_are_those_of_the_commands_and_a_script_that_fails_there_is_told(
+    nothing_left, tmp_path
+):
     typed = (HOROVODRUN, f"{HOROVODRUN} --crash-at 3", "--name-a", "well", "--name-b", "crashes")
-    settings = [word for name, value in MEASUREMENT.items() for word in ("--set", f"measurement.{name}={value}".lower())]
+    settings = [
+        word
+        for name, value in MEASUREMENT.items()
+        for word in ("--set", f"measurement.{name}={value}".lower())
+    ]
     ran = compared_in_lab("ab", *typed, *settings, out=tmp_path / "out", code=1)
     record = ran.records["crashes"]
     assert record.status == "failed"
@@ -68,59 +95,114 @@ def test_hosts_are_those_of_the_commands_and_a_script_that_fails_there_is_told(n
 
 @pytest.mark.costly
 def test_a_host_that_lacks_the_variables_is_told(nothing_left, tmp_path):
-    """The environment is dropped on the way, as by a wrapper around ssh. Both arms are silent, so nothing is measured."""
+    """The environment is dropped on the way, as by a wrapper around ssh.
+
+    Both arms are silent, so nothing is measured."""
     lacks = ("-u RINGSIDE_AGENT -u PYTHONPATH", "-u PYTHONPATH -u RINGSIDE_AGENT")
-    typed = [f"mpirun -np 2 -H host1:1,host2:1 --bind-to none env {one} python {EITHER} --by horovod" for one in lacks]
-    settings = ("--set", "measurement.start_timeout_s=30", "--launches", "1", "--set", "measurement.control=false")
+    typed = [
+        f"mpirun -np 2 -H host1:1,host2:1 --bind-to none env {one} python {EITHER} --by horovod"
+        for one in lacks
+    ]
+    settings = (
+        "--set",
+        "measurement.start_timeout_s=30",
+        "--launches",
+        "1",
+        "--set",
+        "measurement.control=false",
+    )
     names = ("--name-a", "a", "--name-b", "b")
-    for record in compared_in_lab("ab", *typed, *names, *settings, out=tmp_path / "out", code=1).records.values():
-        assert "the environment does not reach its ranks, which have no RINGSIDE_AGENT" in record.error.message
+    for record in compared_in_lab(
+        "ab", *typed, *names, *settings, out=tmp_path / "out", code=1
+    ).records.values():
+        assert (
+            "the environment does not reach its ranks, which have no RINGSIDE_AGENT"
+            in record.error.message
+        )
 
 
 @pytest.mark.costly
-def test_a_killed_driver_leaves_no_rank_that_horovodrun_has_started_on_the_other_host(nothing_left, tmp_path):
-    """Its ranks have no supervisor yet, and the ssh that started them has gone. The fixture looks."""
+def test_a_killed_driver_leaves_no_rank_that_horovodrun_has_started_on_the_other_host(
+    nothing_left, tmp_path
+):
+    """Its ranks have no supervisor yet, and the ssh that started them has gone. The fixture
+    looks."""
     script = tmp_path / "waits.py"
-    script.write_text(f"import os, time; open('{tmp_path}/' + os.uname().nodename, 'w').close(); time.sleep(600)")
+    script.write_text(
+        f"import os, time; open('{tmp_path}/' + os.uname().nodename, 'w').close(); time.sleep(600)"
+    )
     plan = tmp_path / "plan.yaml"
     arms = {"waits": {"command": f"horovodrun --gloo -np 2 -H host1:1,host2:1 python {script}"}}
     measurement = {**MEASUREMENT, "control": True}
-    plan.write_text(yaml.safe_dump({"name": "left", "baseline": "waits", "arms": arms, "measurement": measurement}))
+    plan.write_text(
+        yaml.safe_dump(
+            {"name": "left", "baseline": "waits", "arms": arms, "measurement": measurement}
+        )
+    )
     up = [tmp_path / "host1", tmp_path / "host2"]
     with beside("host1", "ringside", "compare", plan, "-o", tmp_path / "out") as process:
-        wait_until(lambda: process.poll() is not None or all(one.exists() for one in up), seconds=240)
+        wait_until(
+            lambda: process.poll() is not None or all(one.exists() for one in up), seconds=240
+        )
         assert process.poll() is None
         driver_of(process).kill()
 
 
 @pytest.mark.costly
-def test_each_start_has_its_own_folder_and_meeting_places_on_hosts_that_share_no_files(nothing_left, tmp_path):
-    """A stranger serves on the second host at the port that a rank there wants, and on the first where torchruns would meet."""
+def test_each_start_has_its_own_folder_and_meeting_places_on_hosts_that_share_no_files(
+    nothing_left, tmp_path
+):
+    """A stranger serves on the second host at the port that a rank there wants, and on the first
+    where torchruns would meet."""
     project, port = tmp_path / "project", 9127
     project.mkdir()
     shutil.copy(REPOSITORY / "tests" / "outside" / "scripts" / "meets.py", project)
     enter("host2", "mount", "-t", "tmpfs", "tmpfs", project)
-    enter("host2", "sh", "-c", f"cp {EITHER.with_name('meets.py')} {project} && touch {project}/own-figures")
+    enter(
+        "host2",
+        "sh",
+        "-c",
+        f"cp {EITHER.with_name('meets.py')} {project} && touch {project}/own-figures",
+    )
     torchrun = f"PLACE={port} torchrun --nproc-per-node 1"
     arms = {
         "serves": {"command": f"{torchrun} meets.py serves_from_the_last host2"},
-        "c10d": {"command": f"{torchrun} --nnodes 2 --rdzv-backend c10d --rdzv-endpoint host1:29400 meets.py train"},
+        "c10d": {
+            "command": f"{torchrun} --nnodes 2 --rdzv-backend c10d --rdzv-endpoint host1:29400 meets.py train"
+        },
     }
     content = {"name": "own", "hosts": "host1:1,host2:1", "baseline": "serves", "arms": arms}
     content["measurement"] = {**MEASUREMENT, "start_timeout_s": 300}
     (project / "plan.yaml").write_text(yaml.safe_dump(content | {"allow": ["all"]}))
     serve = "import socket, sys, time; s = socket.create_server(('', int(sys.argv[1]))); print('up', flush=True); time.sleep(900)"
     strangers = [
-        beside(host, sys.executable, "-c", serve, one, stdout=subprocess.PIPE) for host, one in (("host1", 29400), ("host2", port))
+        beside(host, sys.executable, "-c", serve, one, stdout=subprocess.PIPE)
+        for host, one in (("host1", 29400), ("host2", port))
     ]
     try:
         for one in strangers:
             assert one.stdout.readline() == b"up\n"
-        done = enter("host1", "env", "-C", project, "ringside", "compare", "plan.yaml", "-o", "results/one", timeout=900)
+        done = enter(
+            "host1",
+            "env",
+            "-C",
+            project,
+            "ringside",
+            "compare",
+            "plan.yaml",
+            "-o",
+            "results/one",
+            timeout=900,
+        )
         records = Compared(done, ResultsFolder(project / "results" / "one")).records
-        found = {arm: (record.error and record.error.message, record.script_starts) for arm, record in records.items()}
+        found = {
+            arm: (record.error and record.error.message, record.script_starts)
+            for arm, record in records.items()
+        }
         assert found == dict.fromkeys(arms, (None, 1)), done.stderr
-        assert enter("host2", "ls", project).stdout.split() == ["meets.py", "own-figures"], "nothing of it stays on another host"
+        assert enter("host2", "ls", project).stdout.split() == ["meets.py", "own-figures"], (
+            "nothing of it stays on another host"
+        )
     finally:
         for one in strangers:
             one.kill()

@@ -1,4 +1,6 @@
-"""Slurm, as users have it: a real controller with two nodes. Runs that stand alone under srun, and comparisons in jobs."""
+"""Slurm, as users have it: a real controller with two nodes.
+
+Runs that stand alone under srun, and comparisons in jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from tests.conftest import REPOSITORY, drawn, needs_horovod, wait_until
 from tests.kit.comparisons import Compared
 
 SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1"
-HOROVOD = {f"horovod-{name}": {"backend": "horovod", "transport": name, "launcher": "srun"} for name in ("mpi", "gloo")}
+HOROVOD = {
+    f"horovod-{name}": {"backend": "horovod", "transport": name, "launcher": "srun"}
+    for name in ("mpi", "gloo")
+}
 ARMS = {
     "spawn": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"},
     "srun": {"backend": "ddp", "transport": "gloo", "launcher": "srun"},
@@ -38,7 +43,9 @@ def nodes(slurm_lab):
 def nothing_left(nodes):
     """No job in the queue, no process on a node."""
     yield
-    wait_until(lambda: enter("host1", "squeue", "-h").stdout == "", seconds=60, every_s=LOOK_EVERY_S)
+    wait_until(
+        lambda: enter("host1", "squeue", "-h").stdout == "", seconds=60, every_s=LOOK_EVERY_S
+    )
     nothing_stays(nodes, seconds=30)
 
 
@@ -49,7 +56,9 @@ def in_job(line, *, tasks=2):
 
 def write_plan(folder, **changes):
     measurement = {"local_every": 0, **changes.pop("measurement", {})}
-    return conftest.write_plan(folder, **{"arms": ARMS, "world_size": None, **changes}, measurement=measurement)
+    return conftest.write_plan(
+        folder, **{"arms": ARMS, "world_size": None, **changes}, measurement=measurement
+    )
 
 
 def job_of(plan, out, *more):
@@ -62,14 +71,20 @@ def job_of(plan, out, *more):
 
 def submit(job, *options):
     """Returns the job's number; its log lies beside it."""
-    done = enter("host1", "sbatch", "--parsable", "--output", job.with_name("%j.log"), *options, job)
+    done = enter(
+        "host1", "sbatch", "--parsable", "--output", job.with_name("%j.log"), *options, job
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def wait_for(job_id):
     command = ("squeue", "-h", "-j", job_id, "-t", "all", "-o", "%T")
-    wait_until(lambda: enter("host1", *command).stdout.strip() in ENDED, seconds=ENDS_S, every_s=LOOK_EVERY_S)
+    wait_until(
+        lambda: enter("host1", *command).stdout.strip() in ENDED,
+        seconds=ENDS_S,
+        every_s=LOOK_EVERY_S,
+    )
 
 
 ENDED = {"", "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"}
@@ -83,7 +98,10 @@ ENDED = {"", "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"}
             (f"srun -n 3 python -m runners.ddp --transport gloo {SHORT}", ("ddp", "gloo")),
             (f"srun --mpi=pmix -n 2 python -m runners.hvd {SHORT}", ("horovod", "mpi")),
             (f"srun -n 2 python -m runners.hvd {SHORT}", ("horovod", "gloo")),
-            (f"mpirun --bind-to none -np 2 --map-by node python -m runners.hvd {SHORT}", ("horovod", "mpi")),
+            (
+                f"mpirun --bind-to none -np 2 --map-by node python -m runners.hvd {SHORT}",
+                ("horovod", "mpi"),
+            ),
         ],
         number=2,
     ),
@@ -102,7 +120,9 @@ def test_ranks_that_stand_alone_are_one_world(tmp_path, command, expected):
 def test_horovod_over_mpi_without_pmix_is_refused_with_the_remedy(tmp_path):
     done = in_job(f"srun -n 2 python -m runners.hvd --transport mpi {SHORT} -o {tmp_path / 'run'}")
     assert done.returncode != 0
-    assert "launcher 'srun' cannot start backend 'horovod' over 'mpi' (it starts no MPI" in done.stderr
+    assert (
+        "launcher 'srun' cannot start backend 'horovod' over 'mpi' (it starts no MPI" in done.stderr
+    )
     assert "srun --mpi=pmix" in done.stderr
     assert not (tmp_path / "run").exists()
 
@@ -133,13 +153,21 @@ def test_the_printed_job_is_submitted_and_measured_without_ssh(tmp_path):
 
 @pytest.mark.costly
 def test_a_job_that_is_stopped_keeps_what_it_measured_and_is_gone_on_with(tmp_path):
-    """As at its time limit, before which Slurm sends the same signal; the nodes have unlike numbers of ranks."""
+    """As at its time limit, before which Slurm sends the same signal; the nodes have unlike numbers
+    of ranks."""
     arms, hosts = {name: ARMS[name] for name in ("spawn", "srun")}, "host1:2,host2:1"
-    plan, out = write_plan(tmp_path, arms=arms, hosts=hosts, measurement={"launches": 2, "rounds": 5}), tmp_path / "out"
+    plan, out = (
+        write_plan(tmp_path, arms=arms, hosts=hosts, measurement={"launches": 2, "rounds": 5}),
+        tmp_path / "out",
+    )
     job = job_of(plan, out)
     job_id = submit(job)
     wait_until(
-        lambda: any(record.launch == 0 and record.complete for record in ResultsFolder(out).records()), seconds=ENDS_S, every_s=0.2
+        lambda: any(
+            record.launch == 0 and record.complete for record in ResultsFolder(out).records()
+        ),
+        seconds=ENDS_S,
+        every_s=0.2,
     )
     enter("host1", "scancel", "--batch", "--signal=TERM", job_id)
     wait_for(job_id)
@@ -150,20 +178,40 @@ def test_a_job_that_is_stopped_keeps_what_it_measured_and_is_gone_on_with(tmp_pa
     assert sorted((record.launch, record.arm, record.complete) for record in records) == [
         (launch, arm, True) for launch in (0, 1) for arm in ("spawn", "srun")
     ]
-    assert {tuple(place.host for place in record.ranks) for record in records} == {("host1", "host1", "host2")}
+    assert {tuple(place.host for place in record.ranks) for record in records} == {
+        ("host1", "host1", "host2")
+    }
 
 
 @pytest.mark.costly
 def test_scripts_are_compared_in_a_job(tmp_path):
-    """Steps share the job's cores, carry the agent's variables and reach both nodes; nothing of them stays."""
+    """Steps share the job's cores, carry the agent's variables and reach both nodes; nothing of
+    them stays."""
     script = REPOSITORY / "tests" / "outside" / "scripts" / "either.py"
     pmix = ",".join(f"{name}={value}" for name, value in pmix_environment().items())
     each = "srun -N 2 --ntasks-per-node=1 --cpu-bind=none"
     horovod = f"{each} --mpi=pmix --export=PATH,HOME,{pmix} python {script} --by horovod"
-    torchrun = "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint host1:29500"
+    torchrun = (
+        "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint host1:29500"
+    )
     ddp = f"{each} --mpi=none {torchrun} {script} --by ddp"
-    settings = "--launches 1 --steps 8 --set measurement.block_steps=4 --set measurement.control=false"
-    typed = shlex.join(["ringside", "ab", horovod, ddp, "--name-a", "hvd", "--name-b", "ddp", "-o", str(tmp_path / "out")])
+    settings = (
+        "--launches 1 --steps 8 --set measurement.block_steps=4 --set measurement.control=false"
+    )
+    typed = shlex.join(
+        [
+            "ringside",
+            "ab",
+            horovod,
+            ddp,
+            "--name-a",
+            "hvd",
+            "--name-b",
+            "ddp",
+            "-o",
+            str(tmp_path / "out"),
+        ]
+    )
     done = in_job(f"{typed} {settings}", tasks=1)
     assert done.returncode == 0, done.stdout + done.stderr
     records = Compared(done, ResultsFolder(tmp_path / "out")).records

@@ -1,4 +1,5 @@
-"""``horovodrun``, ``mpirun`` and ``torchrun`` over two hosts, typed as in the documentation: a table and a record of all ranks."""
+"""``horovodrun``, ``mpirun`` and ``torchrun`` over two hosts, typed as in the documentation: a
+table and a record of all ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def check(tmp_path, done, *, on_hosts, expected):
     (record,) = ResultsFolder(tmp_path).records()
     assert (record.backend, record.transport, record.launcher) == expected
     assert record.hosts == ["host1", "host2"]
-    assert [(place.rank, place.host) for place in record.ranks] == [(r, "host1" if r < first else "host2") for r in range(ranks)]
+    assert [(place.rank, place.host) for place in record.ranks] == [
+        (r, "host1" if r < first else "host2") for r in range(ranks)
+    ]
     assert record.parity.passed
     rows = [line.split() for line in done.stdout.splitlines()]
     assert [sum(host in row for row in rows) for host in ("host1", "host2")] == on_hosts
@@ -37,7 +40,10 @@ def check(tmp_path, done, *, on_hosts, expected):
     drawn(
         [
             ("horovodrun -np 2 -H host1:1,host2:1", ("horovod", "mpi", "openmpi")),
-            ("horovodrun --gloo -np 2 -H host1:1,host2:1 --network-interfaces eth0", ("horovod", "gloo", "horovodrun")),
+            (
+                "horovodrun --gloo -np 2 -H host1:1,host2:1 --network-interfaces eth0",
+                ("horovod", "gloo", "horovodrun"),
+            ),
             ("mpirun -np 3 -H host1:2,host2:1", ("horovod", "mpi", "openmpi")),
         ],
         number=2,
@@ -45,7 +51,9 @@ def check(tmp_path, done, *, on_hosts, expected):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_horovod(lab, tmp_path, command, expected):
-    on_hosts = [int(entry.partition(":")[2]) for entry in command.partition("-H ")[2].split()[0].split(",")]
+    on_hosts = [
+        int(entry.partition(":")[2]) for entry in command.partition("-H ")[2].split()[0].split(",")
+    ]
     done = enter("host1", *shlex.split(f"{command} python -m runners.hvd {SHORT} -o {tmp_path}"))
     check(tmp_path, done, on_hosts=on_hosts, expected=expected)
 
@@ -56,7 +64,8 @@ def test_torchrun(lab, tmp_path):
     where = "--nnodes 2 --master-addr host1 --master-port 29511"
     run = f"-m runners.ddp --transport gloo {SHORT} -o {tmp_path}"
     commands = [
-        shlex.split(f"torchrun {where} --nproc-per-node {ranks} --node-rank {node} {run}") for node, ranks in enumerate(on_hosts)
+        shlex.split(f"torchrun {where} --nproc-per-node {ranks} --node-rank {node} {run}")
+        for node, ranks in enumerate(on_hosts)
     ]
     with beside("host2", *commands[1], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as second:
         done = enter("host1", *commands[0])

@@ -1,4 +1,5 @@
-"""Hosts whose shell greets whoever comes, and hosts whose own name means an address that nobody else reaches."""
+"""Hosts whose shell greets whoever comes, and hosts whose own name means an address that nobody
+else reaches."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def test_a_greeting_is_passed_over(greeting, tmp_path):
     assert "rehearsal: checking" in done.stderr
     for record in ResultsFolder(tmp_path / "out").records():
         assert record.status == "ok", record.error
-        assert (ResultsFolder(tmp_path / "out").launch_folder(0, record.arm) / "rank-1.log").exists()
+        assert (
+            ResultsFolder(tmp_path / "out").launch_folder(0, record.arm) / "rank-1.log"
+        ).exists()
 
 
 @pytest.mark.costly
@@ -64,10 +67,31 @@ def test_a_hidden_host_is_told_before_anything_starts(hidden, tmp_path):
 
 @pytest.mark.costly
 def test_ranks_that_are_started_by_hand_end_on_both_hosts_and_say_why(hidden, tmp_path):
-    command = ["torchrun", "--nnodes", "2", "--master-addr", "host1", "--master-port", "29512", "--nproc-per-node", "1"]
-    run = ["-m", "runners.ddp", "--transport", "gloo", "--timeout", "200", "-o", str(tmp_path / "run")]
+    command = [
+        "torchrun",
+        "--nnodes",
+        "2",
+        "--master-addr",
+        "host1",
+        "--master-port",
+        "29512",
+        "--nproc-per-node",
+        "1",
+    ]
+    run = [
+        "-m",
+        "runners.ddp",
+        "--transport",
+        "gloo",
+        "--timeout",
+        "200",
+        "-o",
+        str(tmp_path / "run"),
+    ]
     second = [*command, "--node-rank", "1", *run]
-    with beside("host2", *second, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as other:
+    with beside(
+        "host2", *second, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as other:
         done = enter("host1", *command, "--node-rank", "0", *run)
         _, errors = other.communicate(timeout=100)
     for code, said in ((done.returncode, done.stderr), (other.returncode, errors)):

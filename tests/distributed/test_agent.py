@@ -1,4 +1,5 @@
-"""The agent in real scripts, which know nothing of it: two ranks under launchers, and single processes that train unusually.
+"""The agent in real scripts, which know nothing of it: two ranks under launchers, and single
+processes that train unusually.
 
 Under horovodrun: ``test_scripts``.
 """
@@ -11,7 +12,13 @@ import sys
 
 import pytest
 
-from runners.protocol.messages import BlockReply, EndedReply, ErrorReply, FinishedReply, StartedReply
+from runners.protocol.messages import (
+    BlockReply,
+    EndedReply,
+    ErrorReply,
+    FinishedReply,
+    StartedReply,
+)
 from tests.conftest import needs_horovod, no_process_stays
 from tests.kit.scripts import ScriptDriver
 
@@ -33,7 +40,8 @@ HOROVOD = [needs_horovod, pytest.mark.costly("agent over mpirun")]
 
 @pytest.fixture(scope="module", params=["torchrun", pytest.param("mpirun", marks=HOROVOD)])
 def launched(request, tmp_path_factory):
-    """All that a driver does with an arm: start, two blocks with the ranks stopped in between, finish."""
+    """All that a driver does with an arm: start, two blocks with the ranks stopped in between,
+    finish."""
     with driver(tmp_path_factory.mktemp(request.param)) as arm:
         arm.start(*LAUNCHERS[request.param].split())
         found = {"started": arm.receive(), "blocks": []}
@@ -56,10 +64,14 @@ def test_ranks_start_run_blocks_and_finish(launched):
     library = {"torchrun": ("ddp", "gloo"), "mpirun": ("horovod", "mpi")}[launcher]
     assert (reports[0].backend["library"], reports[0].backend["transport"]) == library
     empty = {"torchrun": 0, "mpirun": 1}[launcher]  # that of broadcast_optimizer_state
-    assert {reply.script.configuration["optimizer.empty_steps"] for reply in found["started"]} == {empty}
+    assert {reply.script.configuration["optimizer.empty_steps"] for reply in found["started"]} == {
+        empty
+    }
     assert found["counters"]  # read by Ringside's own Python
     assert found["finished"][0].drift.parameters == found["finished"][1].drift.parameters != {}
-    assert found["log"].count("left the group") == (2 if launcher == "torchrun" else 0), "in its 'finally'"
+    assert found["log"].count("left the group") == (2 if launcher == "torchrun" else 0), (
+        "in its 'finally'"
+    )
 
 
 def test_blocks_are_whole_and_their_phases_sum(launched):
@@ -73,7 +85,9 @@ def test_blocks_are_whole_and_their_phases_sum(launched):
             assert len(own.losses) == len(own.loss_samples) == STEPS + WARMUP
             assert all(math.isfinite(loss) for loss in own.losses)
             assert (own.phases_s[:, :-1] > 0).all()
-            assert bool(own.phases_s[:, -1].all()) == (launcher == "mpirun"), "Horovod waits in step(), DDP in backward"
+            assert bool(own.phases_s[:, -1].all()) == (launcher == "mpirun"), (
+                "Horovod waits in step(), DDP in backward"
+            )
             assert 0 < sum(map(sum, own.phases_s)) <= own.core_use.wall_s
             assert own.threads.running_s > 0
 
@@ -91,15 +105,23 @@ def test_what_ranks_report_of_their_first_steps_can_be_held_against_each_other(l
         for name, value in mine.parameters.items():
             assert theirs.parameters[name] == pytest.approx(value, rel=1e-5, abs=1e-6)
     gradient = first.steps[0].gradients["0.weight"]
-    assert other.steps[0].gradients["0.weight"] == pytest.approx(gradient, rel=1e-5, abs=1e-7)  # after the exchange
-    expected = {"world_size": 2, "sampler.class": "DistributedSampler", "sampler.epoch": 0, "accumulation": 1}
+    assert other.steps[0].gradients["0.weight"] == pytest.approx(
+        gradient, rel=1e-5, abs=1e-7
+    )  # after the exchange
+    expected = {
+        "world_size": 2,
+        "sampler.class": "DistributedSampler",
+        "sampler.epoch": 0,
+        "accumulation": 1,
+    }
     expected |= {"model.training": True, "optimizer.0.class": "SGD", "optimizer.0.0.lr": 0.01}
     expected |= {"ddp.bucket_cap_mb": 25} if launcher == "torchrun" else {"horovod.op": "Average"}
     assert first.configuration.items() >= expected.items()
 
 
 def alone(folder, name, *, blocks=2, **settings):
-    """A single process, its first report and the replies to blocks, of which the last is what came instead."""
+    """A single process, its first report and the replies to blocks, of which the last is what came
+    instead."""
     with driver(folder, ranks=1, **settings) as arm:
         arm.start(sys.executable, "agent_cases.py", name)
         replies = arm.receive()
@@ -140,9 +162,18 @@ def test_several_optimizers_step_in_an_iteration(tmp_path):
     script = replies[0].script
     assert (script.samples_from, replies[1].steps.samples) == ("samples_per_step", [32] * 20)
     assert [step.backward_passes for step in script.steps] == [1, 3, 3, 3, 3]
-    assert (script.configuration["accumulation"], script.configuration["optimizer.1.class"]) == (1, "Adam")
+    assert (script.configuration["accumulation"], script.configuration["optimizer.1.class"]) == (
+        1,
+        "Adam",
+    )
     assert {"0.weight", "Linear.weight"} <= set(script.started)
-    assert ["Linear.weight" in step.gradients for step in script.steps] == [False, True, False, False, False]
+    assert ["Linear.weight" in step.gradients for step in script.steps] == [
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.costly("samples")
@@ -203,7 +234,11 @@ def test_compiled_steps_are_steps_and_the_probe_is_not_compiled(tmp_path):
 def test_parameters_without_optimizer_and_batches_without_loader_are_told(tmp_path):
     script = alone(tmp_path, "lost_parameters", blocks=0)[0][0].script
     assert script.without_optimizer == ["1.weight", "1.bias", "3.weight", "3.bias"]
-    assert (script.samples_from, script.steps[0].samples, script.steps[0].batch) == (None, None, None)
+    assert (script.samples_from, script.steps[0].samples, script.steps[0].batch) == (
+        None,
+        None,
+        None,
+    )
 
 
 @pytest.mark.costly
@@ -221,10 +256,18 @@ def test_ranks_that_a_script_starts_itself_are_ranks(tmp_path):
     ("name", "ranks", "said"),
     [
         ("tidies_up", 1, ["finally", "removed", "atexit"]),
-        ("spawns_tidy_ranks", 2, ["finally", "left the group", "removed", "atexit"] * 2 + ["joined"]),
+        (
+            "spawns_tidy_ranks",
+            2,
+            ["finally", "left the group", "removed", "atexit"] * 2 + ["joined"],
+        ),
         ("forks_tidy_ranks", 2, ["finally", "left the group"] * 2 + ["joined"]),
         ("cannot_be_left", 1, ["goes on"]),
-        ("takes_long_to_end", 1, ["within 5 s of its last step, so its 'finally' and 'atexit' are cut short"]),
+        (
+            "takes_long_to_end",
+            1,
+            ["within 5 s of its last step, so its 'finally' and 'atexit' are cut short"],
+        ),
     ],
 )
 def test_what_a_script_does_at_its_end_is_done(tmp_path, name, ranks, said):
@@ -234,7 +277,9 @@ def test_what_a_script_does_at_its_end_is_done(tmp_path, name, ranks, said):
         assert all(isinstance(reply, StartedReply) for reply in arm.receive())
         assert all(isinstance(reply, FinishedReply) for reply in arm.finish())
     assert arm.exit_code == 0, arm.log
-    assert {line: arm.log.count(line) for line in said} == {line: said.count(line) for line in said}, arm.log
+    assert {line: arm.log.count(line) for line in said} == {
+        line: said.count(line) for line in said
+    }, arm.log
     assert "Traceback" not in arm.log
 
 

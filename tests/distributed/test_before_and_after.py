@@ -1,4 +1,5 @@
-"""Arms of one workload before and after: two commits of a real repository, and two real environments, on real ranks."""
+"""Arms of one workload before and after: two commits of a real repository, and two real
+environments, on real ranks."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ PLANTED = "0.0.1"
 
 
 def make_repository(folder):
-    """Commits of a narrow and a wide model, in a module beside the workload; then a comment that is not committed."""
+    """Commits of a narrow and a wide model, in a module beside the workload; then a comment that is
+    not committed."""
     folder.mkdir()
     git(folder, "init", "-q", "-b", "trunk")
     (folder / "train.py").write_text(TRAIN)
@@ -63,20 +65,26 @@ def make_repository(folder):
 
 
 def make_environment(folder, *, with_ringside):
-    """A virtual environment; if asked, one that finds all that this one has, with another version of numpy beside it."""
+    """A virtual environment; if asked, one that finds all that this one has, with another version
+    of numpy beside it."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     site = Path(next(folder.glob("lib/python*/site-packages")))
     if with_ringside:
-        (site / "here.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+        (site / "here.pth").write_text(
+            f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+        )
         planted = site / f"numpy-{PLANTED}.dist-info"
         planted.mkdir()
-        (planted / "METADATA").write_text(f"Metadata-Version: 2.1\nName: numpy\nVersion: {PLANTED}\n")
+        (planted / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: numpy\nVersion: {PLANTED}\n"
+        )
     return folder / "bin" / "python"
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """A comparison of the committed state with an older commit, with another environment, and with the files as they lie there."""
+    """A comparison of the committed state with an older commit, with another environment, and with
+    the files as they lie there."""
     root = tmp_path_factory.mktemp("before")
     make_repository(root / "own")
     python = make_environment(root / "env", with_ringside=True)
@@ -86,7 +94,14 @@ def compared(tmp_path_factory):
         "env": {"backend": "ddp", "launcher": "spawn", "python": str(python)},
     }
     measurement = {**TINY["measurement"], "control": False, "local_every": 0}
-    plan = {**TINY, "world_size": 1, "workload": "train.py:Net", "baseline": "trunk", "arms": arms, "measurement": measurement}
+    plan = {
+        **TINY,
+        "world_size": 1,
+        "workload": "train.py:Net",
+        "baseline": "trunk",
+        "arms": arms,
+        "measurement": measurement,
+    }
     (root / "own" / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
     command = [sys.executable, "-m", "runners.cli", "compare", "plan.yaml", "-o", "out"]
     with no_process_stays():
@@ -98,8 +113,14 @@ def compared(tmp_path_factory):
 @pytest.mark.costly("before and after")
 def test_each_arm_runs_its_own_commit_and_environment(compared):
     own, records = compared.folder.root.parent, compared.records
-    found = {arm: (record.status, record.workload, record.ranks[0].model["parameters"]) for arm, record in records.items()}
-    assert found == {arm: ("ok", "train.py:Net", 161 if arm == "narrow" else 321) for arm in ("trunk", "narrow", "env")}
+    found = {
+        arm: (record.status, record.workload, record.ranks[0].model["parameters"])
+        for arm, record in records.items()
+    }
+    assert found == {
+        arm: ("ok", "train.py:Net", 161 if arm == "narrow" else 321)
+        for arm in ("trunk", "narrow", "env")
+    }
     assert records["narrow"].commit == git(own, "rev-parse", "narrow").strip()
     assert {rank.fingerprint["numpy"] for rank in records["env"].ranks} == {PLANTED}
     assert len({record.ranks[0].sources["layers.py"] for record in records.values()}) == 3
@@ -112,7 +133,10 @@ def test_each_arm_runs_its_own_commit_and_environment(compared):
 def test_what_was_asked_for_is_shown_and_unlike_work_gets_no_verdict(compared):
     found = compared.report
     differences = {one["field"]: one for one in found["differences"]}
-    assert [differences[field]["allowed"] for field in ("host.numpy", "source.layers.py", "model.parameters")] == [
+    assert [
+        differences[field]["allowed"]
+        for field in ("host.numpy", "source.layers.py", "model.parameters")
+    ] == [
         True,
         True,
         False,
@@ -129,7 +153,9 @@ def test_a_comparison_goes_on_where_commits_and_environments_are_as_they_were(co
     then, records = compared.folder.read_manifest(), compared.folder.records()
     assert changes_since(then, records, then) == {}
     commit = then.sources["trunk/commit"]
-    moved = then.model_copy(update={"sources": {**then.sources, "trunk/commit": "f" * 40, "env/numpy": "0.0.2"}})
+    moved = then.model_copy(
+        update={"sources": {**then.sources, "trunk/commit": "f" * 40, "env/numpy": "0.0.2"}}
+    )
     assert format_changes(changes_since(then, records, moved)) == [
         f"trunk/commit: {commit[:8]} -> ffffffff",
         f"env/numpy: {PLANTED} -> 0.0.2",
@@ -138,8 +164,14 @@ def test_a_comparison_goes_on_where_commits_and_environments_are_as_they_were(co
 
 def test_an_environment_without_ringside_is_refused_with_the_remedy(tmp_path):
     python = make_environment(tmp_path / "env", with_ringside=False)
-    plan = check_plan({**TINY, "arms": {**TINY["arms"], "old": {"backend": "ddp", "python": str(python)}}}, source="test")
-    with pytest.raises(PlanError, match=r"arm 'old': Ringside cannot be imported by .*No module named .*ringside ab 'COMMAND'"):
+    plan = check_plan(
+        {**TINY, "arms": {**TINY["arms"], "old": {"backend": "ddp", "python": str(python)}}},
+        source="test",
+    )
+    with pytest.raises(
+        PlanError,
+        match=r"arm 'old': Ringside cannot be imported by .*No module named .*ringside ab 'COMMAND'",
+    ):
         require_own_work(resolve_arms(plan).values(), host=None)
 
 
@@ -152,5 +184,8 @@ def test_what_is_imported_from_elsewhere_than_the_commit_is_refused(tmp_path, mo
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
     arms = {**TINY["arms"], "new": {"backend": "ddp", "commit": "trunk"}}
     plan = check_plan({**TINY, "workload": "train.py:Net", "arms": arms}, source="test")
-    with pytest.raises(PlanError, match=r"arm 'new': '.*/own/layers.py' is imported from the working files, not from the commit"):
+    with pytest.raises(
+        PlanError,
+        match=r"arm 'new': '.*/own/layers.py' is imported from the working files, not from the commit",
+    ):
         require_own_work(resolve_arms(plan).values(), host=None)

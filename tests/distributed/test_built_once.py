@@ -1,4 +1,5 @@
-"""What is timed is the first model of its process, as in a user's own training: what an earlier one leaves makes it faster.
+"""What is timed is the first model of its process, as in a user's own training: what an earlier one
+leaves makes it faster.
 
 Which arm's comes first is drawn in each launch: Horovod's first arm tended to be the fastest.
 """
@@ -46,7 +47,9 @@ def test_under_a_driver(tmp_path):
     assert [record.role for record in records] == ["baseline", "control"]
     for record in records:
         assert record.parity.passed and len(record.blocks) == 4
-        assert record.ranks[0].kept_bytes["parameters"], "the last report is of the model that was timed"
+        assert record.ranks[0].kept_bytes["parameters"], (
+            "the last report is of the model that was timed"
+        )
     trial, warmup = 4, 2
     require_built_once(told, ranks=2, steps=warmup + trial + 4 * (warmup + 3))
     began = [arm for _, arm in lines_of(told, "began")]
@@ -56,7 +59,15 @@ def test_under_a_driver(tmp_path):
 @pytest.mark.costly
 def test_without_a_driver(tmp_path):
     told = tmp_path / "builds"
-    ranks = [*warm("-m", "runners.spawn"), "--nproc-per-node", "1", "-m", "runners.ddp", "--workload", WORKLOAD]
+    ranks = [
+        *warm("-m", "runners.spawn"),
+        "--nproc-per-node",
+        "1",
+        "-m",
+        "runners.ddp",
+        "--workload",
+        WORKLOAD,
+    ]
     done = run(*ranks, *SHORT, "-o", tmp_path / "out", **{FILE: str(told)})
     assert done.returncode == 0, done.stderr + done.stdout
     (record,) = ResultsFolder(tmp_path / "out").records()

@@ -1,4 +1,5 @@
-"""The micro-benchmark on real ranks: every operation through both libraries, what one lacks, wrong values, a group, alone."""
+"""The micro-benchmark on real ranks: every operation through both libraries, what one lacks, wrong
+values, a group, alone."""
 
 from __future__ import annotations
 
@@ -22,11 +23,27 @@ def compare_operations(tmp_path, *, arms, options, rounds=2, **changes):
     return compare(tmp_path, **what, measurement={"rounds": rounds, "warmup_steps": 0}, **changes)
 
 
-EVERYTHING = {"operations": "all", "sizes": ["3 KiB"], "dtype": ["float32", "bfloat16"], "op": ["sum", "max", "avg"], "root": 1}
+EVERYTHING = {
+    "operations": "all",
+    "sizes": ["3 KiB"],
+    "dtype": ["float32", "bfloat16"],
+    "op": ["sum", "max", "avg"],
+    "root": 1,
+}
 IN_PLACE_ONLY = ("all_reduce", "broadcast")
 """torch.distributed's are in place; https://docs.pytorch.org/docs/stable/distributed.html."""
-NOT_IN_HOROVOD = ("reduce", "gather", "scatter", "send_recv", "send_recv_last", "isend_irecv", "isend_irecv_last", "root_isend")
-"""https://horovod.readthedocs.io/en/stable/api.html#module-horovod.torch: collectives only, and no reduction to one rank."""
+NOT_IN_HOROVOD = (
+    "reduce",
+    "gather",
+    "scatter",
+    "send_recv",
+    "send_recv_last",
+    "isend_irecv",
+    "isend_irecv_last",
+    "root_isend",
+)
+"""https://horovod.readthedocs.io/en/stable/api.html#module-horovod.torch: collectives only, and no
+reduction to one rank."""
 
 
 def lacks(library, case):
@@ -34,36 +51,70 @@ def lacks(library, case):
     name, *more = case.operation.split()
     if library == "ddp":
         return name in IN_PLACE_ONLY and "out-of-place" in more
-    return name in NOT_IN_HOROVOD or "bfloat16" in more or "in-place" in more or (name == "reduce_scatter" and "max" in more)
+    return (
+        name in NOT_IN_HOROVOD
+        or "bfloat16" in more
+        or "in-place" in more
+        or (name == "reduce_scatter" and "max" in more)
+    )
 
 
 @needs_horovod
 @pytest.mark.costly
 def test_all_that_the_libraries_document_works_and_nothing_else_is_left_out(tmp_path):
-    arms = {"ddp-mpi": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"}, "horovod": HOROVOD}
-    ran = compare_operations(tmp_path, arms=arms, options={**EVERYTHING, "in_place": "both"}, world_size=3, rounds=1)
+    arms = {
+        "ddp-mpi": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"},
+        "horovod": HOROVOD,
+    }
+    ran = compare_operations(
+        tmp_path, arms=arms, options={**EVERYTHING, "in_place": "both"}, world_size=3, rounds=1
+    )
     records = ran.records
     for record in records.values():
         assert record.status == "ok" and record.parity.passed, record.error
         missing = {case.name for case in record.cases if lacks(record.backend, case)}
         assert set(record.not_offered) == missing, record.arm
-        assert sorted(block.case for block in record.blocks) == sorted({case.name for case in record.cases} - missing)
+        assert sorted(block.case for block in record.blocks) == sorted(
+            {case.name for case in record.cases} - missing
+        )
         steps = ran.folder.steps(record)
         sent = steps[steps["rank"] == 0].groupby("case")["samples"].unique().explode().to_dict()
-        assert sent == {case.name: case.message_bytes * case.messages for case in record.cases if case.name not in missing}
-    notes = {result["case"]: result["note"] for result in ran.report["results"] if result["candidate"] == "horovod"}
+        assert sent == {
+            case.name: case.message_bytes * case.messages
+            for case in record.cases
+            if case.name not in missing
+        }
+    notes = {
+        result["case"]: result["note"]
+        for result in ran.report["results"]
+        if result["candidate"] == "horovod"
+    }
     assert records["horovod"].not_offered.items() <= notes.items()
     assert {case.operation.split()[0] for case in records["ddp"].cases} == set(OPERATIONS)
-    for name in ("ddp", "horovod"):  # two of the three ranks: a group of torch's, a process set of Horovod's
+    for name in (
+        "ddp",
+        "horovod",
+    ):  # two of the three ranks: a group of torch's, a process set of Horovod's
         steps = ran.folder.steps(records[name])
-        seconds = steps[steps["case"].str.startswith("group_all_reduce")].groupby("rank")["step_s"].sum()
+        seconds = (
+            steps[steps["case"].str.startswith("group_all_reduce")].groupby("rank")["step_s"].sum()
+        )
         assert seconds[2] < min(seconds[0], seconds[1])
-    assert {case.busbw_factor for case in records["ddp"].cases if case.operation.startswith("group_all_reduce")} == {1.0}
+    assert {
+        case.busbw_factor
+        for case in records["ddp"].cases
+        if case.operation.startswith("group_all_reduce")
+    } == {1.0}
 
 
 def test_a_wrong_value_makes_the_arm_wrong_before_its_time_counts(tmp_path):
     arms = {name.lower(): f"{WRONG}:{name}" for name in ("Wrong", "WrongLater")}
-    ran = compare_operations(tmp_path, arms=arms, options={"operations": ["all_reduce"], "sizes": ["1 KiB", "4 KiB"]}, code=1)
+    ran = compare_operations(
+        tmp_path,
+        arms=arms,
+        options={"operations": ["all_reduce"], "sizes": ["1 KiB", "4 KiB"]},
+        code=1,
+    )
     records = ran.records
     assert records["ddp"].status == "ok"
     assert "all_reduce/1KiB gives 8 where 7 is right" in records["wrong"].error.message
@@ -78,8 +129,23 @@ def test_a_wrong_value_makes_the_arm_wrong_before_its_time_counts(tmp_path):
 @needs_horovod
 @pytest.mark.costly
 def test_standing_alone_it_prints_latencies_and_what_is_not_offered(tmp_path):
-    options = ["--workload-option", "operations=[all_reduce, send_recv]", "--workload-option", "sizes=[1KiB]"]
-    arguments = ["--workload", "collectives", *options, "--blocks", "2", "--block-steps", "5", "-o", tmp_path]
+    options = [
+        "--workload-option",
+        "operations=[all_reduce, send_recv]",
+        "--workload-option",
+        "sizes=[1KiB]",
+    ]
+    arguments = [
+        "--workload",
+        "collectives",
+        *options,
+        "--blocks",
+        "2",
+        "--block-steps",
+        "5",
+        "-o",
+        tmp_path,
+    ]
     done = run("horovodrun", "--gloo", *HOROVODRUN, "-m", "runners.hvd", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     assert ", bus " in done.stdout and "B/s" in done.stdout and REASON in done.stdout

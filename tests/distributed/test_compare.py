@@ -25,19 +25,32 @@ HOROVOD = {
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """Both libraries, the one over both transports, beside the floor; and whether garbage was collected, by what was said."""
+    """Both libraries, the one over both transports, beside the floor; and whether garbage was
+    collected, by what was said."""
     say, collects = LaunchProgress.say, {}
     with pytest.MonkeyPatch.context() as patch, no_process_stays():
-        patch.setenv("HOROVOD_GLOO_TIMEOUT_SECONDS", "1")  # an arm waits longer for its turn, and lives
-        patch.setattr(LaunchProgress, "say", lambda self, what: (collects.setdefault(what, gc.isenabled()), say(self, what)))
+        patch.setenv(
+            "HOROVOD_GLOO_TIMEOUT_SECONDS", "1"
+        )  # an arm waits longer for its turn, and lives
+        patch.setattr(
+            LaunchProgress,
+            "say",
+            lambda self, what: (collects.setdefault(what, gc.isenabled()), say(self, what)),
+        )
         measurement = {"floor": True, "local_every": 1, "rounds": 2}
-        return compare(tmp_path_factory.mktemp("compared"), arms={"ddp": "ddp", **HOROVOD}, measurement=measurement), collects
+        return compare(
+            tmp_path_factory.mktemp("compared"),
+            arms={"ddp": "ddp", **HOROVOD},
+            measurement=measurement,
+        ), collects
 
 
 @needs_horovod
 def test_horovod_and_ddp_agree_with_the_reference_and_are_compared(compared):
     ran, collects = compared
-    assert [is_on for what, is_on in collects.items() if "checking ddp" in what] == [False], "a search would fall into blocks"
+    assert [is_on for what, is_on in collects.items() if "checking ddp" in what] == [False], (
+        "a search would fall into blocks"
+    )
     assert gc.isenabled()
     for arm in ("ddp", *HOROVOD):
         record = ran.records[arm]
@@ -45,15 +58,25 @@ def test_horovod_and_ddp_agree_with_the_reference_and_are_compared(compared):
         assert record.parity.passed and record.parity.gradient_error < 1e-5
         assert record.parity.samples_digest == ran.records["ddp"].parity.samples_digest
         assert sorted(block.kind for block in record.blocks) == ["local", "local", "sync", "sync"]
-        assert [[*own] for own in record.rank_start_s] == [["interpreter", "imports", "rendezvous", "model"]] * 2
+        assert [[*own] for own in record.rank_start_s] == [
+            ["interpreter", "imports", "rendezvous", "model"]
+        ] * 2
         assert [*record.stages_s] == ["start", "blocks", "gate", "end"]
         assert [rank.world_size for rank in record.ranks] == [2, 2]
-        assert not any(rank.environment.keys() & KEEP_FREED_MEMORY for rank in record.ranks), "a user's own run has none of them"
+        assert not any(rank.environment.keys() & KEEP_FREED_MEMORY for rank in record.ranks), (
+            "a user's own run has none of them"
+        )
     for arm, controller in (("horovod-gloo", "gloo"), ("horovod-mpi", "mpi")):
         backend = ran.records[arm].ranks[0].backend
-        assert (backend["version"], backend["controller"], backend["transport"]) == ("0.28.1", controller, controller)
+        assert (backend["version"], backend["controller"], backend["transport"]) == (
+            "0.28.1",
+            controller,
+            controller,
+        )
     assert all(arm in ran.done.stdout for arm in HOROVOD)
-    assert not [line for line in ran.done.stdout.splitlines() if len(line.strip()) == 1], "no column is squeezed to letters"
+    assert not [line for line in ran.done.stdout.splitlines() if len(line.strip()) == 1], (
+        "no column is squeezed to letters"
+    )
 
 
 @needs_horovod
@@ -61,7 +84,12 @@ def test_the_floor_has_no_library_and_no_exchange_and_the_terms_of_a_step_add_up
     ran, found = compared[0], compared[0].report
     assert "starting 3 arms and the no-op backend (the floor), 8 ranks in all" in ran.done.stderr
     floor, horovod = ran.records[FLOOR], ran.records["horovod-gloo"]
-    assert (floor.status, floor.role, len(floor.ranks), floor.ranks[0].backend["library"]) == ("ok", "floor", 2, "torch")
+    assert (floor.status, floor.role, len(floor.ranks), floor.ranks[0].backend["library"]) == (
+        "ok",
+        "floor",
+        2,
+        "torch",
+    )
     assert {(block.kind, block.threads.library_s) for block in floor.blocks} == {("local", 0)}
     assert all(block.threads.library_s > 0 for block in horovod.blocks if block.kind == "sync")
     beside = ran.folder.host_use([horovod])
@@ -69,7 +97,16 @@ def test_the_floor_has_no_library_and_no_exchange_and_the_terms_of_a_step_add_up
     assert set(beside["host"]) == {horovod.ranks[0].host}
     assert [arm["name"] for arm in found["arms"]] == ["ddp", *HOROVOD]
     for terms in (arm["step_terms_s"] for arm in found["arms"]):
-        values = [terms[name]["value"] for name in ("compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange")]
+        values = [
+            terms[name]["value"]
+            for name in (
+                "compute",
+                "data_wait",
+                "library_overhead",
+                "imbalance",
+                "exposed_exchange",
+            )
+        ]
         assert sum(values) == pytest.approx(terms["step"]["value"])
     assert set(found["results"][0]["term_differences_s"]) > {"library_overhead", "exposed_exchange"}
 
@@ -81,15 +118,30 @@ def test_horovods_options_reach_the_library_and_pass_the_gate(tmp_path):
         return {"backend": "horovod", "transport": transport, "options": options}
 
     arms = {
-        "fp16": arm(transport="gloo", op="Sum", compression="fp16", fusion_threshold_mb=1, cycle_time_ms=2.5, cache_capacity=0),
+        "fp16": arm(
+            transport="gloo",
+            op="Sum",
+            compression="fp16",
+            fusion_threshold_mb=1,
+            cycle_time_ms=2.5,
+            cache_capacity=0,
+        ),
         "adasum": arm(op="Adasum"),
         "groups": arm(transport="gloo", num_groups=2, gradient_predivide_factor=2.0),
     }
-    records = compare(tmp_path, arms=arms, micro_steps=2, measurement={"rounds": 1, "local_every": 1}).records
+    records = compare(
+        tmp_path, arms=arms, micro_steps=2, measurement={"rounds": 1, "local_every": 1}
+    ).records
     kinds = {arm: [block.kind for block in record.blocks] for arm, record in records.items()}
-    assert kinds["fp16"] == ["sync", "local"] and kinds["adasum"] == ["sync"], "Adasum has no step without exchange"
+    assert kinds["fp16"] == ["sync", "local"] and kinds["adasum"] == ["sync"], (
+        "Adasum has no step without exchange"
+    )
     fp16 = records["fp16"].ranks[0].backend
-    assert (fp16["compression"], fp16["fusion_threshold_bytes"], fp16["cycle_time_ms"]) == ("fp16", 1 << 20, 2.5)
+    assert (fp16["compression"], fp16["fusion_threshold_bytes"], fp16["cycle_time_ms"]) == (
+        "fp16",
+        1 << 20,
+        2.5,
+    )
     assert fp16["backward_passes_per_step"] == 2
     assert 1e-6 < records["fp16"].parity.gradient_error < 2e-3
     assert "2 x the mean" in records["fp16"].parity.notes[0]
@@ -99,37 +151,59 @@ def test_horovods_options_reach_the_library_and_pass_the_gate(tmp_path):
 
 @pytest.mark.costly
 def test_ddps_options_reach_the_library_and_one_process_may_take_the_place_of_all_ranks(tmp_path):
-    """As ``dp`` does on GPUs: it trains on the batches of all of them, and its throughput counts all."""
+    """As ``dp`` does on GPUs: it trains on the batches of all of them, and its throughput counts
+    all."""
 
     def arm(**options):
         return {"backend": "ddp", "options": options}
 
     arms = {
         "plain": "ddp",
-        "buckets": arm(comm_hook="bf16", bucket_cap_mb=0.05, gradient_as_bucket_view=True, broadcast_buffers=False),
+        "buckets": arm(
+            comm_hook="bf16",
+            bucket_cap_mb=0.05,
+            gradient_as_bucket_view=True,
+            broadcast_buffers=False,
+        ),
         "fp16": arm(comm_hook="fp16", static_graph=True, first_bucket_mb=0.05),
         "powersgd": arm(comm_hook="powersgd", bucket_cap_mb=100),
         "new": arm(
-            batched_grad_copy=True, lazy_bucket_allocation=True, bucket_cap_mb_list=[1, 25], skip_all_reduce_unused_params=True
+            batched_grad_copy=True,
+            lazy_bucket_allocation=True,
+            bucket_cap_mb_list=[1, 25],
+            skip_all_reduce_unused_params=True,
         ),
         "all": f"{ALL_BATCHES}:OneForAll",
         "server": f"{REPOSITORY / 'examples' / 'parameter_server.py'}:ParameterServer",
     }
-    ran = compare(tmp_path, arms=arms, freed_memory="keep", measurement={"rounds": 1, "local_every": 1})
+    ran = compare(
+        tmp_path, arms=arms, freed_memory="keep", measurement={"rounds": 1, "local_every": 1}
+    )
     plain, one, fp16 = (ran.records[arm] for arm in ("plain", "all", "fp16"))
-    buckets = {arm: len(ran.records[arm].ranks[0].backend["bucket_sizes_bytes"]) for arm in ("plain", "fp16", "buckets")}
+    buckets = {
+        arm: len(ran.records[arm].ranks[0].backend["bucket_sizes_bytes"])
+        for arm in ("plain", "fp16", "buckets")
+    }
     assert plain.ranks[0].environment.items() >= KEEP_FREED_MEMORY.items()
     assert buckets.pop("buckets") > 1
     assert buckets == {"plain": 1, "fp16": 2}, "a first bucket of its own"
     assert max(plain.parity.gradient_error, ran.records["server"].parity.gradient_error) < 1e-5
     assert ran.records["server"].ranks[1].backend["transport"] == "gloo"
-    assert ran.records["new"].ranks[0].backend.items() >= {"batched_grad_copy": True, "bucket_cap_bytes": 25 << 20}.items()
+    assert (
+        ran.records["new"].ranks[0].backend.items()
+        >= {"batched_grad_copy": True, "bucket_cap_bytes": 25 << 20}.items()
+    )
     assert 1e-6 < fp16.parity.gradient_error < 2e-3
     assert ran.records["powersgd"].parity.gradient_error is None
-    assert [(record.status, record.world_size) for record in (plain, one)] == [("ok", 2), ("ok", 1)], ran.done.stdout
+    assert [(record.status, record.world_size) for record in (plain, one)] == [
+        ("ok", 2),
+        ("ok", 1),
+    ], ran.done.stdout
     assert {place.local_batch_size for place in one.ranks} == {2 * plain.ranks[0].local_batch_size}
     steps = [ran.folder.steps(record) for record in (plain, one)]
-    a_step, of_one = (table.groupby(["turn", "step"])["samples"].sum().unique().tolist() for table in steps)
+    a_step, of_one = (
+        table.groupby(["turn", "step"])["samples"].sum().unique().tolist() for table in steps
+    )
     assert a_step == of_one
 
 
@@ -148,7 +222,8 @@ def test_a_budget_of_minutes_makes_three_launches_at_least_and_is_spent_once(tmp
 
 
 def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt(tmp_path):
-    """In sequential mode, which a second launch must alternate in, too; DDP has rebuilt one arm's buckets when the other starts.
+    """In sequential mode, which a second launch must alternate in, too; DDP has rebuilt one arm's
+    buckets when the other starts.
 
     The second launch is compared with the first.
     """
@@ -164,15 +239,25 @@ def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt
     old = shutil.copytree(tmp_path / "out", tmp_path / "old")
     longer = compare_plan(plan, "--set", "measurement.launches=2", "--against", old)
     said = longer.done.stdout
-    assert said.startswith("Two dates compared, not two arms (") and "a single launch tells nothing" in said
-    unlike = compare_plan(plan, "--set", "local_batch_size=3", "--against", old, code=2, out="unlike")
+    assert (
+        said.startswith("Two dates compared, not two arms (")
+        and "a single launch tells nothing" in said
+    )
+    unlike = compare_plan(
+        plan, "--set", "local_batch_size=3", "--against", old, code=2, out="unlike"
+    )
     assert "local_batch_size: " in unlike.done.stderr
     assert not (tmp_path / "unlike").exists(), "refused before anything is measured"
     records = longer.launches
     assert set(records) == {(launch, arm) for launch in (0, 1) for arm in ("ddp", "ddp-control")}
-    assert all(len(record.ranks[0].backend["bucket_sizes_bytes"]) > 1 for record in records.values())
+    assert all(
+        len(record.ranks[0].backend["bucket_sizes_bytes"]) > 1 for record in records.values()
+    )
     for launch in (0, 1):
-        turns = [sorted(block.turn for block in records[launch, arm].blocks) for arm in ("ddp", "ddp-control")]
+        turns = [
+            sorted(block.turn for block in records[launch, arm].blocks)
+            for arm in ("ddp", "ddp-control")
+        ]
         first_arm, second_arm = sorted(turns)
         assert max(first_arm) < min(second_arm)
     assert "results of another plan" in compare_plan(plan, "--set", "seed=9", code=2).done.stderr

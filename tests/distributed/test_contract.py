@@ -1,4 +1,5 @@
-"""What every backend must keep, on two real ranks (or one): a life from setup to teardown, held to a float64 reference."""
+"""What every backend must keep, on two real ranks (or one): a life from setup to teardown, held to
+a float64 reference."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ from tests.distributed.ranks import contract
 from tests.kit.commands import seen_by_ranks, under_mpirun
 
 ENGINE = f"{REPOSITORY / 'tests' / 'outside' / 'engine.py'}:EngineBackend"
-LAUNCHES = [["ddp=gloo", "naive=gloo", "fsdp2=gloo", "replicate=gloo", f"{ENGINE}=gloo", "ddp=mpi"], ["replicate=mpi"]]
+LAUNCHES = [
+    ["ddp=gloo", "naive=gloo", "fsdp2=gloo", "replicate=gloo", f"{ENGINE}=gloo", "ddp=mpi"],
+    ["replicate=mpi"],
+]
 """What shares its ranks. MPI comes last: with its group it is finalized, and cannot begin again."""
 HOROVOD = [["horovod=gloo", "naive=mpi"], ["horovod=mpi", "fsdp2=mpi"]]
 ALONE = "single="
@@ -38,22 +42,29 @@ def lives(tmp_path_factory):
     """What each rank saw, by backend and transport."""
     found = {ALONE: [contract.life(ALONE, World())]}
     for launch in LAUNCHES + HOROVOD * HAS_HOROVOD:
-        found |= seen_by_ranks(partial(under_mpirun, contract), tmp_path_factory.mktemp("launch"), *launch)
+        found |= seen_by_ranks(
+            partial(under_mpirun, contract), tmp_path_factory.mktemp("launch"), *launch
+        )
     return found
 
 
 def gradients_at(parameters, rank):
     """In float64, of one rank's batch."""
     model = contract.make_model(0).double()
-    torch.nn.utils.vector_to_parameters(torch.tensor(parameters, dtype=torch.float64), model.parameters())
+    torch.nn.utils.vector_to_parameters(
+        torch.tensor(parameters, dtype=torch.float64), model.parameters()
+    )
     contract.compute_loss(model, rank).backward()
     return np.array(contract.gradients(model))
 
 
 def assert_step(found, begun, wanted):
-    """Of a rank: what it had before, the gradients it must have used, and what it must have made of them."""
+    """Of a rank: what it had before, the gradients it must have used, and what it must have made of
+    them."""
     assert np.allclose(found["gradients"], wanted, **EXACT)
-    assert np.allclose(found["parameters"], np.array(begun) - contract.LEARNING_RATE * wanted, **EXACT)
+    assert np.allclose(
+        found["parameters"], np.array(begun) - contract.LEARNING_RATE * wanted, **EXACT
+    )
 
 
 def test_every_backend_that_can_run_here_is_tested():
@@ -67,7 +78,9 @@ def test_every_backend_that_can_run_here_is_tested():
 @pytest.mark.parametrize("one", EVERY)
 def test_ranks_are_counted_and_all_begin_with_rank_zeros_parameters(lives, one):
     ranks = lives[one]
-    assert [rank["counted"] for rank in ranks] == [[number, len(ranks)] for number in range(len(ranks))]
+    assert [rank["counted"] for rank in ranks] == [
+        [number, len(ranks)] for number in range(len(ranks))
+    ]
     assert all(rank["started"] == contract.parameters(contract.make_model(0)) for rank in ranks)
 
 
@@ -75,7 +88,9 @@ def test_ranks_are_counted_and_all_begin_with_rank_zeros_parameters(lives, one):
 def test_a_step_is_that_of_the_mean_gradient(lives, one):
     ranks = lives[one]
     for rank in ranks:
-        mean = np.mean([gradients_at(rank["started"], number) for number in range(len(ranks))], axis=0)
+        mean = np.mean(
+            [gradients_at(rank["started"], number) for number in range(len(ranks))], axis=0
+        )
         assert_step(rank["synced"], rank["started"], mean)
 
 
@@ -101,7 +116,9 @@ def test_a_model_is_trained_alike_or_refused_beforehand(lives, one, kind):
 
 
 def has_local_steps(one):
-    return backend_class((one if isinstance(one, str) else one.values[0]).rpartition("=")[0])().has_local_steps
+    return backend_class(
+        (one if isinstance(one, str) else one.values[0]).rpartition("=")[0]
+    )().has_local_steps
 
 
 @pytest.mark.parametrize("one", [one for one in EVERY if has_local_steps(one)])
@@ -109,7 +126,9 @@ def test_a_local_step_exchanges_nothing_and_the_next_one_does_again(lives, one):
     ranks = lives[one]
     for number, rank in enumerate(ranks):
         assert_step(rank["local"], rank["started"], gradients_at(rank["started"], number))
-        mean = np.mean([gradients_at(other["local"]["parameters"], n) for n, other in enumerate(ranks)], axis=0)
+        mean = np.mean(
+            [gradients_at(other["local"]["parameters"], n) for n, other in enumerate(ranks)], axis=0
+        )
         assert_step(rank["after_local"], rank["local"]["parameters"], mean)
     if len(ranks) > 1:
         apart = np.subtract(*(rank["local"]["parameters"] for rank in ranks))
@@ -119,7 +138,9 @@ def test_a_local_step_exchanges_nothing_and_the_next_one_does_again(lives, one):
 @pytest.mark.parametrize("one", EVERY)
 def test_values_are_gathered_by_rank_and_rank_zeros_is_everybodys(lives, one):
     for rank in lives[one]:
-        assert rank["gathered"] == [{"rank": number, "not a number": math.inf} for number in range(len(lives[one]))]
+        assert rank["gathered"] == [
+            {"rank": number, "not a number": math.inf} for number in range(len(lives[one]))
+        ]
         assert rank["told"] == [1 + 5 * number for number in range(len(lives[one]))]
         assert rank["broadcast"] == "from 0"
 
@@ -127,10 +148,15 @@ def test_values_are_gathered_by_rank_and_rank_zeros_is_everybodys(lives, one):
 @pytest.mark.parametrize("one", EVERY)
 def test_a_backend_describes_itself_in_plain_values_and_is_gone_after_teardown(lives, one):
     """The values have come through JSON."""
-    library = {"single": "torch", "horovod": "horovod"}.get(one.rpartition("=")[0], "torch.distributed")
+    library = {"single": "torch", "horovod": "horovod"}.get(
+        one.rpartition("=")[0], "torch.distributed"
+    )
     for rank in lives[one]:
         described = rank["described"]
-        assert (described["library"], described["transport"]) == (library, one.rpartition("=")[2] or "none")
+        assert (described["library"], described["transport"]) == (
+            library,
+            one.rpartition("=")[2] or "none",
+        )
         assert json.loads(json.dumps(described, allow_nan=False)) == described
         assert described["version"]
         assert not rank["is_connected"]
@@ -141,7 +167,9 @@ def test_data_parallel_is_refused_without_a_gpu_and_passes_through():
     with pytest.raises(PlanError, match="this run is on the CPU; use 'ddp'"):
         backend.check_device("cpu")
     model = torch.nn.Linear(3, 2)
-    wrapped = backend.prepare(model, lambda model: torch.optim.SGD(model.parameters(), lr=0.1)).model
+    wrapped = backend.prepare(
+        model, lambda model: torch.optim.SGD(model.parameters(), lr=0.1)
+    ).model
     assert isinstance(wrapped, torch.nn.DataParallel)
     if not torch.cuda.is_available():
         rows = torch.randn(5, 3)

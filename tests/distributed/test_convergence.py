@@ -1,4 +1,5 @@
-"""A whole comparison of trainings on real ranks: epochs, one process beside many, curves, reports and TensorBoard's events."""
+"""A whole comparison of trainings on real ranks: epochs, one process beside many, curves, reports
+and TensorBoard's events."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ ARMS = {"single": "single", "ddp": "ddp", "horovod": HOROVOD}
 SEED, SEEDS, EPOCHS, STEPS = 3, 2, 2, 5
 LOCAL_BATCH_SIZE = 128
 """Of the 1437 digits two ranks make five steps an epoch of it."""
-TRAINING = {"epochs": EPOCHS, "target_accuracy": 0.1, "learning_rate_scaling": "linear", "warmup_epochs": 1}
+TRAINING = {
+    "epochs": EPOCHS,
+    "target_accuracy": 0.1,
+    "learning_rate_scaling": "linear",
+    "warmup_epochs": 1,
+}
 
 
 def events(folder, arm, seed):
@@ -36,12 +42,18 @@ def test_trainings_are_compared_by_seed_and_told_in_every_report(tmp_path):
     assert set(records) == {(launch, arm) for launch in range(SEEDS) for arm in ARMS}
     for (launch, arm), record in records.items():
         ranks = 1 if arm == "single" else 2
-        assert (record.status, record.world_size, len(record.ranks)) == ("ok", ranks, ranks), record.error
+        assert (record.status, record.world_size, len(record.ranks)) == ("ok", ranks, ranks), (
+            record.error
+        )
         assert record.parity.passed
         assert {rank.seed for rank in record.ranks} == {SEED + launch}
         assert {rank.local_batch_size * ranks for rank in record.ranks} == {2 * LOCAL_BATCH_SIZE}
-        assert [(block.kind, block.round, block.steps) for block in record.blocks] == [("sync", n, STEPS) for n in range(EPOCHS)]
-        assert [(epoch.steps, epoch.count, epoch.held_out_count) for epoch in record.epochs] == [(STEPS, 1280, 360)] * EPOCHS
+        assert [(block.kind, block.round, block.steps) for block in record.blocks] == [
+            ("sync", n, STEPS) for n in range(EPOCHS)
+        ]
+        assert [(epoch.steps, epoch.count, epoch.held_out_count) for epoch in record.epochs] == [
+            (STEPS, 1280, 360)
+        ] * EPOCHS
         assert record.epochs[-1].learning_rates == pytest.approx([0.02, 0.02])
         steps = ran.folder.steps(record)
         assert len(steps) == ranks * EPOCHS * STEPS
@@ -51,7 +63,9 @@ def test_trainings_are_compared_by_seed_and_told_in_every_report(tmp_path):
     for arm in ("ddp", "horovod"):
         first = [records[launch, arm].epochs[0].step_losses[0] for launch in range(SEEDS)]
         alone = [records[launch, "single"].epochs[0].step_losses[0] for launch in range(SEEDS)]
-        assert first == pytest.approx(alone, rel=0.05), "the same weights and samples; batch norm sees half of them"
+        assert first == pytest.approx(alone, rel=0.05), (
+            "the same weights and samples; batch norm sees half of them"
+        )
         assert first[0] != first[1]
     _check_reports(ran)
     for arm in ARMS:
@@ -60,7 +74,12 @@ def test_trainings_are_compared_by_seed_and_told_in_every_report(tmp_path):
 
 def _turns(records):
     """Arms of the first launch in order of their epochs."""
-    of_launch = [(block.turn, arm) for (launch, arm), record in records.items() if launch == 0 for block in record.blocks]
+    of_launch = [
+        (block.turn, arm)
+        for (launch, arm), record in records.items()
+        if launch == 0
+        for block in record.blocks
+    ]
     return [arm for _, arm in sorted(of_launch)]
 
 
@@ -69,7 +88,11 @@ def _check_reports(ran):
     training = found.training
     assert (training.reference, training.baseline) == ("single", "ddp")
     for arm in training.arms:
-        assert (arm.seeds, len(arm.curve.train_s), set(arm.curve.bands)) == (SEEDS, EPOCHS, set(get_args(Quantity)))
+        assert (arm.seeds, len(arm.curve.train_s), set(arm.curve.bands)) == (
+            SEEDS,
+            EPOCHS,
+            set(get_args(Quantity)),
+        )
         assert arm.pairs == (0 if arm.name == "single" else SEEDS)
     assert "single" in found.headline
     assert "accuracy as single" in stdout or "accuracy than single" in stdout
@@ -82,5 +105,7 @@ def _check_events(found, record):
     )
     assert [event.step for event in found["loss/step"]] == list(range(EPOCHS * STEPS))
     held_out = [epoch.held_out_top1 / epoch.held_out_count for epoch in record.epochs]
-    assert [event.value for event in found["accuracy/held_out_top1"]] == pytest.approx(held_out, rel=1e-5)
+    assert [event.value for event in found["accuracy/held_out_top1"]] == pytest.approx(
+        held_out, rel=1e-5
+    )
     assert [event.step for event in found["step_time/median_s"]] == [1, 2]

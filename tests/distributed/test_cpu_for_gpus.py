@@ -1,4 +1,6 @@
-"""``--cpu``: scripts for GPUs where there are none. They start, are compared, and get no verdict on speed."""
+"""``--cpu``: scripts for GPUs where there are none.
+
+They start, are compared, and get no verdict on speed."""
 
 from __future__ import annotations
 
@@ -79,7 +81,11 @@ print("all")
 
 @pytest.mark.parametrize(
     ("variables", "devices"),
-    [({}, 2), ({"RANK": "0", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}, 3), ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 4)],
+    [
+        ({}, 2),
+        ({"RANK": "0", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}, 3),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 4),
+    ],
 )
 def test_what_asks_for_a_gpu_gets_the_cpu(tmp_path, variables, devices):
     code = AS_WRITTEN.format(
@@ -89,7 +95,14 @@ def test_what_asks_for_a_gpu_gets_the_cpu(tmp_path, variables, devices):
         file=str(tmp_path / "w.pt"),
     )
     own = os.environ | variables
-    done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=own,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.stdout == "all\n", done.stderr
 
 
@@ -106,8 +119,17 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_scripts_for_gpus_are_checked_without_any(tmp_path, case):
     first, second, code, pattern = CASES[case]
-    commands = (f"python for_gpus.py {first}", f"python for_gpus.py {second}", "--name-a", "a", "--name-b", "b")
-    done = ab(*commands, "--cpu", "--small", out=tmp_path / "out", code=code, start_timeout_s=200).done
+    commands = (
+        f"python for_gpus.py {first}",
+        f"python for_gpus.py {second}",
+        "--name-a",
+        "a",
+        "--name-b",
+        "b",
+    )
+    done = ab(
+        *commands, "--cpu", "--small", out=tmp_path / "out", code=code, start_timeout_s=200
+    ).done
     said = " ".join((done.stdout + done.stderr).split())
     assert "No verdict on speed: CPUs stand in for GPUs" in said
     assert re.search(pattern, said), said
@@ -125,6 +147,10 @@ import horovod.torch
 cpus_for_gpus.emulate_horovod_build(horovod.torch)
 print(libraries.transport_of("horovod", torch.ones(1, device="cuda").device))
 """
-    code = code.format(agent=str(REPOSITORY / "measurement" / "agent"), families=lists_for_agent()["families"])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    code = code.format(
+        agent=str(REPOSITORY / "measurement" / "agent"), families=lists_for_agent()["families"]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.stdout.strip() in ("gloo", "mpi"), done.stderr

@@ -22,8 +22,15 @@ def test_batches_are_the_same_however_many_processes_load(tmp_path, name):
     def batches(**more):
         made = resolve_workload(name, {**options, **more}).build(local_batch_size=4, seed=3)
         endless = made.batches(rank=1, world_size=2, device=CPU)
-        return [*itertools.islice(endless, 5), *made.evaluation_batches(rank=1, world_size=2, device=CPU)]
+        return [
+            *itertools.islice(endless, 5),
+            *made.evaluation_batches(rank=1, world_size=2, device=CPU),
+        ]
 
     alone, two = batches(), batches(loader_workers=2, prefetch_factor=1)
     assert len(alone) == len(two) == 5 + 3
-    assert all(torch.equal(a, b) for one, other in zip(alone, two, strict=True) for a, b in zip(one, other, strict=True))
+    assert all(
+        torch.equal(a, b)
+        for one, other in zip(alone, two, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )

@@ -1,4 +1,6 @@
-"""Settings that a script gets in place of its own. ``ab --explain``, which tries them: ``test_scripts``."""
+"""Settings that a script gets in place of its own.
+
+``ab --explain``, which tries them: ``test_scripts``."""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ COMMAND = "torchrun --nproc-per-node 2 either.py --by ddp"
 
 
 def test_what_is_imposed_is_in_force_in_every_rank_and_the_rest_is_the_scripts(tmp_path):
-    with no_process_stays(), contextlib.closing(ScriptDriver(tmp_path, recorded=["OMP_"], secret="TOKEN", impose=IMPOSED)) as arm:
+    with (
+        no_process_stays(),
+        contextlib.closing(
+            ScriptDriver(tmp_path, recorded=["OMP_"], secret="TOKEN", impose=IMPOSED)
+        ) as arm,
+    ):
         arm.start(*COMMAND.split())
         found = [reply.script.configuration for reply in arm.receive()]
         arm.finish()
@@ -37,4 +44,7 @@ def test_a_setting_that_cannot_be_imposed_is_refused(tmp_path):
     )
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 2
-    assert "arm 'b': unknown setting to impose 'loader.batch_size'" in done.stderr and "loader.workers" in done.stderr
+    assert (
+        "arm 'b': unknown setting to impose 'loader.batch_size'" in done.stderr
+        and "loader.workers" in done.stderr
+    )

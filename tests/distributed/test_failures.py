@@ -1,4 +1,5 @@
-"""Ranks that die, hang or raise, and a user who has enough: the others finish, what was measured is kept, nothing is left."""
+"""Ranks that die, hang or raise, and a user who has enough: the others finish, what was measured is
+kept, nothing is left."""
 
 from __future__ import annotations
 
@@ -20,9 +21,17 @@ ROUNDS = 8
 
 BAD = {
     "Dies": ("failed", "rank 1 died without reporting an error", "last words of rank 1"),
-    "DiesWhileAPeerIsBusy": ("failed", "rank 1 died without reporting an error, then rank 0", "last words of rank 1"),
+    "DiesWhileAPeerIsBusy": (
+        "failed",
+        "rank 1 died without reporting an error, then rank 0",
+        "last words of rank 1",
+    ),
     "Hangs": ("timeout", "no answer from rank", "going to sleep"),
-    "Raises": ("failed", "rank 1: ValueError: no more steps from me", "ValueError: no more steps from me"),
+    "Raises": (
+        "failed",
+        "rank 1: ValueError: no more steps from me",
+        "ValueError: no more steps from me",
+    ),
 }
 """Status, message and last line of the log of each backend that fails in its own way."""
 
@@ -31,12 +40,20 @@ BAD = {
 def failures(tmp_path_factory):
     """A comparison of them all with an arm that is well."""
     arms = {name.lower(): f"{WRONG}:{name}" for name in BAD}
-    for name, launcher in (("Dies", "torchrun"), ("Hangs", "spawn")):  # whose traceback is short: its last words are beside it
+    for name, launcher in (
+        ("Dies", "torchrun"),
+        ("Hangs", "spawn"),
+    ):  # whose traceback is short: its last words are beside it
         arms[name.lower()] = {"backend": f"{WRONG}:{name}", "launcher": launcher}
 
     measurement = {"rounds": ROUNDS, "local_every": 0, "block_timeout_s": 8}
     with no_process_stays():
-        return compare(tmp_path_factory.mktemp("failures"), arms={"ddp": "ddp", **arms}, measurement=measurement, code=1)
+        return compare(
+            tmp_path_factory.mktemp("failures"),
+            arms={"ddp": "ddp", **arms},
+            measurement=measurement,
+            code=1,
+        )
 
 
 def test_arms_fail_and_the_other_finishes(failures):
@@ -58,7 +75,9 @@ def test_a_failed_arm_is_told_with_the_rank_that_did_it_and_its_log(failures, na
     assert last_line in bad.error.log_tail["rank-1.log"]
     assert 0 < len(bad.blocks) < ROUNDS
     if name == "Raises":
-        assert any('raise ValueError("no more steps from me")' in line for line in bad.error.excerpt)
+        assert any(
+            'raise ValueError("no more steps from me")' in line for line in bad.error.excerpt
+        )
         assert ", at " in bad.error.message and "wrong.py:" in bad.error.message
     if name == "Hangs":
         assert "misbehave" in bad.error.log_tail["rank-1.log"]  # the traceback of where it hangs
@@ -73,14 +92,27 @@ TRIALS = 1
 def begin(tmp_path, **changes):
     measurement = {"rounds": None, "seconds_per_launch": 120, "local_every": 0}
     plan = write_plan(tmp_path, measurement=measurement, **changes)
-    command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(tmp_path / "out")]
-    return subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    command = [
+        sys.executable,
+        "-m",
+        "runners.cli",
+        "compare",
+        str(plan),
+        "-o",
+        str(tmp_path / "out"),
+    ]
+    return subprocess.Popen(
+        command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 def wait_for_blocks(folder, *arms):
-    """Until each arm has begun three blocks more, so that at least one of each has been recorded meanwhile."""
+    """Until each arm has begun three blocks more, so that at least one of each has been recorded
+    meanwhile."""
     begun = {arm: blocks_begun(folder, arm) for arm in arms}
-    wait_until(lambda: all(blocks_begun(folder, arm) >= begun[arm] + 3 for arm in arms), seconds=120)
+    wait_until(
+        lambda: all(blocks_begun(folder, arm) >= begun[arm] + 3 for arm in arms), seconds=120
+    )
 
 
 def blocks_begun(folder, arm):
@@ -90,7 +122,8 @@ def blocks_begun(folder, arm):
 
 
 def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path):
-    """Also the rounds since the last half minute's write: nothing but the interruption writes so soon. Another changes nothing."""
+    """Also the rounds since the last half minute's write: nothing but the interruption writes so
+    soon. Another changes nothing."""
     process = begin(tmp_path, arms={"ddp": SAYS_EACH_BLOCK})
     try:
         wait_for_blocks(tmp_path, "ddp", "ddp-control")
@@ -100,7 +133,10 @@ def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path):
     finally:
         process.kill()
     assert process.returncode == 129, errors
-    assert f"ringside: interrupted; go on with: ringside compare {tmp_path / 'plan.yaml'} -o {tmp_path / 'out'}" in errors
+    assert (
+        f"ringside: interrupted; go on with: ringside compare {tmp_path / 'plan.yaml'} -o {tmp_path / 'out'}"
+        in errors
+    )
     assert "Traceback" not in errors
     records = ResultsFolder(tmp_path / "out").records()
     assert {record.arm for record in records} == {"ddp", "ddp-control"}

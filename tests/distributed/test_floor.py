@@ -1,4 +1,6 @@
-"""The floor, ranks without a library beside real arms: its failure harms nobody. What it measures: ``test_compare``."""
+"""The floor, ranks without a library beside real arms: its failure harms nobody.
+
+What it measures: ``test_compare``."""
 
 from __future__ import annotations
 
@@ -26,15 +28,24 @@ class Fails(Digits):
 @pytest.mark.costly
 def test_a_floor_that_fails_is_told_and_harms_nobody(tmp_path):
     (tmp_path / "fails.py").write_text(FAILS_AS_FLOOR)
-    ran = compare(tmp_path, arms=["ddp", "naive"], workload=f"{tmp_path}/fails.py:Fails", measurement=MEASURED)
+    ran = compare(
+        tmp_path, arms=["ddp", "naive"], workload=f"{tmp_path}/fails.py:Fails", measurement=MEASURED
+    )
     assert ran.statuses[FLOOR] == "failed"
     found = ran.report
     assert all(arm["step_terms_s"]["library_overhead"] is None for arm in found["arms"])
-    (told,) = [line for line in found["warnings"] if line.startswith("The no-op backend (the floor:")]
+    (told,) = [
+        line for line in found["warnings"] if line.startswith("The no-op backend (the floor:")
+    ]
     assert "failed in 1 launch" in told
     assert "planted" in told
 
 
 def test_an_arm_must_not_have_its_name(tmp_path):
-    refused = compare(tmp_path, arms={"ddp": "ddp", "floor": "naive"}, measurement={"floor": True}, code=2).done.stderr
-    assert "arm 'floor' has the name of the arm without any library; rename it or set floor: false" in refused
+    refused = compare(
+        tmp_path, arms={"ddp": "ddp", "floor": "naive"}, measurement={"floor": True}, code=2
+    ).done.stderr
+    assert (
+        "arm 'floor' has the name of the arm without any library; rename it or set floor: false"
+        in refused
+    )

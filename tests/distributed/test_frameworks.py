@@ -1,4 +1,5 @@
-"""Frameworks as they are installed: each starts its ranks as it does for users, and what is said of its training is true."""
+"""Frameworks as they are installed: each starts its ranks as it does for users, and what is said of
+its training is true."""
 
 from __future__ import annotations
 
@@ -33,9 +34,13 @@ def test_batches_that_accelerate_shares_out_are_read_as_shared_out():
     needs("accelerate")
     from accelerate.data_loader import BatchSamplerShard
 
-    shards = [BatchSamplerShard(BatchSampler(range(32), 4, drop_last=False), 2, rank) for rank in range(2)]
+    shards = [
+        BatchSamplerShard(BatchSampler(range(32), 4, drop_last=False), 2, rank) for rank in range(2)
+    ]
     read = [configuration.of_loader(DataLoader(range(32), batch_sampler=one)) for one in shards]
-    assert [(one["sampler.replicas"], one["sampler.rank"], one["loader.length"]) for one in read] == [(2, 0, 4), (2, 1, 4)]
+    assert [
+        (one["sampler.replicas"], one["sampler.rank"], one["loader.length"]) for one in read
+    ] == [(2, 0, 4), (2, 1, 4)]
 
 
 @pytest.mark.costly("frameworks")
@@ -44,17 +49,33 @@ def test_deepspeeds_zero_comes_to_ddps_parameters_in_each_stage(tmp_path):
     """It clips gradients by default, which the example turns off."""
     needs("deepspeed")
     zero = {"backend": f"{REPOSITORY / 'examples' / 'deepspeed_zero.py'}:Zero", "transport": "gloo"}
-    arms = {"ddp": "ddp", **{f"zero-{stage}": {**zero, "options": {"stage": stage}} for stage in (1, 2, 3)}}
+    arms = {
+        "ddp": "ddp",
+        **{f"zero-{stage}": {**zero, "options": {"stage": stage}} for stage in (1, 2, 3)},
+    }
     with no_process_stays():
-        ran = compare(tmp_path, arms=arms, workload="digits", micro_steps=2, local_batch_size=8, measurement=MEASURED)
+        ran = compare(
+            tmp_path,
+            arms=arms,
+            workload="digits",
+            micro_steps=2,
+            local_batch_size=8,
+            measurement=MEASURED,
+        )
     assert set(ran.statuses.values()) == {"ok"}, ran.done.stdout
     stages = [ran.records[f"zero-{stage}"] for stage in (1, 2, 3)]
-    assert all(record.parity.state_distance is not None for record in stages), "parameters were compared"
+    assert all(record.parity.state_distance is not None for record in stages), (
+        "parameters were compared"
+    )
     whole = ran.records["ddp"].ranks[0]
     assert {record.ranks[0].model["parameters"] for record in stages} == {whole.model["parameters"]}
     kept = [record.ranks[0].kept_bytes for record in stages]
     assert all(one["optimizer_state"] < 0.6 * whole.kept_bytes["optimizer_state"] for one in kept)
-    assert [one["parameters"] < 0.6 * whole.kept_bytes["parameters"] for one in kept] == [False, False, True]
+    assert [one["parameters"] < 0.6 * whole.kept_bytes["parameters"] for one in kept] == [
+        False,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.costly("frameworks")
@@ -79,18 +100,42 @@ def test_deepspeeds_zero_comes_to_ddps_parameters_in_each_stage(tmp_path):
             id="trainer",
         ),
         pytest.param(
-            ["lightning"], "python by_lightning.py", "python by_lightning.py --strategy ddp_spawn", 8, set(), id="lightning"
+            ["lightning"],
+            "python by_lightning.py",
+            "python by_lightning.py --strategy ddp_spawn",
+            8,
+            set(),
+            id="lightning",
         ),
     ],
 )
-def test_a_framework_runs_at_the_first_try_and_what_is_said_of_it_is_true(tmp_path, packages, first, second, samples, differ):
+def test_a_framework_runs_at_the_first_try_and_what_is_said_of_it_is_true(
+    tmp_path, packages, first, second, samples, differ
+):
     """Evaluations and logs lie between steps, and two batches of four are a step of eight."""
     for name in packages:
         needs(name)
     for file in ("by_framework.py", "by_lightning.py", "accelerate.yaml"):
         shutil.copy(SCRIPTS / file, tmp_path)
-    settings = [word for name, value in MEASURED.items() for word in ("--set", f"measurement.{name}={value}")]
-    typed = ["ab", first, second, "--name-a", "a", "--name-b", "b", "--steps", "12", "--allow", "all", *settings]
+    settings = [
+        word
+        for name, value in MEASURED.items()
+        for word in ("--set", f"measurement.{name}={value}")
+    ]
+    typed = [
+        "ab",
+        first,
+        second,
+        "--name-a",
+        "a",
+        "--name-b",
+        "b",
+        "--steps",
+        "12",
+        "--allow",
+        "all",
+        *settings,
+    ]
     before = {path.name for path in tmp_path.iterdir()}
     with no_process_stays(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -106,5 +151,11 @@ def test_a_framework_runs_at_the_first_try_and_what_is_said_of_it_is_true(tmp_pa
         assert set(ran.folder.losses(record)["samples"]) == {samples}
     assert differ <= {one["field"] for one in ran.report["differences"]}
     assert ran.report["equality"]["start"]["b"]["verdict"].startswith("equal"), done.stdout
-    for false in ("no sampler shares", "reads the same batches", "one batch is global", "the agent failed", "could not be read"):
+    for false in (
+        "no sampler shares",
+        "reads the same batches",
+        "one batch is global",
+        "the agent failed",
+        "could not be read",
+    ):
         assert false not in done.stdout + done.stderr

@@ -1,4 +1,5 @@
-"""Hooks that a workload puts on its model and optimizer run under every backend as often as in a single process."""
+"""Hooks that a workload puts on its model and optimizer run under every backend as often as in a
+single process."""
 
 from __future__ import annotations
 
@@ -21,10 +22,14 @@ PASSES = hooked.MICRO_STEPS * hooked.STEPS
 def found(tmp_path_factory):
     """What both ranks saw, by backend; ``single`` is one process with the batches of both.
 
-    It is a process of its own: where a class's ``step`` calls its parent's, PyTorch runs hooks twice if the parent was used before.
+    It is a process of its own: where a class's ``step`` calls its parent's, PyTorch runs hooks
+    twice if the parent was used before.
     """
     found = {}
-    launches = [(partial(forked, 1), ["single"]), (partial(forked, 2), ["ddp", "zero", "naive", "fsdp2", "engine", *HOROVOD])]
+    launches = [
+        (partial(forked, 1), ["single"]),
+        (partial(forked, 2), ["ddp", "zero", "naive", "fsdp2", "engine", *HOROVOD]),
+    ]
     if HAS_HOROVOD:  # over MPI alone
         launches.append((under_mpirun, ["adasum"]))
     for start, names in launches:
@@ -36,7 +41,9 @@ def found(tmp_path_factory):
 def test_a_single_process_runs_each_hook_once(found):
     ran = found["single"][0]["plain"]["steps"]
     assert (ran["step pre"], ran["step post"]) == (hooked.STEPS, hooked.STEPS)
-    assert {ran[f"{name} {kind}"] for name in ("model", "layer") for kind in ("forward", "backward")} == {PASSES}
+    assert {
+        ran[f"{name} {kind}"] for name in ("model", "layer") for kind in ("forward", "backward")
+    } == {PASSES}
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -45,7 +52,9 @@ def test_every_backend_runs_each_hook_as_often(found, name):
     for rank in found[name]:
         ran = rank["plain"]
         assert ran["steps"] == single["steps"]
-        assert ran["rates"] == single["rates"], "a schedule in a hook changes the rate that the step uses"
+        assert ran["rates"] == single["rates"], (
+            "a schedule in a hook changes the rate that the step uses"
+        )
         assert ran["groups"] == single["groups"], "the hook's optimizer has all parameters"
         assert ran.get("state", single["state"]) == single["state"]
 
@@ -59,7 +68,9 @@ def test_hooks_see_averaged_gradients_and_steps_are_those_of_a_single_process(fo
             if case in rank:
                 assert rank[case]["steps"] == single["steps"]
                 assert np.allclose(rank[case]["norms"], single["norms"], rtol=1e-4)
-                assert np.allclose(rank[case]["parameters"], single["parameters"], rtol=1e-4, atol=1e-6)
+                assert np.allclose(
+                    rank[case]["parameters"], single["parameters"], rtol=1e-4, atol=1e-6
+                )
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINED if name != "fsdp2"])
@@ -71,15 +82,30 @@ def test_hooks_of_parameters_run_as_often(found, name):
 
 def test_what_cannot_run_as_often_is_refused(found):
     for rank in found["fsdp2"]:
-        assert "parameter '2.bias' has a gradient hook, and fully_shard replaces the parameter" in rank["parameter"]
+        assert (
+            "parameter '2.bias' has a gradient hook, and fully_shard replaces the parameter"
+            in rank["parameter"]
+        )
     for rank in found["zero"]:
-        assert "the optimizer has a state_dict_pre hook; under zero_redundancy_optimizer it would see" in rank["refused"]
-        assert "method 'step' was replaced on the object, and ZeroRedundancyOptimizer would" in rank["replaced"]
+        assert (
+            "the optimizer has a state_dict_pre hook; under zero_redundancy_optimizer it would see"
+            in rank["refused"]
+        )
+        assert (
+            "method 'step' was replaced on the object, and ZeroRedundancyOptimizer would"
+            in rank["replaced"]
+        )
 
 
 @needs_horovod
 def test_what_horovod_cannot_carry_over_is_refused(found):
     for rank in found["adasum"]:
-        assert "the optimizer has a step_pre hook; Horovod's op 'Adasum' steps each parameter" in rank["refused"]
+        assert (
+            "the optimizer has a step_pre hook; Horovod's op 'Adasum' steps each parameter"
+            in rank["refused"]
+        )
     for rank in found["horovod"]:
-        assert "method 'step' was replaced on the object, and hvd.DistributedOptimizer would" in rank["replaced"]
+        assert (
+            "method 'step' was replaced on the object, and hvd.DistributedOptimizer would"
+            in rank["replaced"]
+        )

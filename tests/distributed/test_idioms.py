@@ -1,4 +1,5 @@
-"""Ordinary idioms of training scripts pass the gate under every backend, do the same work in each, and are timed."""
+"""Ordinary idioms of training scripts pass the gate under every backend, do the same work in each,
+and are timed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,18 @@ from tests.kit.comparisons import compare
 
 pytestmark = pytest.mark.costly("idioms")
 
-NAMES = ("Plain", "Scheduled", "TwoOptimizers", "Recommender", "Unused", "Tied", "Checkpointed", "Finite", "Uneven", "Compiled")
+NAMES = (
+    "Plain",
+    "Scheduled",
+    "TwoOptimizers",
+    "Recommender",
+    "Unused",
+    "Tied",
+    "Checkpointed",
+    "Finite",
+    "Uneven",
+    "Compiled",
+)
 EVERYDAY = (
     "Augmented",
     "AugmentedByWorkers",
@@ -45,8 +57,9 @@ LEFT_OUT = {
     "naive": {"Compiled", *EVERYDAY_NAMES},
     "horovod": {"everyday:Half", "everyday:Complex", "everyday:Odd"},
 }
-"""FSDP2 refuses sparse gradients, Horovod dtypes; the others are not their usual use, and compiling takes long. The naive backend
-leaves a model as it is: what happens to everyday ones under DDP, FSDP2 and Horovod cannot happen there."""
+"""FSDP2 refuses sparse gradients, Horovod dtypes; the others are not their usual use, and compiling
+takes long. The naive backend leaves a model as it is: what happens to everyday ones under DDP,
+FSDP2 and Horovod cannot happen there."""
 
 
 def names_of(backend):
@@ -58,7 +71,10 @@ def taken(tmp_path_factory):
     """What each rank found, by backend and workload."""
     asked = [f"{backend}={','.join([*names_of(backend), DRIFTING])}" for backend in BACKENDS]
     seen = seen_by_ranks(partial(forked, 2, idioms), tmp_path_factory.mktemp("taken"), *asked)
-    return {one.partition("=")[0]: {name: [rank[name] for rank in ranks] for name in ranks[0]} for one, ranks in seen.items()}
+    return {
+        one.partition("=")[0]: {name: [rank[name] for rank in ranks] for name in ranks[0]}
+        for one, ranks in seen.items()
+    }
 
 
 def gates(ranks):
@@ -90,7 +106,9 @@ def test_a_layer_that_some_steps_leave_out_is_a_note_where_libraries_differ(take
         assert (first.steps_zeros, other.steps_zeros) == (False, True)
         found = compare_state(first, other, first_arm="ddp")
         assert (found.failures, found.distance) == ([], None)
-        assert found.notes[0].startswith("state not compared with ddp's: 'layer.bias', 'layer.weight' take part in some steps only")
+        assert found.notes[0].startswith(
+            "state not compared with ddp's: 'layer.bias', 'layer.weight' take part in some steps only"
+        )
     same = compare_state(first, first, first_arm="ddp")
     assert same.distance == 0
 
@@ -101,31 +119,42 @@ def test_ranks_that_follow_their_own_loss_have_drifted_apart_and_no_others(taken
         for name, ranks in taken[backend].items():
             told = drift_between([DriftReport.model_validate(rank[when]) for rank in ranks])
             assert (told is None) == (name != DRIFTING), (backend, name, told)
-            assert told is None or told.startswith("ranks have drifted apart: learning rates 0.0"), told
+            assert told is None or told.startswith(
+                "ranks have drifted apart: learning rates 0.0"
+            ), told
 
 
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
         (DRIFTING, {}),
-        pytest.param("PlateauDigits", {"training": {"epochs": 1}, "measurement": PLAIN}, marks=pytest.mark.costly),
+        pytest.param(
+            "PlateauDigits",
+            {"training": {"epochs": 1}, "measurement": PLAIN},
+            marks=pytest.mark.costly,
+        ),
     ],
 )
 def test_a_comparison_calls_them_wrong(tmp_path, name, changes):
     ran = compare(tmp_path, workload=f"{idioms.OUTSIDE}/idioms.py:{name}", code=1, **changes)
     assert set(ran.statuses.values()) == {"wrong"}
-    assert ran.records["ddp"].error.message.startswith("ranks have drifted apart: learning rates 0.0")
+    assert ran.records["ddp"].error.message.startswith(
+        "ranks have drifted apart: learning rates 0.0"
+    )
 
 
 def test_a_schedule_by_step_reaches_the_optimizer_that_steps(taken):
     for backend in BACKENDS:
-        steps = 10 if backend != "fsdp2" else 8  # the others have taken two steps without exchange besides
+        steps = (
+            10 if backend != "fsdp2" else 8
+        )  # the others have taken two steps without exchange besides
         for rank in taken[backend]["Scheduled"]:
             assert rank["rates"] == [pytest.approx(0.05 * 0.5**steps)], backend
 
 
 def test_batches_that_end_are_begun_anew_and_counted(taken):
-    """Five a rank: each block takes eight, two in an untimed step and two in each of three timed ones."""
+    """Five a rank: each block takes eight, two in an untimed step and two in each of three timed
+    ones."""
     for backend in BACKENDS:
         assert taken[backend]["Finite"][0]["restarts"] == [1, 2], backend
 
@@ -135,4 +164,7 @@ def test_unused_parameters_are_told_and_not_compared(taken):
         first, other = gates(taken["ddp"]["Unused"])[0], gates(taken[backend]["Unused"])[0]
         assert other.without_gradient == ["0.spare.weight", "0.spare.bias"]
         notes = compare_state(first, other, first_arm="ddp").notes
-        assert any("'0.spare.bias', '0.spare.weight' not compared with ddp's: no gradient" in note for note in notes)
+        assert any(
+            "'0.spare.bias', '0.spare.weight' not compared with ddp's: no gradient" in note
+            for note in notes
+        )

@@ -1,4 +1,6 @@
-"""Commands in images, by a Podman of the test's own store. An image has this machine's libraries, and flags show it our Python."""
+"""Commands in images, by a Podman of the test's own store.
+
+An image has this machine's libraries, and flags show it our Python."""
 
 from __future__ import annotations
 
@@ -52,9 +54,18 @@ STORED = '[storage]\ndriver = "vfs"\ngraphroot = "{0}/graph"\nrunroot = "{0}/run
 def base():
     """A tar of what our Python and torch need of a system."""
     programs = [sys.executable, "/bin/sh", "/usr/bin/env"]
-    compiled = [*Path(sys.base_prefix).glob("lib/python3*/lib-dynload/*.so"), *Path(torch.__file__).parent.glob("lib/*.so")]
-    said = subprocess.run(["ldd", *programs, *compiled], capture_output=True, text=True, check=False).stdout
-    libraries = {path for path in re.findall(r"(/\S+) \(0x", said) if not path.startswith((sys.base_prefix, sys.prefix))}
+    compiled = [
+        *Path(sys.base_prefix).glob("lib/python3*/lib-dynload/*.so"),
+        *Path(torch.__file__).parent.glob("lib/*.so"),
+    ]
+    said = subprocess.run(
+        ["ldd", *programs, *compiled], capture_output=True, text=True, check=False
+    ).stdout
+    libraries = {
+        path
+        for path in re.findall(r"(/\S+) \(0x", said)
+        if not path.startswith((sys.base_prefix, sys.prefix))
+    }
     with tarfile.open(fileobj=(made := io.BytesIO()), mode="w", dereference=True) as tar:
         for path in (*programs[1:], *sorted(libraries)):
             tar.add(path)
@@ -71,11 +82,15 @@ def podman(tmp_path_factory):
     if shutil.which("podman") is None:
         pytest.skip("podman is not installed")
     root = tmp_path_factory.mktemp("podman")
-    (root / "containers.conf").write_text(CONFIGURED.format(runtime="runc" if shutil.which("runc") else "crun"))
+    (root / "containers.conf").write_text(
+        CONFIGURED.format(runtime="runc" if shutil.which("runc") else "crun")
+    )
     (root / "storage.conf").write_text(STORED.format(root))
 
     def run(*words, **more):
-        return subprocess.run(["podman", *words], capture_output=True, timeout=120, check=False, **more)
+        return subprocess.run(
+            ["podman", *words], capture_output=True, timeout=120, check=False, **more
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CONTAINERS_CONF", str(root / "containers.conf"))
@@ -90,7 +105,14 @@ def podman(tmp_path_factory):
 
 
 def images(a, b):
-    return ("--image-a", f"{SHOWN} {a}", "--image-b", f"{SHOWN} {b}", "--set", "measurement.start_timeout_s=240")
+    return (
+        "--image-a",
+        f"{SHOWN} {a}",
+        "--image-b",
+        f"{SHOWN} {b}",
+        "--set",
+        "measurement.start_timeout_s=240",
+    )
 
 
 @pytest.fixture
@@ -105,25 +127,47 @@ def users(tmp_path):
 def test_one_command_in_two_images(podman, users, tmp_path):
     """What differs is told, the user's files stay, and no container is left."""
     with no_process_stays():
-        done = ringside_in(users, "ab", COMMAND, *images("one", "two"), "--small", "-o", tmp_path / "out")
+        done = ringside_in(
+            users, "ab", COMMAND, *images("one", "two"), "--small", "-o", tmp_path / "out"
+        )
     assert done.returncode == 0, done.stderr + done.stdout
     folder = ResultsFolder(tmp_path / "out")
     ran = {record.arm: record.image for record in folder.records()}
-    assert {name: image.rpartition(" ")[0] for name, image in ran.items()} == {"one": "podman one", "two": "podman two"}
-    differences = {one["field"]: one for one in json.loads((folder.root / "comparison.json").read_text())["differences"]}
+    assert {name: image.rpartition(" ")[0] for name, image in ran.items()} == {
+        "one": "podman one",
+        "two": "podman two",
+    }
+    differences = {
+        one["field"]: one
+        for one in json.loads((folder.root / "comparison.json").read_text())["differences"]
+    }
     assert differences["image"]["values"] == ran
     assert differences["threads.torch"]["values"] == {"one": 1, "two": 2}
-    assert {path.name: path.read_text() for path in users.iterdir()} == {"train.py": SCRIPT, "written": "mine"}
+    assert {path.name: path.read_text() for path in users.iterdir()} == {
+        "train.py": SCRIPT,
+        "written": "mine",
+    }
     assert podman("ps", "--all", "--quiet").stdout == b""
 
 
 @pytest.mark.costly
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGKILL])
 def test_an_interruption_leaves_no_container(podman, users, tmp_path, ended_by):
-    typed = [sys.executable, "-m", "runners.cli", "ab", COMMAND, *images("one", "two"), "-o", str(tmp_path / "out")]
+    typed = [
+        sys.executable,
+        "-m",
+        "runners.cli",
+        "ab",
+        COMMAND,
+        *images("one", "two"),
+        "-o",
+        str(tmp_path / "out"),
+    ]
     with no_process_stays():
         own = environment() | {"PYTHONPATH": str(REPOSITORY)}
-        with subprocess.Popen(typed, cwd=users, env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
+        with subprocess.Popen(
+            typed, cwd=users, env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as driver:
             try:
                 wait_until(lambda: podman("ps", "--quiet").stdout, seconds=120, every_s=1)
                 driver.send_signal(ended_by)
@@ -134,7 +178,14 @@ def test_an_interruption_leaves_no_container(podman, users, tmp_path, ended_by):
 
 
 def test_an_image_that_is_not_here_is_named(podman, users):
-    refused = ringside_here("ab", f"{sys.executable} {users}/train.py", "--image-b", "registry.invalid/none:1", "-o", users / "out")
+    refused = ringside_here(
+        "ab",
+        f"{sys.executable} {users}/train.py",
+        "--image-b",
+        "registry.invalid/none:1",
+        "-o",
+        users / "out",
+    )
     assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
     assert "image 'registry.invalid/none:1' is not here: podman: " in refused.stderr
     assert not (users / "out").exists()
@@ -142,5 +193,8 @@ def test_an_image_that_is_not_here_is_named(podman, users):
 
 def test_without_a_program_for_images_one_message_says_so(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(PlanError, match="no program for images is on PATH; pull it by one of podman, docker, apptainer"):
+    with pytest.raises(
+        PlanError,
+        match="no program for images is on PATH; pull it by one of podman, docker, apptainer",
+    ):
         with_image("any")

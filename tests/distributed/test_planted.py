@@ -1,4 +1,5 @@
-"""Backends that compute wrongly are wrong for every kind of model: the gate's tolerances hide none of them."""
+"""Backends that compute wrongly are wrong for every kind of model: the gate's tolerances hide none
+of them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def reports(tmp_path_factory):
     """By kind of model and backend: the ranks' reports, by rank."""
     seen = seen_by_ranks(partial(forked, 2, planted), tmp_path_factory.mktemp("planted"))
     return {
-        kind: {name: [ParityReport.model_validate(rank[name]) for rank in ranks] for name in ranks[0]}
+        kind: {
+            name: [ParityReport.model_validate(rank[name]) for rank in ranks] for name in ranks[0]
+        }
         for kind, ranks in seen.items()
     }
 

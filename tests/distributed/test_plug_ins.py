@@ -1,4 +1,5 @@
-"""Plug-ins from outside of the tree: the documents', followed to the letter, and all four kinds from an installed distribution."""
+"""Plug-ins from outside of the tree: the documents', followed to the letter, and all four kinds
+from an installed distribution."""
 
 from __future__ import annotations
 
@@ -16,8 +17,20 @@ from tests.conftest import FORKED, REPOSITORY, documented_files
 from tests.kit.commands import run
 from tests.kit.comparisons import Compared
 
-SHORT = {"rehearsal": "never", "launches": 1, "rounds": 3, "block_steps": 3, "local_every": 3, "control": False, "floor": False}
-SET_SHORT = [part for name, value in SHORT.items() for part in ("--set", f"measurement.{name}={json.dumps(value)}")]
+SHORT = {
+    "rehearsal": "never",
+    "launches": 1,
+    "rounds": 3,
+    "block_steps": 3,
+    "local_every": 3,
+    "control": False,
+    "floor": False,
+}
+SET_SHORT = [
+    part
+    for name, value in SHORT.items()
+    for part in ("--set", f"measurement.{name}={json.dumps(value)}")
+]
 ENTRY_POINTS = """
 [build-system]
 requires = ["setuptools"]
@@ -48,13 +61,25 @@ py-modules = ["regression", "engine", "site_run", "one_line"]
 def write_readme_files(folder):
     """The documents' examples, as a reader would copy them."""
     files = documented_files()
-    assert {"mine.yaml", "regression.py", "flat.py", "site_run.py", "one_line.py", "spirals.py"} <= set(files)
+    assert {
+        "mine.yaml",
+        "regression.py",
+        "flat.py",
+        "site_run.py",
+        "one_line.py",
+        "spirals.py",
+    } <= set(files)
     for name, text in files.items():
         (folder / name).write_text(text)
 
 
 def python(*arguments, cwd, path=()):
-    return run(sys.executable, *arguments, cwd=cwd, PYTHONPATH=os.pathsep.join([*map(str, path), str(REPOSITORY)]))
+    return run(
+        sys.executable,
+        *arguments,
+        cwd=cwd,
+        PYTHONPATH=os.pathsep.join([*map(str, path), str(REPOSITORY)]),
+    )
 
 
 def ringside(*arguments, **options):
@@ -78,14 +103,23 @@ def test_readmes_plug_ins_are_compared(readme):
     assert records["flat"].parity.gradient_error < 1e-5
     assert records["flat"].launcher == "site_run.py:SiteRun"
     assert records["flat"].commands[0]["argv"][1:3] == ["-m", "torch.distributed.run"]
-    assert {block.kind for block in records["flat"].blocks} == {"sync", "local"}, "it leaves the exchange out where it is asked to"
+    assert {block.kind for block in records["flat"].blocks} == {"sync", "local"}, (
+        "it leaves the exchange out where it is asked to"
+    )
     assert {block.kind for block in records["ddp"].blocks} == {"sync", "local"}
 
 
 @pytest.mark.costly("plug-ins")
 def test_the_reports_that_the_plan_names_are_written_and_no_others(readme):
     written = {path.name for path in readme.folder.root.glob("[!.]*.*")}
-    assert written == {"plan.yaml", "manifest.json", "comparison.json", "report.html", "junit.xml", "one-line.txt"}
+    assert written == {
+        "plan.yaml",
+        "manifest.json",
+        "comparison.json",
+        "report.html",
+        "junit.xml",
+        "one-line.txt",
+    }
     assert readme.read("one-line.txt") == f"{readme.report['headline']}\n"
     (case,) = ElementTree.fromstring(readme.read("junit.xml")).iter("testcase")
     assert (case.get("classname"), case.get("name")) == ("mine", "flat")
@@ -95,9 +129,29 @@ def test_the_reports_that_the_plan_names_are_written_and_no_others(readme):
 @pytest.mark.costly
 def test_a_backend_by_path_stands_alone_with_readmes_model(readme):
     folder = readme.folder.root.parent
-    ranks = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "runners.ddp", "--backend", "flat.py:Flat")
+    ranks = (
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "runners.ddp",
+        "--backend",
+        "flat.py:Flat",
+    )
     ranks += ("--workload", "spirals.py:Spirals", "--workload-option", "loader_workers=1")
-    short = ("--blocks", "2", "--block-steps", "2", "--warmup-steps", "1", "--local-batch-size", "8", "-o", "alone")
+    short = (
+        "--blocks",
+        "2",
+        "--block-steps",
+        "2",
+        "--warmup-steps",
+        "1",
+        "--local-batch-size",
+        "8",
+        "-o",
+        "alone",
+    )
     short += ("--set", "max_gradient_norm=1.0")  # clipping comes between exchange and step
     done = python("-m", *ranks, *short, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -112,20 +166,42 @@ def test_all_four_kinds_are_found_by_their_entry_points(tmp_path):
     write_readme_files(source)
     shutil.copy(REPOSITORY / "tests" / "outside" / "engine.py", source)
     (source / "pyproject.toml").write_text(ENTRY_POINTS)
-    pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", site, source)
+    pip = (
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--target",
+        site,
+        source,
+    )
     installed = python(*pip, cwd=tmp_path)
     assert installed.returncode == 0, installed.stderr
     engine = {"backend": "engine", "transport": "gloo", "launcher": "siterun"}
     arms = {"ddp": {"backend": "ddp", "launcher": FORKED}, "engine": engine}
-    content = {"name": "p", "workload": "regression", "world_size": 2, "baseline": "ddp", "arms": arms, "measurement": SHORT}
+    content = {
+        "name": "p",
+        "workload": "regression",
+        "world_size": 2,
+        "baseline": "ddp",
+        "arms": arms,
+        "measurement": SHORT,
+    }
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**content, "reports": ["one-line"]}))
     done = ringside("compare", "plan.yaml", "-o", "out", cwd=tmp_path, path=[site])
     assert done.returncode == 0, done.stdout + done.stderr
     ran = Compared(done, ResultsFolder(tmp_path / "out"))
     assert ran.statuses == {"ddp": "ok", "engine": "ok"}
-    assert ran.records["engine"].parity.gradient_error < 1e-5, "read though the engine drops its gradients"
+    assert ran.records["engine"].parity.gradient_error < 1e-5, (
+        "read though the engine drops its gradients"
+    )
     assert (tmp_path / "out" / "one-line.txt").is_file()
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**content, "arms": {**arms, "broken": {"backend": "broken"}}}))
+    (tmp_path / "plan.yaml").write_text(
+        yaml.safe_dump({**content, "arms": {**arms, "broken": {"backend": "broken"}}})
+    )
     broken = ringside("compare", "plan.yaml", "-o", "other", cwd=tmp_path, path=[site])
     assert broken.returncode == 2
     assert "which does not derive from backends.base.Backend" in broken.stderr

@@ -12,8 +12,14 @@ from tests.conftest import needs_horovod, no_process_stays
 from tests.kit.comparisons import compare
 from tests.kit.dataset_files import write_data
 
-MOUNTS = os.geteuid() == 0 and subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
-pytestmark = pytest.mark.skipif(not MOUNTS, reason="needs root, and a kernel that makes mount namespaces")
+MOUNTS = (
+    os.geteuid() == 0
+    and subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode
+    == 0
+)
+pytestmark = pytest.mark.skipif(
+    not MOUNTS, reason="needs root, and a kernel that makes mount namespaces"
+)
 ARMS = {
     "torchrun": {"backend": "ddp", "launcher": "torchrun"},
     "spawn": {"backend": "ddp", "launcher": "spawn"},
@@ -35,7 +41,11 @@ def box(tmp_path):
     program = tmp_path / "box"
     program.write_text(IN_IT.format(image=image, inside=inside))
     program.chmod(0o755)
-    return program, {"workload": "mnist", "workload_options": {**options, "data_dir": str(inside)}, "local_batch_size": 4}
+    return program, {
+        "workload": "mnist",
+        "workload_options": {**options, "data_dir": str(inside)},
+        "local_batch_size": 4,
+    }
 
 
 @needs_horovod
@@ -49,7 +59,9 @@ def test_every_launcher_starts_its_ranks_in_the_container(tmp_path, box):
 
 def test_what_the_host_has_not_is_missed_without_the_container(tmp_path, box):
     _, work = box
-    assert str(work["workload_options"]["data_dir"]) in compare(tmp_path, **work, code=2).done.stderr
+    assert (
+        str(work["workload_options"]["data_dir"]) in compare(tmp_path, **work, code=2).done.stderr
+    )
 
 
 def test_a_container_without_its_program_is_told_before_anything_starts(tmp_path):

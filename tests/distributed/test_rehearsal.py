@@ -1,4 +1,5 @@
-"""The rehearsal: every arm is tried before anything is timed, and what cannot work is told before a launch."""
+"""The rehearsal: every arm is tried before anything is timed, and what cannot work is told before a
+launch."""
 
 from __future__ import annotations
 
@@ -26,14 +27,25 @@ def cache(tmp_path, monkeypatch):
 
 def rehearsed(folder, arms, *, code=0, **changes):
     return compare(
-        folder, world_size=1, arms=arms, measurement={"rehearsal": "once", "rounds": 2, "local_every": 2}, code=code, **changes
+        folder,
+        world_size=1,
+        arms=arms,
+        measurement={"rehearsal": "once", "rounds": 2, "local_every": 2},
+        code=code,
+        **changes,
     )
 
 
 @pytest.mark.costly
-def test_a_rehearsal_that_was_passed_is_remembered_and_what_is_measured_already_is_not_checked_again(tmp_path, monkeypatch):
+def test_a_rehearsal_that_was_passed_is_remembered_and_what_is_measured_already_is_not_checked_again(
+    tmp_path, monkeypatch
+):
     first = rehearsed(tmp_path, ["ddp", "naive"]).done
-    plan, out, longer = tmp_path / "plan.yaml", tmp_path / "out", ("--set", "measurement.launches=2")
+    plan, out, longer = (
+        tmp_path / "plan.yaml",
+        tmp_path / "out",
+        ("--set", "measurement.launches=2"),
+    )
     assert SAYS in first.stderr and "launch 1 of 1" in first.stderr
     assert not (out / "rehearsal").exists()
     more = compare_plan(plan, *longer).done
@@ -54,30 +66,49 @@ def test_a_rehearsal_that_was_passed_is_remembered_and_what_is_measured_already_
 def test_another_plan_or_another_environment_is_rehearsed_again():
     plan = check_plan(TINY, source="test")
     conditions = {"torch": "2.15.0"}
-    passed = Passed(notes=["a note"], learned={"ddp": TrialFacts(ranks=2, first_steps_s=3.5, ports=(29500,))})
+    passed = Passed(
+        notes=["a note"], learned={"ddp": TrialFacts(ranks=2, first_steps_s=3.5, ports=(29500,))}
+    )
     PassedRehearsals(plan, conditions=conditions).keep(passed)
-    longer = plan.model_copy(update={"name": "longer", "measurement": plan.measurement.model_copy(update={"launches": 9})})
+    longer = plan.model_copy(
+        update={
+            "name": "longer",
+            "measurement": plan.measurement.model_copy(update={"launches": 9}),
+        }
+    )
     same = [(plan, conditions), (longer, conditions)]
     others = [(plan.model_copy(update={"micro_steps": 2}), conditions), (plan, {"torch": "2.16.0"})]
-    assert [PassedRehearsals(planned, conditions=now).recall() for planned, now in same] == [passed, passed]
-    assert [PassedRehearsals(planned, conditions=now).recall() for planned, now in others] == [None, None]
+    assert [PassedRehearsals(planned, conditions=now).recall() for planned, now in same] == [
+        passed,
+        passed,
+    ]
+    assert [PassedRehearsals(planned, conditions=now).recall() for planned, now in others] == [
+        None,
+        None,
+    ]
     PassedRehearsals(plan, conditions=conditions).forget()
     assert PassedRehearsals(plan, conditions=conditions).recall() is None, "an arm failed since"
 
 
 @pytest.mark.costly
 def test_an_arm_that_fails_there_is_a_row_and_the_others_are_measured(tmp_path):
-    ran = rehearsed(tmp_path, {"ddp": "ddp", "naive": "naive", "raises": f"{WRONG}:RaisesAtSetup"}, code=1)
+    ran = rehearsed(
+        tmp_path, {"ddp": "ddp", "naive": "naive", "raises": f"{WRONG}:RaisesAtSetup"}, code=1
+    )
     expected = {"ddp": "ok", "naive": "ok", "raises": "failed"}
     assert "rehearsal: raises failed: rank" in ran.done.stderr
     assert ran.statuses == {arm["name"]: arm["status"] for arm in ran.report["arms"]} == expected
     assert "not on this machine" in ran.records["raises"].error.message
-    assert not list((tmp_path / "out").glob("launch-*/raises/rank-*.log")), "it is not started again"
+    assert not list((tmp_path / "out").glob("launch-*/raises/rank-*.log")), (
+        "it is not started again"
+    )
     assert list((tmp_path / "out" / "rehearsal").glob("launch-000/raises/rank-*.log"))
 
 
 def test_nothing_is_measured_where_every_arm_fails(tmp_path):
-    said = rehearsed(tmp_path, dict.fromkeys(["one", "two"], f"{WRONG}:RaisesAtSetup"), code=2).done.stderr
+    said = rehearsed(
+        tmp_path, dict.fromkeys(["one", "two"], f"{WRONG}:RaisesAtSetup"), code=2
+    ).done.stderr
     assert "nothing was measured" in said
     assert said.count("every arm: rank") == 1
     assert not list((tmp_path / "out").glob("launch-*"))
@@ -106,12 +137,16 @@ class Mine(Plain):
 
 
 def test_a_workload_alone_is_tried_on_two_ranks_with_what_lies_beside_its_file(tmp_path):
-    (tmp_path / "gpt_model_beside.py").write_text("from torch import nn\n\n\ndef make():\n    return nn.Linear(10, 1)\n")
+    (tmp_path / "gpt_model_beside.py").write_text(
+        "from torch import nn\n\n\ndef make():\n    return nn.Linear(10, 1)\n"
+    )
     (tmp_path / "plain_beside.py").write_text((OUTSIDE / "idioms.py").read_text())
     (tmp_path / "mine_beside.py").write_text(BESIDE)
     done = ringside_here("check", f"{tmp_path / 'mine_beside.py'}:Mine")
     assert done.returncode == 0, done.stderr
-    assert "11 parameters; gradients of 2 tensors" in done.stdout and "optimizer  SGD" in done.stdout
+    assert (
+        "11 parameters; gradients of 2 tensors" in done.stdout and "optimizer  SGD" in done.stdout
+    )
     assert done.stdout.splitlines()[-2:] == ["  arm        ddp: ok", "no problems found"]
 
 
@@ -119,10 +154,23 @@ def test_a_workload_alone_is_tried_on_two_ranks_with_what_lies_beside_its_file(t
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
-        ("idioms.py:RaisesInLoss", ["compute_loss raised KeyError: 'mae', at ", "idioms.py:", 'weights["mae"]']),
+        (
+            "idioms.py:RaisesInLoss",
+            ["compute_loss raised KeyError: 'mae', at ", "idioms.py:", 'weights["mae"]'],
+        ),
         ("idioms.py:SameShard", ["ringside: ranks 0 and 1 consumed the same samples"]),
-        ("everyday.py:KeepsHiddenInClass", ["ringside: the workload's loss is not repeatable", "everyday.py:"]),
-        ("mistakes.py:Crashes", ["died without reporting an error, at ", "mistakes.py:", "os.kill(os.getpid(), signal.SIGSEGV)"]),
+        (
+            "everyday.py:KeepsHiddenInClass",
+            ["ringside: the workload's loss is not repeatable", "everyday.py:"],
+        ),
+        (
+            "mistakes.py:Crashes",
+            [
+                "died without reporting an error, at ",
+                "mistakes.py:",
+                "os.kill(os.getpid(), signal.SIGSEGV)",
+            ],
+        ),
     ],
 )
 def test_what_cannot_work_is_told_with_the_users_line(name, messages):
@@ -137,5 +185,7 @@ def test_a_note_of_a_trial_is_in_the_report_when_its_rehearsal_is_remembered_too
     first = rehearsed(tmp_path, ["naive", "single"], workload=f"{OUTSIDE / 'idioms.py'}:Unused")
     second = compare_plan(tmp_path / "plan.yaml", out="again")
     for ran in (first, second):
-        assert "no gradient from the first batch: '0.spare.weight'" in " ".join(ran.folder.read_manifest().notes)
+        assert "no gradient from the first batch: '0.spare.weight'" in " ".join(
+            ran.folder.read_manifest().notes
+        )
     assert SAYS not in second.done.stderr

@@ -1,4 +1,6 @@
-"""``ringside run``: where the step of one script goes, and what of it need not be. Each limit is planted, one at a time."""
+"""``ringside run``: where the step of one script goes, and what of it need not be.
+
+Each limit is planted, one at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +25,15 @@ LIMITS = {
 def run(tmp_path, *typed, code=0):
     """What is said of a command."""
     with no_process_stays():
-        done = ringside_in(SCRIPTS, "run", *typed, "-o", tmp_path / "out", "--set", "measurement.start_timeout_s=200")
+        done = ringside_in(
+            SCRIPTS,
+            "run",
+            *typed,
+            "-o",
+            tmp_path / "out",
+            "--set",
+            "measurement.start_timeout_s=200",
+        )
     assert done.returncode == code, done.stderr + done.stdout
     return done
 
@@ -32,7 +42,14 @@ def run(tmp_path, *typed, code=0):
 @pytest.mark.costly
 @pytest.mark.parametrize("plant", LIMITS)
 def test_a_planted_limit_is_named_first(tmp_path, plant):
-    done = run(tmp_path, f"torchrun --nproc-per-node 2 plants.py ddp even {plant}", "--launches", "3", "--steps", "60")
+    done = run(
+        tmp_path,
+        f"torchrun --nproc-per-node 2 plants.py ddp even {plant}",
+        "--launches",
+        "3",
+        "--steps",
+        "60",
+    )
     found = Compared(done, ResultsFolder(tmp_path / "out")).report
     assert re.search(LIMITS[plant], found["profile"]["findings"][0]), done.stdout
     assert [rank["rank"] for rank in found["profile"]["ranks"]] == [0, 1]

@@ -1,4 +1,5 @@
-"""Arms are compared with each other in the gate: what comes to something else is wrong, whatever its gradients."""
+"""Arms are compared with each other in the gate: what comes to something else is wrong, whatever
+its gradients."""
 
 from __future__ import annotations
 
@@ -26,13 +27,19 @@ ARMS = {
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     """The records of a comparison, by arm."""
-    what = {"workload": f"{UNEQUAL}:Averaged", "workload_options": {"weight_decay": 0.01}, "baseline": "ddp"}
+    what = {
+        "workload": f"{UNEQUAL}:Averaged",
+        "workload_options": {"weight_decay": 0.01},
+        "baseline": "ddp",
+    }
     with no_process_stays():
         ran = compare(tmp_path_factory.mktemp("same-work"), arms=ARMS, **what, code=1)
     return ran.records
 
 
-@pytest.mark.parametrize("arm", ["ddp", "zero", "fsdp2", "fp16", pytest.param("horovod", marks=needs_horovod)])
+@pytest.mark.parametrize(
+    "arm", ["ddp", "zero", "fsdp2", "fp16", pytest.param("horovod", marks=needs_horovod)]
+)
 def test_equal_work_is_timed(compared, arm):
     record = compared[arm]
     assert record.status == "ok", record.error
@@ -43,7 +50,10 @@ def test_equal_work_is_timed(compared, arm):
 
 def test_lossy_compression_is_told(compared):
     (note,) = [note for note in compared["fp16"].parity.notes if "ddp" in note]
-    assert f"after {STEPS} steps" in note and "options of one ask for other gradients, or for less exact ones" in note
+    assert (
+        f"after {STEPS} steps" in note
+        and "options of one ask for other gradients, or for less exact ones" in note
+    )
 
 
 def test_dropped_hooks_are_wrong(compared):

@@ -1,4 +1,5 @@
-"""Scripts of a user's, unmodified, as arms: real launchers, their ends, their failures, exit codes, and how one goes on."""
+"""Scripts of a user's, unmodified, as arms: real launchers, their ends, their failures, exit codes,
+and how one goes on."""
 
 from __future__ import annotations
 
@@ -15,7 +16,14 @@ from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.records.results import ResultsFolder
 from runners.cli import app
 from runners.driver.arm_processes import LAUNCHER_LOG
-from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside_here, run_here, wait_until
+from tests.conftest import (
+    REPOSITORY,
+    needs_horovod,
+    no_process_stays,
+    ringside_here,
+    run_here,
+    wait_until,
+)
 from tests.kit.commands import environment, git
 from tests.kit.comparisons import Compared
 
@@ -47,7 +55,8 @@ def ab(*typed, out, cwd=SCRIPTS, code=0, start_timeout_s=120, **options):
 
 
 def ringside_in(folder, *arguments, **options):
-    """As a user runs it in a folder of their own, in an environment that is activated; in this process, which has imported it."""
+    """As a user runs it in a folder of their own, in an environment that is activated; in this
+    process, which has imported it."""
 
     def command():
         with contextlib.chdir(folder):
@@ -61,8 +70,20 @@ def ringside_in(folder, *arguments, **options):
 
 @pytest.fixture(scope="module")
 def compared(cache, tmp_path_factory):
-    """Horovod against DDP, which comes to its end after 26 steps: what was typed, what was said, and the folder."""
-    typed = (HOROVODRUN, f"{TORCHRUN} --steps 26", "--name-a", "hvd", "--name-b", "ddp", "--launches", "1", "--steps", "12")
+    """Horovod against DDP, which comes to its end after 26 steps: what was typed, what was said,
+    and the folder."""
+    typed = (
+        HOROVODRUN,
+        f"{TORCHRUN} --steps 26",
+        "--name-a",
+        "hvd",
+        "--name-b",
+        "ddp",
+        "--launches",
+        "1",
+        "--steps",
+        "12",
+    )
     typed = (*typed, "--freed-memory", "keep")
     return typed, ab(*typed, out=tmp_path_factory.mktemp("scripts") / "out", MY_OWN="1")
 
@@ -73,18 +94,31 @@ def test_horovod_and_ddp_are_compared_as_they_are_typed(compared):
     said, records, found = ran.done.stderr, ran.records, ran.report
     assert ran.statuses == {"hvd": "ok", "ddp": "ok"}
     for record in records.values():
-        assert (record.backend, record.workload, record.world_size, record.sample_unit) == ("script", "script", 2, "samples")
+        assert (record.backend, record.workload, record.world_size, record.sample_unit) == (
+            "script",
+            "script",
+            2,
+            "samples",
+        )
         assert [rank.world_size for rank in record.ranks] == [2, 2]
         assert all(rank.environment.items() >= KEEP_FREED_MEMORY.items() for rank in record.ranks)
         assert sum(block.steps for block in record.blocks) == 12
         assert [len(script.steps) for script in record.scripts] == [5, 5]
-        assert [script.configuration["optimizer.keeps_gradients"] for script in record.scripts] == [False, False]
+        assert [script.configuration["optimizer.keeps_gradients"] for script in record.scripts] == [
+            False,
+            False,
+        ]
         assert set(ran.folder.losses(record)["samples"]) == {8}
         assert record.exit_codes == [0]
         (command,) = record.commands
-        assert "PYTHONPATH" in command["environment"] and "RINGSIDE_AGENT" not in command["environment"]
+        assert (
+            "PYTHONPATH" in command["environment"]
+            and "RINGSIDE_AGENT" not in command["environment"]
+        )
         assert "MY_OWN" not in command["environment"]
-    assert shlex.join(records["hvd"].commands[0]["argv"]) == HOROVODRUN, "it carries its environment by itself"
+    assert shlex.join(records["hvd"].commands[0]["argv"]) == HOROVODRUN, (
+        "it carries its environment by itself"
+    )
     assert shlex.join(records["ddp"].commands[0]["argv"]) == f"{TORCHRUN} --steps 26"
     assert set(ran.folder.losses(records["ddp"])["step"]) >= set(range(5))
     assert found["equality"]["start"]["ddp"]["verdict"].startswith("equal")
@@ -114,7 +148,11 @@ def test_a_script_that_ends_is_restarted_and_that_is_shown_once(compared):
     [
         ((), 0, ""),
         (("--assert-equal",), 0, ""),
-        (("--assert-not-slower", "5%"), 3, "ddp is not shown to be at most 5% slower: there is no ratio, 0.950 was asked"),
+        (
+            ("--assert-not-slower", "5%"),
+            3,
+            "ddp is not shown to be at most 5% slower: there is no ratio, 0.950 was asked",
+        ),
     ],
 )
 def test_the_same_command_goes_on_and_its_code_says_what_was_asked(compared, asked, code, told):
@@ -130,14 +168,26 @@ def test_the_same_command_goes_on_and_its_code_says_what_was_asked(compared, ask
 def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
     """All arms of a launch are padded alike, and told so."""
     script = tmp_path / "either.py"
-    telling = 'import os\n\nprint(len(os.environ["RINGSIDE_PADDING"]), "bytes of padding", flush=True)\n'
+    telling = (
+        'import os\n\nprint(len(os.environ["RINGSIDE_PADDING"]), "bytes of padding", flush=True)\n'
+    )
     script.write_text(telling + (SCRIPTS / "either.py").read_text())
-    typed, out = (ALONE, f"{ALONE} --seed 2", *NAMES, "--launches", "2", "--steps", "4"), tmp_path / "out"
+    typed, out = (
+        (ALONE, f"{ALONE} --seed 2", *NAMES, "--launches", "2", "--steps", "4"),
+        tmp_path / "out",
+    )
     with no_process_stays():
         short = [*SHORT, "--set", "measurement.start_timeout_s=120", "-o", "out"]
         command = [sys.executable, "-m", "runners.cli", "ab", *typed, *short]
         own = environment() | {"PYTHONPATH": str(REPOSITORY)}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=own) as process:
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env=own,
+        ) as process:
             try:
                 wait_until((out / "launch-001").exists, seconds=MAX_S)
                 process.send_signal(signal.SIGINT)
@@ -145,7 +195,9 @@ def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
             finally:
                 process.kill()
     assert process.returncode == 130, told
-    assert "one launch cannot tell" in shown and "parity gate" not in (out / "report.md").read_text()
+    assert (
+        "one launch cannot tell" in shown and "parity gate" not in (out / "report.md").read_text()
+    )
     again = f"ringside ab 'python either.py' 'python either.py --seed 2' -o out {shlex.join(NAMES)} --launches 2 --steps 4 --set "
     assert f"ringside: interrupted; go on with: {again}" in told and "--loss-margin" not in told
     ab(*typed, "--set", "measurement.block_s=1", out=out, cwd=tmp_path, code=2)
@@ -159,7 +211,9 @@ def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
         assert record.padding_bytes == ran.launches[launch, "a"].padding_bytes
         log = ran.folder.launch_folder(launch, arm) / LAUNCHER_LOG
         assert log.read_text().splitlines()[0] == f"{record.padding_bytes} bytes of padding"
-        assert "RINGSIDE_PADDING" not in record.commands[0]["environment"], "records have its length alone"
+        assert "RINGSIDE_PADDING" not in record.commands[0]["environment"], (
+            "records have its length alone"
+        )
 
 
 @pytest.mark.costly
@@ -177,47 +231,97 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
         "replaces": {"command": f"sh -c 'export PYTHONPATH=src; exec {TORCHRUN}'"},
     }
     arms = {name: {"directory": str(SCRIPTS), **arm} for name, arm in commands.items()}
-    measurement = {"launches": 1, "rounds": 1, "block_steps": 4, "control": False, "start_timeout_s": 120}
+    measurement = {
+        "launches": 1,
+        "rounds": 1,
+        "block_steps": 4,
+        "control": False,
+        "start_timeout_s": 120,
+    }
     plan = tmp_path / "plan.yaml"
-    plan.write_text(yaml.safe_dump({"name": "wrong", "baseline": "well", "arms": arms, "measurement": measurement}))
+    plan.write_text(
+        yaml.safe_dump(
+            {"name": "wrong", "baseline": "well", "arms": arms, "measurement": measurement}
+        )
+    )
     with no_process_stays():
         done = ringside_in(tmp_path, "compare", plan, "-o", "out")
     assert done.returncode == 1, done.stderr
     records = Compared(done, ResultsFolder(tmp_path / "out")).records
     ran = {name: record.world_size for name, record in records.items() if record.status == "ok"}
-    assert ran == {"well": 1, "spawns": 2} and "trial: spawns has 2 ranks" in done.stderr, "ranks say how many they are"
+    assert ran == {"well": 1, "spawns": 2} and "trial: spawns has 2 ranks" in done.stderr, (
+        "ranks say how many they are"
+    )
     messages = {name: record.error.message for name, record in records.items() if record.error}
     assert messages.keys() == commands.keys() - {"well", "spawns"}
     assert "ValueError: the disk of the user is full, at either.py:" in messages["crashes"]
-    assert any(">" in line and "raise ValueError" in line for line in records["crashes"].error.excerpt)
-    assert "the script ends after 8 steps; a block needs 6 after those that are compared" in messages["short"]
+    assert any(
+        ">" in line and "raise ValueError" in line for line in records["crashes"].error.excerpt
+    )
+    assert (
+        "the script ends after 8 steps; a block needs 6 after those that are compared"
+        in messages["short"]
+    )
     assert records["short"].script_starts == 1, "another start would end as early"
     assert "ends after 3 steps, within the first 5 steps, which are compared" in messages["shorter"]
-    assert messages["twice"].startswith("several processes of it each report as rank 0 of 1, and only one would be timed")
+    assert messages["twice"].startswith(
+        "several processes of it each report as rank 0 of 1, and only one would be timed"
+    )
     assert records["twice"].blocks == [], "no part of a job is timed"
     assert "the launcher ended with code 3" in messages["unstarted"]
-    assert "either.py: error: unrecognized arguments: --nonesuch" in records["unasked"].error.excerpt[-1]
-    assert messages["replaces"].endswith("replaces PYTHONPATH, which loads Ringside's agent; write PYTHONPATH=src:$PYTHONPATH")
+    assert (
+        "either.py: error: unrecognized arguments: --nonesuch"
+        in records["unasked"].error.excerpt[-1]
+    )
+    assert messages["replaces"].endswith(
+        "replaces PYTHONPATH, which loads Ringside's agent; write PYTHONPATH=src:$PYTHONPATH"
+    )
     assert records["replaces"].status == "failed", "no time to start runs out"
 
 
 @needs_horovod
 @pytest.mark.costly
 def test_ranks_whose_epochs_have_unlike_numbers_of_steps_are_told_so(tmp_path):
-    typed = (f"{HOROVODRUN} --unlike-shards", f"{TORCHRUN} --unlike-shards", "--launches", "1", "--steps", "40")
+    typed = (
+        f"{HOROVODRUN} --unlike-shards",
+        f"{TORCHRUN} --unlike-shards",
+        "--launches",
+        "1",
+        "--steps",
+        "40",
+    )
     for record in ab(*typed, out=tmp_path / "out", code=1).records.values():
-        assert record.error.message.startswith("ranks take 24 and 21 steps an epoch, so rank 1 cannot reach the step at which")
+        assert record.error.message.startswith(
+            "ranks take 24 and 21 steps an epoch, so rank 1 cannot reach the step at which"
+        )
 
 
 @pytest.mark.costly
-def test_where_the_trial_fails_no_launch_is_spent_and_nothing_is_said_of_what_was_not_measured(tmp_path):
-    ran = ab(f"{ALONE} --crash-at 3", ALONE, *NAMES, "--launches", "2", "--steps", "4", out=tmp_path / "out", code=1)
+def test_where_the_trial_fails_no_launch_is_spent_and_nothing_is_said_of_what_was_not_measured(
+    tmp_path,
+):
+    ran = ab(
+        f"{ALONE} --crash-at 3",
+        ALONE,
+        *NAMES,
+        "--launches",
+        "2",
+        "--steps",
+        "4",
+        out=tmp_path / "out",
+        code=1,
+    )
     said = ran.done.stderr + ran.done.stdout
     assert "trial: a failed: rank 0: ValueError: the disk of the user is full" in said
-    assert "starting 2 arms" not in said and "no further launches: nothing is left to compare" in said
+    assert (
+        "starting 2 arms" not in said and "no further launches: nothing is left to compare" in said
+    )
     assert "nothing differently" not in said and "same work: not known" in said
     assert "a has nothing to be compared with" in said and "scripts, 1 rank" not in said
-    assert (ran.records["a"].status, [record.ranks for record in ran.records.values()]) == ("failed", [[], []])
+    assert (ran.records["a"].status, [record.ranks for record in ran.records.values()]) == (
+        "failed",
+        [[], []],
+    )
 
 
 @pytest.mark.costly
@@ -226,20 +330,35 @@ def test_batches_that_are_not_sure_are_told(tmp_path):
     once = (*NAMES, "--launches", "1", "--steps", "4")
     ran = ab(f"{cases} lbfgs", f"{cases} one_of_two", *once, out=tmp_path / "out", cwd=tmp_path)
     assert {record.sample_unit for record in ran.records.values()} == {"iterations"}
-    for start in ("Samples of b could not be counted: iterations per second are compared", "b: 10 batches are drawn for 5"):
+    for start in (
+        "Samples of b could not be counted: iterations per second are compared",
+        "b: 10 batches are drawn for 5",
+    ):
         assert any(line.startswith(start) for line in ran.report["warnings"])
 
 
 @pytest.mark.costly
 def test_lines_are_told_of_the_trial_in_which_a_command_is_alone(tmp_path):
-    ran = ab(ALONE, f"{ALONE} --seed 2", *NAMES, "--launches", "2", "--steps", "4", out=tmp_path / "out")
-    lines = {name: [one.scripts[0].lines for one in ran.folder.records() if one.arm == name] for name in ("a", "b")}
+    ran = ab(
+        ALONE, f"{ALONE} --seed 2", *NAMES, "--launches", "2", "--steps", "4", out=tmp_path / "out"
+    )
+    lines = {
+        name: [one.scripts[0].lines for one in ran.folder.records() if one.arm == name]
+        for name in ("a", "b")
+    }
     assert all(first == second != [] for first, second in lines.values())
 
 
 @pytest.mark.costly
 def test_scripts_that_never_step_are_told_so(tmp_path):
-    typed = (f"{ALONE} --never-step", f"{ALONE} --never-step --seed 2", "--launches", "1", "--steps", "4")
+    typed = (
+        f"{ALONE} --never-step",
+        f"{ALONE} --never-step --seed 2",
+        "--launches",
+        "1",
+        "--steps",
+        "4",
+    )
     for record in ab(*typed, out=tmp_path / "out", start_timeout_s=30, code=1).records.values():
         assert record.status == "timeout"
         assert "no torch.optim optimizer has taken a step" in record.error.message
@@ -247,20 +366,36 @@ def test_scripts_that_never_step_are_told_so(tmp_path):
 
 @pytest.mark.costly("a third arm has one setting of the second")
 def test_a_setting_of_the_other_is_tried_and_the_folder_goes_on_with_it(tmp_path):
-    typed = (f"env OMP_NUM_THREADS=1 {TORCHRUN}", f"env OMP_NUM_THREADS=2 {TORCHRUN}", *NAMES, "--explain")
+    typed = (
+        f"env OMP_NUM_THREADS=1 {TORCHRUN}",
+        f"env OMP_NUM_THREADS=2 {TORCHRUN}",
+        *NAMES,
+        "--explain",
+    )
     typed = (*typed, "--launches", "1", "--steps", "12")
     ran = ab(*typed, out=tmp_path / "out")
     plan = ran.folder.read_plan()
-    assert {name: arm.impose for name, arm in plan.arms.items()} == {"a": {}, "b": {}, "a+threads.torch": {"threads.torch": 2}}
+    assert {name: arm.impose for name, arm in plan.arms.items()} == {
+        "a": {},
+        "b": {},
+        "a+threads.torch": {"threads.torch": 2},
+    }
     assert plan.asked_arms() == ["b"]
     assert [ran.done.stderr.count(f"trial: starting {name}\n") for name in plan.arms] == [1, 1, 1]
-    assert "a with threads.torch 2, as in b: no share is told, since no difference" in ran.done.stdout  # of one launch
+    assert (
+        "a with threads.torch 2, as in b: no share is told, since no difference" in ran.done.stdout
+    )  # of one launch
     assert "every launch is measured already" in ab(*typed, out=tmp_path / "out").done.stderr
 
 
 def test_where_no_setting_can_be_tried_the_two_are_compared_without(tmp_path):
-    ran = ab(ALONE, ALONE, *NAMES, "--explain", "--launches", "1", "--steps", "8", out=tmp_path / "out")
-    assert "--explain has nothing to try" in ran.done.stderr and ran.done.stderr.count("trial: starting a\n") == 1
+    ran = ab(
+        ALONE, ALONE, *NAMES, "--explain", "--launches", "1", "--steps", "8", out=tmp_path / "out"
+    )
+    assert (
+        "--explain has nothing to try" in ran.done.stderr
+        and ran.done.stderr.count("trial: starting a\n") == 1
+    )
     assert ran.statuses == {"a": "ok", "b": "ok"}
 
 
@@ -277,9 +412,24 @@ def test_two_commits_start_alike_where_they_are_asked_to(tmp_path):
         git(tmp_path, "commit", "-m", "a version")
     script.write_text("syntax error")  # not committed
     names = ("--name-a", "a", "--name-b", "b")
-    flags = (*names, "--commit-a", "HEAD~1", "--commit-b", "HEAD", "--same-start", "--seed-flag", "--seed", "--launches", "1")
-    ran = ab(*[f"{ALONE} --no-loader"] * 2, *flags, "--steps", "4", out=tmp_path / "out", cwd=folder)
-    assert [record.commands[0]["argv"][-2:] for record in ran.records.values()] == [["--seed", "1"]] * 2
+    flags = (
+        *names,
+        "--commit-a",
+        "HEAD~1",
+        "--commit-b",
+        "HEAD",
+        "--same-start",
+        "--seed-flag",
+        "--seed",
+        "--launches",
+        "1",
+    )
+    ran = ab(
+        *[f"{ALONE} --no-loader"] * 2, *flags, "--steps", "4", out=tmp_path / "out", cwd=folder
+    )
+    assert [record.commands[0]["argv"][-2:] for record in ran.records.values()] == [
+        ["--seed", "1"]
+    ] * 2
     assert {record.sample_unit for record in ran.records.values()} == {"iterations"}
     assert ran.report["equality"]["start"]["b"]["verdict"] == "equal"
     manifest = ran.folder.read_manifest()
@@ -288,8 +438,20 @@ def test_two_commits_start_alike_where_they_are_asked_to(tmp_path):
 
 
 def test_a_revision_that_is_not_there_is_refused(tmp_path):
-    refused = ab(ALONE, ALONE, "--name-b", "b", "--commit-b", "no-such-revision", out=tmp_path / "out", code=2).done.stderr
-    assert refused.startswith("ringside: arm 'b': commit 'no-such-revision' is not a revision of") and "Traceback" not in refused
+    refused = ab(
+        ALONE,
+        ALONE,
+        "--name-b",
+        "b",
+        "--commit-b",
+        "no-such-revision",
+        out=tmp_path / "out",
+        code=2,
+    ).done.stderr
+    assert (
+        refused.startswith("ringside: arm 'b': commit 'no-such-revision' is not a revision of")
+        and "Traceback" not in refused
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -299,4 +461,6 @@ def test_check_tells_what_a_plan_of_commands_starts(tmp_path):
     plan.write_text(yaml.safe_dump({"name": "n", "baseline": "a", "arms": {"a": arm}}))
     done = ringside_here("check", plan)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"a:\n  cd {SCRIPTS} && ") and done.stdout.endswith("no problems found\n")
+    assert done.stdout.startswith(f"a:\n  cd {SCRIPTS} && ") and done.stdout.endswith(
+        "no problems found\n"
+    )

@@ -17,12 +17,19 @@ from tests.kit.comparisons import Compared
 from tests.unit.test_sandbox import digests
 
 SCRIPT = REPOSITORY / "tests" / "outside" / "scripts" / "writes_files.py"
-MEASUREMENT = {"launches": 2, "rounds": 1, "block_steps": 4, "control": False, "start_timeout_s": 120}
+MEASUREMENT = {
+    "launches": 2,
+    "rounds": 1,
+    "block_steps": 4,
+    "control": False,
+    "start_timeout_s": 120,
+}
 
 
 @pytest.fixture
 def project(tmp_path):
-    """A user's folder with the script and a checkpoint of over a mebibyte, in which an earlier start has left off."""
+    """A user's folder with the script and a checkpoint of over a mebibyte, in which an earlier
+    start has left off."""
     folder = tmp_path / "project"
     folder.mkdir()
     shutil.copy(SCRIPT, folder / "train.py")
@@ -32,9 +39,17 @@ def project(tmp_path):
 
 
 def compare(project, ways, *flags, **scripts):
-    """Compare ways of writing in the project: two launches, to the end. The user's files are what they were."""
+    """Compare ways of writing in the project: two launches, to the end.
+
+    The user's files are what they were."""
     arms = {name: {"command": f"python train.py {words}"} for name, words in ways.items()}
-    content = {"name": "files", "baseline": next(iter(arms)), "arms": arms, "measurement": MEASUREMENT, "scripts": scripts}
+    content = {
+        "name": "files",
+        "baseline": next(iter(arms)),
+        "arms": arms,
+        "measurement": MEASUREMENT,
+        "scripts": scripts,
+    }
     plan = project.parent / "plan.yaml"
     plan.write_text(yaml.safe_dump(content))
     before = digests(project)
@@ -50,8 +65,13 @@ def compare(project, ways, *flags, **scripts):
 
 def begins(ran, arm):
     """What the starts of an arm in launches found."""
-    logs = (ran.folder.launch_folder(launch, arm) / LAUNCHER_LOG for launch in range(MEASUREMENT["launches"]))
-    return [line for log in logs for line in log.read_text().splitlines() if line.startswith("begins")]
+    logs = (
+        ran.folder.launch_folder(launch, arm) / LAUNCHER_LOG
+        for launch in range(MEASUREMENT["launches"])
+    )
+    return [
+        line for log in logs for line in log.read_text().splitlines() if line.startswith("begins")
+    ]
 
 
 @pytest.mark.costly
@@ -60,9 +80,17 @@ def test_every_start_begins_alike_and_the_users_files_stay_as_they_are(project):
     ran = compare(project, ways)
     assert ran.done.returncode == 0, ran.done.stderr
     assert ran.statuses == dict.fromkeys(ways, "ok")
-    assert begins(ran, "resume") == ["begins at step 40 with ['checkpoint.pt', 'results', 'train.py'] 0"] * 2
-    assert begins(ran, "new-folder") == ["begins at step 0 with ['checkpoint.pt', 'out', 'results', 'train.py'] 0"] * 2
-    assert {line.rpartition(" ")[2] for line in begins(ran, "cache")} == {"1000"}, "no torn cache is read"
+    assert (
+        begins(ran, "resume")
+        == ["begins at step 40 with ['checkpoint.pt', 'results', 'train.py'] 0"] * 2
+    )
+    assert (
+        begins(ran, "new-folder")
+        == ["begins at step 0 with ['checkpoint.pt', 'out', 'results', 'train.py'] 0"] * 2
+    )
+    assert {line.rpartition(" ")[2] for line in begins(ran, "cache")} == {"1000"}, (
+        "no torn cache is read"
+    )
     assert not list(ran.folder.root.rglob("files-*")), "what was written is removed"
     assert "Written outside" not in ran.done.stderr
 
@@ -71,19 +99,34 @@ def test_every_start_begins_alike_and_the_users_files_stay_as_they_are(project):
 def test_absolute_paths_are_told_before_the_timing_and_can_differ_by_start(project):
     elsewhere = project.parent / "elsewhere"
     (elsewhere / "one").mkdir(parents=True)
-    ways = {"one": f"absolute {elsewhere}/one", "each": f"new-folder {elsewhere}/{{arm}}-{{launch}}-{{seed}}"}
+    ways = {
+        "one": f"absolute {elsewhere}/one",
+        "each": f"new-folder {elsewhere}/{{arm}}-{{launch}}-{{seed}}",
+    }
     ways["end"] = f"late {elsewhere}"
     ran = compare(project, ways, keep_files=True, trackers="on")
     assert ran.done.returncode == 0, ran.done.stderr
     told = f"Written outside the folder of the command: {elsewhere}/each-trial-1 (each); {elsewhere}/one/log.txt (one)"
-    said, told = ("".join(text.split()) for text in (ran.done.stderr, told))  # lines are broken where they are full
+    said, told = (
+        "".join(text.split()) for text in (ran.done.stderr, told)
+    )  # lines are broken where they are full
     assert said.index(told) < said.index("measuringblocks")
     assert said.count(told) == 1
     late = f"{elsewhere}/late.pt(end)"
-    assert said.index("measuringblocks") < said.index(late) and said.count(late) == 1, "it is told as soon as it is known"
+    assert said.index("measuringblocks") < said.index(late) and said.count(late) == 1, (
+        "it is told as soon as it is known"
+    )
     assert any(f"{elsewhere}/late.pt (end)" in one for one in ran.report["warnings"])
-    assert {path.name for path in elsewhere.iterdir()} == {"one", "each-trial-1", "each-0-1", "each-1-2", "late.pt"}
+    assert {path.name for path in elsewhere.iterdir()} == {
+        "one",
+        "each-trial-1",
+        "each-0-1",
+        "each-1-2",
+        "late.pt",
+    }
     for launch in range(2):
         kept = ran.folder.launch_folder(launch, "each") / "files-0"
-        assert (kept / project.relative_to("/") / "train.py").is_file(), "it is kept by arm and launch"
+        assert (kept / project.relative_to("/") / "train.py").is_file(), (
+            "it is kept by arm and launch"
+        )
     assert "each-by-hand-" in ran.records["each"].command

@@ -1,4 +1,5 @@
-"""Scripts whose ranks meet at a fixed place: each start of an arm has its own, whoever else is there."""
+"""Scripts whose ranks meet at a fixed place: each start of an arm has its own, whoever else is
+there."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ from tests.distributed.test_scripts import MAX_S, SCRIPTS, ringside_in
 from tests.kit.comparisons import Compared
 
 WAYS = {
-    **{name: f"python meets.py {name}" for name in ("spawns", "forks", "launches", "meets_by_tcp", "meets_in_a_file")},
+    **{
+        name: f"python meets.py {name}"
+        for name in ("spawns", "forks", "launches", "meets_by_tcp", "meets_in_a_file")
+    },
     "static": "bash static.sh",
     "c10d": "bash c10d.sh",
     "serves": "torchrun --nproc-per-node 2 meets.py serves",
@@ -40,11 +44,25 @@ def test_arms_that_meet_at_one_place_are_up_together_and_a_stranger_may_be_there
     (tmp_path / "c10d.sh").write_text(C10D)
     (tmp_path / "own-figures").touch()
     (tmp_path / "meeting").write_text("the user's")
-    measurement = {"launches": 1, "rounds": 1, "block_steps": 4, "control": False, "start_timeout_s": 120}
+    measurement = {
+        "launches": 1,
+        "rounds": 1,
+        "block_steps": 4,
+        "control": False,
+        "start_timeout_s": 120,
+    }
     arms = {name: {"command": command} for name, command in WAYS.items() if name in ways}
     plan = tmp_path / "plan.yaml"
     plan.write_text(
-        yaml.safe_dump({"name": "meet", "baseline": ways[0], "arms": arms, "measurement": measurement, "allow": ["all"]})
+        yaml.safe_dump(
+            {
+                "name": "meet",
+                "baseline": ways[0],
+                "arms": arms,
+                "measurement": measurement,
+                "allow": ["all"],
+            }
+        )
     )
     port = free_port()
     with listen("", port) as stranger, no_process_stays():
@@ -53,7 +71,9 @@ def test_arms_that_meet_at_one_place_are_up_together_and_a_stranger_may_be_there
         with pytest.raises(BlockingIOError):
             stranger.accept()
     records = Compared(done, ResultsFolder(tmp_path / "out")).records
-    assert {name: record.error and record.error.message for name, record in records.items()} == dict.fromkeys(ways), done.stderr
+    assert {
+        name: record.error and record.error.message for name, record in records.items()
+    } == dict.fromkeys(ways), done.stderr
     for record in records.values():
         assert [rank.world_size for rank in record.ranks] == [2, 2]
         assert (record.script_starts, record.exit_codes) == (1, [0])

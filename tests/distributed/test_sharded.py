@@ -21,7 +21,9 @@ def seen(tmp_path_factory):
     text = write_data("language_model", tmp_path_factory.mktemp("data"))["data_dir"]
     found = {}
     for ranks in (2, 3):
-        seen = seen_by_ranks(partial(forked, ranks, sharded), tmp_path_factory.mktemp("sharded"), text)
+        seen = seen_by_ranks(
+            partial(forked, ranks, sharded), tmp_path_factory.mktemp("sharded"), text
+        )
         found[ranks] = {name: first for name, (first, *_) in seen.items()}
     return found | {"zeros_ranks": seen["zero"]}
 
@@ -40,25 +42,43 @@ def test_what_a_rank_keeps_falls_with_the_number_of_ranks(seen, name):
     for ranks in (2, 3):
         kept = seen[ranks][name]["kept_bytes"]
         assert kept["parameters"] == pytest.approx(whole / ranks, rel=0.1)
-        assert kept["optimizer_state"] == pytest.approx(2 * whole / ranks, rel=0.1), "Adam keeps two for each"
+        assert kept["optimizer_state"] == pytest.approx(2 * whole / ranks, rel=0.1), (
+            "Adam keeps two for each"
+        )
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_zero_spreads_the_optimizer_state_alone(seen, ranks):
     kept, whole = seen[ranks]["zero"]["kept_bytes"], 4 * seen[2]["zero"]["elements"]
     assert kept["parameters"] == whole
-    assert 0 < kept["optimizer_state"] < 2 * whole * 0.75, "whole parameters are shared out, so not evenly"
+    assert 0 < kept["optimizer_state"] < 2 * whole * 0.75, (
+        "whole parameters are shared out, so not evenly"
+    )
 
 
 def test_a_step_of_zero_without_exchange_broadcasts_no_parameters(seen):
-    """Its broadcast was called overhead of the library, since steps without exchange had it, too."""
-    assert len({rank["after_local"] for rank in seen["zeros_ranks"]}) == 3, "each rank has stepped its own share"
+    """Its broadcast was called overhead of the library, since steps without exchange had it,
+    too."""
+    assert len({rank["after_local"] for rank in seen["zeros_ranks"]}) == 3, (
+        "each rank has stepped its own share"
+    )
     assert len({rank["after_both"] for rank in seen["zeros_ranks"]}) == 1
 
 
 def test_the_sharding_units_are_those_asked_for(seen):
-    units = {name: seen[2][name]["described"]["sharding_units"] for name in SHARDED if name.startswith("fsdp2")}
-    assert units == {"fsdp2": 4, "fsdp2-whole": 1, "fsdp2-ahead": 4, "fsdp2-replicas": 4, "fsdp2-blocks": 4}, (
-        "three blocks and the whole"
+    units = {
+        name: seen[2][name]["described"]["sharding_units"]
+        for name in SHARDED
+        if name.startswith("fsdp2")
+    }
+    assert units == {
+        "fsdp2": 4,
+        "fsdp2-whole": 1,
+        "fsdp2-ahead": 4,
+        "fsdp2-replicas": 4,
+        "fsdp2-blocks": 4,
+    }, "three blocks and the whole"
+    assert (seen[2]["fsdp2"]["ahead"], seen[2]["fsdp2-ahead"]["ahead"]) == (
+        [0, 0, 0, 0],
+        [2, 2, 1, 0],
     )
-    assert (seen[2]["fsdp2"]["ahead"], seen[2]["fsdp2-ahead"]["ahead"]) == ([0, 0, 0, 0], [2, 2, 1, 0])

@@ -1,4 +1,6 @@
-"""Questions about a change since: other packages, other commits. Wheels and repositories of a test's own, real uv, real git."""
+"""Questions about a change since: other packages, other commits.
+
+Wheels and repositories of a test's own, real uv, real git."""
 
 from __future__ import annotations
 
@@ -33,9 +35,12 @@ while True:
 
 
 def wheel(folder, name, version, content, *, needs=""):
-    """A wheel whose module has this content; beside it a file by which packages of the tests' environment are found."""
+    """A wheel whose module has this content; beside it a file by which packages of the tests'
+    environment are found."""
     info = f"{name}-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + (f"Requires-Dist: {needs}\n" if needs else "")
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + (
+        f"Requires-Dist: {needs}\n" if needs else ""
+    )
     files = {
         f"{name}.py": content,
         f"{name}.pth": next(path for path in sys.path if path.endswith("site-packages")) + "\n",
@@ -52,7 +57,8 @@ def wheel(folder, name, version, content, *, needs=""):
 
 @pytest.fixture(scope="module")
 def users(tmp_path_factory):
-    """The Python of a user whose pip finds wheels in a folder: tiny 1.0, what needs it, and a wheel from a file that is gone."""
+    """The Python of a user whose pip finds wheels in a folder: tiny 1.0, what needs it, and a wheel
+    from a file that is gone."""
     root = tmp_path_factory.mktemp("since")
     for version, sleep in (("1.0", 0.01), ("2.0", 0.02)):
         wheel(root / "wheels", "tiny", version, f"SLEEP_S = {sleep}\n")
@@ -94,7 +100,9 @@ def test_without_uv_one_message_says_so(users, monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [])
     monkeypatch.delitem(sys.modules, "uv", raising=False)
     environments.installed.cache_clear()
-    with pytest.raises(PlanError, match="made by 'uv', which is not on PATH; install it: pip install uv"):
+    with pytest.raises(
+        PlanError, match="made by 'uv', which is not on PATH; install it: pip install uv"
+    ):
         environments.with_packages(users, "tiny==3")
 
 
@@ -103,7 +111,17 @@ def test_one_command_in_two_environments(users, tmp_path):
     """Both are made, with one change, and the commands start in them."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(imports=", tiny", rate=0.1, sleep="tiny.SLEEP_S"))
-    typed = (f"python {script}", "--python", users, "--with-b", "tiny==2.0", "--launches", "1", "--set", "measurement.rounds=2")
+    typed = (
+        f"python {script}",
+        "--python",
+        users,
+        "--with-b",
+        "tiny==2.0",
+        "--launches",
+        "1",
+        "--set",
+        "measurement.rounds=2",
+    )
     with no_process_stays():
         done = ringside_here("ab", *typed, *SHORT, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr + done.stdout
@@ -119,8 +137,12 @@ def repository(tmp_path_factory):
     """A repository of a user's: its third commit is slower, its fourth trains otherwise."""
     root = tmp_path_factory.mktemp("repository")
     git(root, "init", "-q")
-    for number, (sleep, rate) in enumerate([(0.01, 0.1), (0.01, 0.1), (0.03, 0.1), (0.03, 0.2), (0.03, 0.2)]):
-        (root / "train.py").write_text(SCRIPT.format(imports="", rate=rate, sleep=sleep) + f"# {number}\n")
+    for number, (sleep, rate) in enumerate(
+        [(0.01, 0.1), (0.01, 0.1), (0.03, 0.1), (0.03, 0.2), (0.03, 0.2)]
+    ):
+        (root / "train.py").write_text(
+            SCRIPT.format(imports="", rate=rate, sleep=sleep) + f"# {number}\n"
+        )
         git(root, "add", "train.py")
         git(root, "commit", "-q", "-m", f"number {number}")
     return root, git(root, "rev-list", "--reverse", "HEAD").split()
@@ -139,7 +161,10 @@ def bisect(repository, *typed, out, code=0):
 def test_the_first_commit_that_trains_otherwise_is_named_and_kept(repository, tmp_path):
     done = bisect(repository, "--for", "equality", out=tmp_path)
     said = done.stdout.splitlines()
-    assert said[0].startswith(f"First bad: {repository[1][3][:10]}, bad (") and "apart from step 1" in said[0]
+    assert (
+        said[0].startswith(f"First bad: {repository[1][3][:10]}, bad (")
+        and "apart from step 1" in said[0]
+    )
     assert f"before it: {repository[1][2][:10]}, good" in said[1]
     assert "number 3" in done.stdout and "train.py | 4 ++--" in done.stdout
     again = bisect(repository, "--for", "equality", out=tmp_path)
@@ -160,10 +185,19 @@ def test_the_first_slower_commit_is_named(repository, tmp_path):
     ("typed", "told"),
     [
         ((), "give a command in quotes, --good and --bad"),
-        (("python train.py", "--good", "HEAD", "--bad", "HEAD~1"), "'HEAD' does not come before 'HEAD~1'"),
+        (
+            ("python train.py", "--good", "HEAD", "--bad", "HEAD~1"),
+            "'HEAD' does not come before 'HEAD~1'",
+        ),
         (("python train.py", "--good", "tiny", "--bad", "HEAD"), "commit 'tiny' is not a revision"),
-        (("python train.py", "--package", "tiny", "--good", "1.0", "--bad", "3.0"), "'3.0' is no version of tiny"),
-        (("python train.py", "--good", "HEAD~1", "--bad", "HEAD", "--minutes", "0"), "--minutes 0 is no time to spend"),
+        (
+            ("python train.py", "--package", "tiny", "--good", "1.0", "--bad", "3.0"),
+            "'3.0' is no version of tiny",
+        ),
+        (
+            ("python train.py", "--good", "HEAD~1", "--bad", "HEAD", "--minutes", "0"),
+            "--minutes 0 is no time to spend",
+        ),
     ],
 )
 def test_a_search_that_cannot_begin_says_why(repository, users, typed, told):
@@ -184,7 +218,9 @@ def test_another_search_is_not_mixed_in(repository, tmp_path):
 @pytest.mark.costly
 @pytest.mark.timeout(900)
 def test_the_steps_of_the_ci_templates_hold_a_pull_request_against_its_base(repository, tmp_path):
-    """In a clone whose base is the first commit: three times as slow does not pass. The next run knows what this runner takes."""
+    """In a clone whose base is the first commit: three times as slow does not pass.
+
+    The next run knows what this runner takes."""
     root, commits = repository
     git(root, "branch", "-f", "base", commits[0])
     git(tmp_path, "clone", "-q", str(root), "clone")
@@ -192,35 +228,58 @@ def test_the_steps_of_the_ci_templates_hold_a_pull_request_against_its_base(repo
     (step,) = (one for one in action["runs"]["steps"] if one.get("name") == "Gate")
     ci = yaml.safe_load((REPOSITORY / "examples" / "ci" / "gitlab.yml").read_text())["gate"]
     line = step["run"].splitlines()[1]
-    assert ci["script"][1].replace("$CI_MERGE_REQUEST_TARGET_BRANCH_NAME", "$BASE") == line, "both ask for the same"
+    assert ci["script"][1].replace("$CI_MERGE_REQUEST_TARGET_BRANCH_NAME", "$BASE") == line, (
+        "both ask for the same"
+    )
     short = " ".join(SHORT)
-    own = {"COMMAND": "python train.py", "BASE": "base", "SLOWER": "5%", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    own = {
+        "COMMAND": "python train.py",
+        "BASE": "base",
+        "SLOWER": "5%",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
     own = environment() | {"PYTHONPATH": str(REPOSITORY)} | own
 
     def run(script):
-        argv = ["bash", "-e", "-c", f'ringside() {{ "{sys.executable}" -m runners.cli "$@" {short}; }}\n{script}']
+        argv = [
+            "bash",
+            "-e",
+            "-c",
+            f'ringside() {{ "{sys.executable}" -m runners.cli "$@" {short}; }}\n{script}',
+        ]
         with no_process_stays():
-            return subprocess.run(argv, cwd=tmp_path / "clone", env=own, capture_output=True, text=True, timeout=900)
+            return subprocess.run(
+                argv, cwd=tmp_path / "clone", env=own, capture_output=True, text=True, timeout=900
+            )
 
     done = run(step["run"].rstrip() + " --minutes 1")
     assert done.returncode == 3, done.stderr + done.stdout
-    assert "this run may not detect the loss" in done.stderr and "here is not shown to be at most 5% slower" in done.stderr
+    assert (
+        "this run may not detect the loss" in done.stderr
+        and "here is not shown to be at most 5% slower" in done.stderr
+    )
     reports = {path.name for path in (tmp_path / "clone" / "results" / "gate").iterdir()}
     assert reports >= {"pull-request.md", "junit.xml", "bencher.json", "report.html"}
     again = run(line.replace("results/gate", "results/again") + " --minutes 0.1")
-    assert again.returncode == 2 and "by the last 1 runs of this command on this runner" in again.stderr
+    assert (
+        again.returncode == 2
+        and "by the last 1 runs of this command on this runner" in again.stderr
+    )
 
 
 @pytest.mark.costly
 def test_a_golden_result_is_held_against_without_running_it_again(repository, tmp_path):
-    """Stored from the first commit: a slower one trains alike, and one with another rate does not."""
+    """Stored from the first commit: a slower one trains alike, and one with another rate does
+    not."""
     root, commits = repository
     golden = tmp_path / "golden.json"
 
     def ab(commit, *typed, code):
         out = tmp_path / f"{commit[:6]}-{code}"
         with no_process_stays():
-            done = ringside_in(root, "ab", "python train.py", "--commit-a", commit, *typed, *SHORT[2:], "-o", out)
+            done = ringside_in(
+                root, "ab", "python train.py", "--commit-a", commit, *typed, *SHORT[2:], "-o", out
+            )
         assert done.returncode == code, done.stderr + done.stdout
         return done
 
@@ -240,13 +299,20 @@ def test_a_golden_result_that_is_none_is_refused(tmp_path):
     (tmp_path / "golden.json").write_text("{}")
     for name in ("golden.json", "nothing.json"):
         done = ringside_here("ab", "python train.py", "--golden", tmp_path / name)
-        assert done.returncode == 2 and "is no golden result; write one by 'ringside ab COMMAND --write-golden" in done.stderr
+        assert (
+            done.returncode == 2
+            and "is no golden result; write one by 'ringside ab COMMAND --write-golden"
+            in done.stderr
+        )
 
 
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        (("ab", "python train.py", "--with-b", '"'), "No closing quotation; quote its words as in a shell"),
+        (
+            ("ab", "python train.py", "--with-b", '"'),
+            "No closing quotation; quote its words as in a shell",
+        ),
         (
             ("ab", "python train.py", "--with-b", "tiny==2.0", "--python", "nothing"),
             "python 'nothing' is not an executable program",

@@ -1,4 +1,5 @@
-"""``python -m runners.hvd`` and ``-m runners.ddp`` by the users' own commands: a throughput table and a record."""
+"""``python -m runners.hvd`` and ``-m runners.ddp`` by the users' own commands: a throughput table
+and a record."""
 
 from __future__ import annotations
 
@@ -30,7 +31,19 @@ def run_once(tmp_path_factory):
         key = (*command, runner)
         if key not in done:
             folder = tmp_path_factory.mktemp("run") / "run"
-            done[key] = run(*command, "-m", *f"runners.{runner}".split(), *SHORT, "--set", "threads=1", "-o", folder), folder
+            done[key] = (
+                run(
+                    *command,
+                    "-m",
+                    *f"runners.{runner}".split(),
+                    *SHORT,
+                    "--set",
+                    "threads=1",
+                    "-o",
+                    folder,
+                ),
+                folder,
+            )
         return done[key]
 
     return run_it
@@ -42,9 +55,16 @@ def run_once(tmp_path_factory):
         (*TORCHRUN_DDP, ("torchrun", "gloo")),
         pytest.param(MPIRUN, "ddp --transport mpi", ("openmpi", "mpi"), marks=pytest.mark.costly),
         pytest.param(*HOROVODRUN_HVD, ("horovodrun", "gloo"), marks=needs_horovod),
-        pytest.param(MPIRUN, "hvd --transport gloo", ("openmpi", "gloo"), marks=[needs_horovod, pytest.mark.costly]),
+        pytest.param(
+            MPIRUN,
+            "hvd --transport gloo",
+            ("openmpi", "gloo"),
+            marks=[needs_horovod, pytest.mark.costly],
+        ),
         pytest.param(["python"], "ddp", ("none", "gloo"), marks=pytest.mark.costly),
-        pytest.param(["python"], "hvd", ("none", "gloo"), marks=[needs_horovod, pytest.mark.costly]),
+        pytest.param(
+            ["python"], "hvd", ("none", "gloo"), marks=[needs_horovod, pytest.mark.costly]
+        ),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
 )
@@ -77,7 +97,10 @@ def test_two_runs_that_a_user_started_make_a_report(run_once, tmp_path):
         "ddp": ("torchrun", "ok"),
         "horovod": ("horovodrun", "ok"),
     }
-    assert (found.result("horovod").verdict, found.result("horovod").caution) == ("undecided", "one run")
+    assert (found.result("horovod").verdict, found.result("horovod").caution) == (
+        "undecided",
+        "one run",
+    )
     assert all(arm.exposed_exchange_s is not None for arm in found.arms)
 
 
@@ -96,13 +119,23 @@ def test_one_rank_has_the_same_share_of_the_host_under_every_launcher(tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
         (record,) = ResultsFolder(tmp_path / name).records()
         (rank,) = record.ranks
-        shares[name] = (rank.threads, rank.affinity, KEEP_FREED_MEMORY.items() <= rank.environment.items())
+        shares[name] = (
+            rank.threads,
+            rank.affinity,
+            KEEP_FREED_MEMORY.items() <= rank.environment.items(),
+        )
     assert shares == dict.fromkeys(commands, (core_count(), usable_cores(), True))
 
 
 def as_rank(rank, port, *arguments, ranks=2):
     """One of the ranks, as somebody starts it by hand who exports the variables."""
-    exported = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
+    exported = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": ranks,
+    }
     variables = [f"{name}={value}" for name, value in exported.items()]
     return run("env", *variables, *warm("-m", "runners.ddp"), *SHORT, "--timeout", "2", *arguments)
 
@@ -110,20 +143,27 @@ def as_rank(rank, port, *arguments, ranks=2):
 def test_ranks_that_do_not_come_are_named_at_the_timeout():
     done = as_rank(0, free_port())
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("ringside: only 1 of 2 ranks came within 2 s: rank 0; rank 1 did not: start every host's ranks")
+    assert done.stderr.startswith(
+        "ringside: only 1 of 2 ranks came within 2 s: rank 0; rank 1 did not: start every host's ranks"
+    )
     with socket.socket() as held:  # so that nobody else listens there meanwhile
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         done = as_rank(1, port)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"did not reach rank 0 at 127.0.0.1:{port} within 2 s: start all ranks with the same address" in done.stderr
+    assert (
+        f"did not reach rank 0 at 127.0.0.1:{port} within 2 s: start all ranks with the same address"
+        in done.stderr
+    )
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_ranks_that_count_unlike_numbers_are_told_so():
     port = free_port()
     with ThreadPoolExecutor() as pool:
-        first, second = pool.map(lambda rank: as_rank(rank, port, "--timeout", "20", ranks=2 + rank), (0, 1))
+        first, second = pool.map(
+            lambda rank: as_rank(rank, port, "--timeout", "20", ranks=2 + rank), (0, 1)
+        )
     assert (first.returncode, second.returncode) == (2, 2)
     assert "rank 0 counts 2 ranks and rank 1 3 on " in first.stderr
     assert "start all with the same number" in first.stderr
@@ -140,7 +180,10 @@ def test_an_address_in_use_names_who_uses_it():
 
 @pytest.mark.parametrize(
     ("variable", "value", "command"),
-    [("K_MPI_JOB_ROLE", "launcher", "mpirun python -m runners.hvd"), ("PET_NNODES", "2", "torchrun -m runners.hvd")],
+    [
+        ("K_MPI_JOB_ROLE", "launcher", "mpirun python -m runners.hvd"),
+        ("PET_NNODES", "2", "torchrun -m runners.hvd"),
+    ],
 )
 def test_plain_python_in_a_pod_is_told_of_the_launcher(monkeypatch, variable, value, command):
     monkeypatch.setenv(variable, value)
@@ -154,7 +197,10 @@ def test_a_run_is_never_overwritten(run_once):
     before = (folder / "plan.yaml").read_bytes()
     done = run(*warm("-m", "runners.ddp"), *SHORT, "-o", folder)
     assert done.returncode == 2
-    assert done.stderr == f"ringside: '{folder}' holds a run already; give another folder with -o, one for each run, or remove it\n"
+    assert (
+        done.stderr
+        == f"ringside: '{folder}' holds a run already; give another folder with -o, one for each run, or remove it\n"
+    )
     assert (folder / "plan.yaml").read_bytes() == before
 
 
@@ -163,7 +209,10 @@ def test_a_run_is_never_overwritten(run_once):
 def test_torchrun_cannot_start_horovod():
     done = run("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.hvd", *SHORT)
     assert done.returncode != 0
-    assert "ringside: launcher 'torchrun' cannot start backend 'horovod' (no HOROVOD_* variables" in done.stderr
+    assert (
+        "ringside: launcher 'torchrun' cannot start backend 'horovod' (no HOROVOD_* variables"
+        in done.stderr
+    )
     assert "each rank would be a world of 1); use 'horovodrun', 'mpirun' or 'srun'" in done.stderr
 
 
@@ -174,8 +223,14 @@ def test_torchrun_cannot_start_horovod():
         (["--workload-option", "learning_rate"], "not of the form key=value"),
         (["--option", "bucket_cap=1"], "did you mean 'bucket_cap_mb'?"),
         (["--transport", "nccl"], "needs a GPU"),
-        (["--set", "hosts=a:1"], "--set 'hosts' is not for a standalone run; it sets seed, threads, "),
-        (["--set", "training.warmup_epochs=1"], "--set training.warmup_epochs is for training to the end; say --epochs N"),
+        (
+            ["--set", "hosts=a:1"],
+            "--set 'hosts' is not for a standalone run; it sets seed, threads, ",
+        ),
+        (
+            ["--set", "training.warmup_epochs=1"],
+            "--set training.warmup_epochs is for training to the end; say --epochs N",
+        ),
         (["--set", "max_gradient_norm=0"], "max_gradient_norm = 0"),
         (["--workload-option", "data_dir=d"], "data_dir"),
     ],
@@ -192,17 +247,32 @@ def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, arguments, message):
 def test_bad_input_ends_the_process_with_exit_code_2():
     done = run("python", "-m", "runners.ddp", *SHORT, "--set", "device=tpu")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "ringside: plan 'command line': device = 'tpu': Input should be 'auto', 'cpu' or 'cuda'\n"
+    assert (
+        done.stderr
+        == "ringside: plan 'command line': device = 'tpu': Input should be 'auto', 'cpu' or 'cuda'\n"
+    )
 
 
 @pytest.mark.parametrize("backend", ["ddp", pytest.param("horovod", marks=needs_horovod)])
 def test_the_command_that_an_arm_stands_for_is_pasted_and_runs(tmp_path, backend):
     options = {"ddp": {"bucket_cap_mb": 2.0}, "horovod": {"fusion_threshold_mb": 2.0}}[backend]
-    arm = {"backend": backend, "transport": "gloo", "options": options, "environment": {"MYLAB_A": "b c"}}
+    arm = {
+        "backend": backend,
+        "transport": "gloo",
+        "options": options,
+        "environment": {"MYLAB_A": "b c"},
+    }
     measurement = {"rounds": 2, "control": True, "local_every": 0}
-    plan = write_plan(tmp_path, arms={"own": arm | {"launcher": None}}, threads=1, measurement=measurement)
+    plan = write_plan(
+        tmp_path, arms={"own": arm | {"launcher": None}}, threads=1, measurement=measurement
+    )
     line = ringside_here("compare", plan, "--dry-run").stdout.splitlines()[1].strip()
     done = run("bash", "-c", f"{line} -o pasted", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     (record,) = ResultsFolder(tmp_path / "pasted").records()
-    assert (record.backend, record.options, record.world_size, len(record.blocks)) == (backend, options, 2, 2)
+    assert (record.backend, record.options, record.world_size, len(record.blocks)) == (
+        backend,
+        options,
+        2,
+        2,
+    )

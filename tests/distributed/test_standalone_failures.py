@@ -1,4 +1,5 @@
-"""Runs without a driver whose rank 1 dies, raises or hangs, or whose user has enough: they end, and what was measured is kept."""
+"""Runs without a driver whose rank 1 dies, raises or hangs, or whose user has enough: they end, and
+what was measured is kept."""
 
 from __future__ import annotations
 
@@ -38,14 +39,17 @@ CELLS = [
 
 
 def start(launcher, backend, fault, folder):
-    """A run with more blocks than there is time for; the ``backend``'s rank 1 fails after some, or says so in a file."""
+    """A run with more blocks than there is time for; the ``backend``'s rank 1 fails after some, or
+    says so in a file."""
     runner = "hvd" if launcher == "horovodrun" else "ddp"
     failing = ["--backend", f"{PLUGIN}:{backend}", "--timeout", "6", "-o", str(folder)]
     endless = ["--transport", "gloo", *STEPS, "--blocks", "100000", *failing]
     command = [*LAUNCHERS[launcher], f"runners.{runner}", *endless]
     own = environment() | {"TESTS_FOLDER": str(folder.parent), "TESTS_FAULT": fault}
     with (folder.parent / "said").open("w") as output:
-        return subprocess.Popen(command, cwd=REPOSITORY, env=own, stdout=output, stderr=output, start_new_session=True)
+        return subprocess.Popen(
+            command, cwd=REPOSITORY, env=own, stdout=output, stderr=output, start_new_session=True
+        )
 
 
 def kept(folder):
@@ -76,7 +80,8 @@ def test_a_run_whose_peer_fails_ends_and_keeps_its_blocks(tmp_path, launcher, ba
 @pytest.mark.costly("interrupted alone")
 @pytest.mark.parametrize("launcher", drawn(["torchrun", "mpirun"], number=1))
 def test_an_interrupted_run_ends_and_keeps_its_blocks(tmp_path, launcher):
-    """Not under horovodrun (0.28.1), which may wait for ever in its own threads after its ranks have ended."""
+    """Not under horovodrun (0.28.1), which may wait for ever in its own threads after its ranks
+    have ended."""
     process = start(launcher, "FailingDDP", "told", tmp_path / "run")
     try:
         wait_until((tmp_path / "told").exists, seconds=ENDS_S)
@@ -89,10 +94,18 @@ def test_an_interrupted_run_ends_and_keeps_its_blocks(tmp_path, launcher):
 
 @pytest.mark.costly
 def test_a_run_that_computes_wrongly_says_so_and_leaves_its_record(tmp_path):
-    wrong = ["--backend", f"{PLUGIN.with_name('wrong.py')}:SkipsOneParameter", "-o", tmp_path / "run"]
+    wrong = [
+        "--backend",
+        f"{PLUGIN.with_name('wrong.py')}:SkipsOneParameter",
+        "-o",
+        tmp_path / "run",
+    ]
     done = run(*LAUNCHERS["mpirun"], "runners.ddp", *ONE_BLOCK, *wrong, timeout=ENDS_S)
     assert done.returncode == 2
-    assert "SkipsOneParameter' computes wrongly, so that no timing of it counts: rank 1: 'classify.bias'" in done.stderr
+    assert (
+        "SkipsOneParameter' computes wrongly, so that no timing of it counts: rank 1: 'classify.bias'"
+        in done.stderr
+    )
     (record,) = ResultsFolder(tmp_path / "run").records()
     assert (record.status, len(record.blocks)) == ("wrong", 1)
 
@@ -101,7 +114,9 @@ def test_a_run_that_computes_wrongly_says_so_and_leaves_its_record(tmp_path):
 @needs_horovod
 def test_the_rank_that_knows_the_reason_says_it_before_its_launcher_ends_it(tmp_path):
     """Rank 0 alone writes; what the others hear first is that it has gone."""
-    done = run(*LAUNCHERS["mpirun"], "runners.hvd", *ONE_BLOCK, "-o", "/proc/no/such", timeout=ENDS_S)
+    done = run(
+        *LAUNCHERS["mpirun"], "runners.hvd", *ONE_BLOCK, "-o", "/proc/no/such", timeout=ENDS_S
+    )
     assert done.returncode == 2
     said = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
     assert said[0].startswith("ringside: '/proc/no/such/plan.yaml' cannot be written"), done.stderr
@@ -111,7 +126,12 @@ def test_the_rank_that_knows_the_reason_says_it_before_its_launcher_ends_it(tmp_
 @pytest.mark.costly
 def test_the_reason_is_told_though_another_rank_ends_first(tmp_path):
     horovod = {"backend": f"{PLUGIN}:TornDownHorovod", "transport": "mpi", "launcher": "mpirun"}
-    ran = compare(tmp_path, arms={"naive": "naive", "hvd": horovod}, measurement={"mode": "sequential"}, code=1)
+    ran = compare(
+        tmp_path,
+        arms={"naive": "naive", "hvd": horovod},
+        measurement={"mode": "sequential"},
+        code=1,
+    )
     error = ran.records["hvd"].error
     assert error.ranks == [0]
     assert error.message.startswith("rank 0: OSError: sample 7 is damaged")
@@ -120,14 +140,35 @@ def test_the_reason_is_told_though_another_rank_ends_first(tmp_path):
 @pytest.mark.costly
 def test_a_rank_that_cannot_start_ends_those_of_other_hosts(tmp_path):
     """Both are this one; each launcher knows its own ranks only."""
-    where = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    asked = ["-m", "runners.ddp", *STEPS, "--backend", f"{PLUGIN}:UnstartedDDP", "-o", tmp_path / "run"]
+    where = [
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "1",
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        str(free_port()),
+    ]
+    asked = [
+        "-m",
+        "runners.ddp",
+        *STEPS,
+        "--backend",
+        f"{PLUGIN}:UnstartedDDP",
+        "-o",
+        tmp_path / "run",
+    ]
     with ThreadPoolExecutor() as pool:
         spawn = ("python", "-m", "runners.spawn", *where, "--node-rank")
         first, other = pool.map(lambda node: run(*spawn, node, *asked, timeout=ENDS_S), (0, 1))
     assert first.returncode and other.returncode
     assert "ringside: rank 0 on " in first.stderr and "OSError: no way to start" in first.stderr
-    (line,) = [line for line in other.stderr.splitlines() if " ends, since it cannot start without rank 0 on " in line]
+    (line,) = [
+        line
+        for line in other.stderr.splitlines()
+        if " ends, since it cannot start without rank 0 on " in line
+    ]
     assert "OSError: no way to start" in line
 
 
@@ -146,7 +187,9 @@ def test_a_rank_that_starts_late_finds_the_place_where_the_ranks_met(tmp_path):
 def test_bytes_that_are_no_text_do_not_hold_up_a_run(tmp_path):
     """horovodrun 0.28.1 stops reading there."""
     workload = ["--workload", f"{BINARY}:BinaryOutput", *ONE_BLOCK, "--blocks", "9"]
-    done = run(*LAUNCHERS["horovodrun"], "runners.hvd", *workload, "-o", tmp_path / "run", timeout=ENDS_S)
+    done = run(
+        *LAUNCHERS["horovodrun"], "runners.hvd", *workload, "-o", tmp_path / "run", timeout=ENDS_S
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert r"caf\xe9 \xff" in done.stdout and r"caf\xe9 \xff" in done.stderr
     assert "record: " in done.stdout

@@ -19,10 +19,15 @@ STRONG = {
 
 @pytest.mark.costly
 def test_one_and_two_ranks(tmp_path):
-    measured = compare(tmp_path, **STRONG, measurement={"control": True, "rounds": 2, "local_every": 2})
+    measured = compare(
+        tmp_path, **STRONG, measurement={"control": True, "rounds": 2, "local_every": 2}
+    )
     done, plan = measured.done, tmp_path / "plan.yaml"
     assert "two (2 of 2), launch 1 of 1" in done.stderr
-    ran = {name: {record.arm: record for record in measured.folder.point(name).records()} for name in STRONG["points"]}
+    ran = {
+        name: {record.arm: record for record in measured.folder.point(name).records()}
+        for name in STRONG["points"]
+    }
     assert {name: set(records) for name, records in ran.items()} == {
         "one": {"ddp", "ddp-control", "single"},
         "two": {"ddp", "ddp-control"},
@@ -30,7 +35,9 @@ def test_one_and_two_ranks(tmp_path):
     for name, records in ran.items():
         for record in records.values():
             assert record.status == "ok", record.error
-            assert {place.local_batch_size for place in record.ranks} == {16 if name == "one" else 8}
+            assert {place.local_batch_size for place in record.ranks} == {
+                16 if name == "one" else 8
+            }
             assert all(block.link_bytes == {} for block in record.blocks)
     found = measured.report
     one, two = found["points"]
@@ -45,4 +52,7 @@ def test_one_and_two_ranks(tmp_path):
     assert re.match(r"ddp at two \(2 ranks on \d+ cores?\): ", found["headline"])
 
     assert "starting" not in compare_plan(plan).done.stderr
-    assert "results of another plan" in compare_plan(plan, "--set", "points.two.world_size=1", code=2).done.stderr
+    assert (
+        "results of another plan"
+        in compare_plan(plan, "--set", "points.two.world_size=1", code=2).done.stderr
+    )

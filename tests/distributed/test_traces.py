@@ -1,4 +1,5 @@
-"""A comparison with ``--trace`` on real ranks: files that follow the format's rules, with every step and exchange in them."""
+"""A comparison with ``--trace`` on real ranks: files that follow the format's rules, with every
+step and exchange in them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ pytestmark = [needs_horovod, pytest.mark.costly("traces")]
 
 ARMS = {
     "ddp": {"backend": "ddp", "options": {"bucket_cap_mb": 0.01, "find_unused_parameters": True}},
-    "ddp-mpi": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun", "options": {"comm_hook": "fp16"}},
+    "ddp-mpi": {
+        "backend": "ddp",
+        "transport": "mpi",
+        "launcher": "mpirun",
+        "options": {"comm_hook": "fp16"},
+    },
     "fsdp2": "fsdp2",
     "horovod": HOROVOD | {"options": {"cycle_time_ms": 5, "compression": "fp16"}},
 }
@@ -24,7 +30,9 @@ ARMS = {
 def traced(tmp_path_factory):
     with no_process_stays():
         measurement = {"rounds": 1, "local_every": 1}
-        return compare(tmp_path_factory.mktemp("traced"), "--trace", arms=ARMS, measurement=measurement).folder
+        return compare(
+            tmp_path_factory.mktemp("traced"), "--trace", arms=ARMS, measurement=measurement
+        ).folder
 
 
 def test_every_file_follows_the_formats_rules(traced):
@@ -33,7 +41,11 @@ def test_every_file_follows_the_formats_rules(traced):
     for name in (trace.file for trace in traces.arms):
         events = trace_format.read(traced.traces_folder / name)
         assert trace_format.faults(events) == [], name
-        steps = [one for one in trace_format.slices(events, row="training") if one["name"].startswith("ProfilerStep#")]
+        steps = [
+            one
+            for one in trace_format.slices(events, row="training")
+            if one["name"].startswith("ProfilerStep#")
+        ]
         assert len(steps) == 2 * TRACED_STEPS
         assert trace_format.slices(events, row="exchange")
 
@@ -46,12 +58,20 @@ def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
     assert len(steps) == TRACED_STEPS
     for step in steps:
         sizes = [one.ranks[0].num_bytes for one in step.collectives]
-        assert all(size is not None for size in sizes) and sum(sizes) >= gradients / (2 if arm == "ddp-mpi" else 1)
+        assert all(size is not None for size in sizes) and sum(sizes) >= gradients / (
+            2 if arm == "ddp-mpi" else 1
+        )
         own = [one for one in step.spans if one.row == "step"]
-        end_ns = max(one.end_ns for one in own)  # a collective may be noted as done later: Gloo's thread wakes the training first
+        end_ns = max(
+            one.end_ns for one in own
+        )  # a collective may be noted as done later: Gloo's thread wakes the training first
         if arm != "fsdp2":  # whose gradients are shards
-            assert all(sum(one.num_bytes for one in step.gradients(rank)) == gradients for rank in (0, 1))
-        assert all(step.begin_ns <= one.arrived_ns <= min(one.done_ns, end_ns) for one in step.collectives)
+            assert all(
+                sum(one.num_bytes for one in step.gradients(rank)) == gradients for rank in (0, 1)
+            )
+        assert all(
+            step.begin_ns <= one.arrived_ns <= min(one.done_ns, end_ns) for one in step.collectives
+        )
     if arm == "ddp":
         assert {one.name for one in trace.spans if one.row == "library"} >= {
             "torch.distributed.ddp.reducer::search_unused_parameters",
@@ -60,7 +80,9 @@ def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
     if arm in ("ddp-mpi", "horovod"):
         assert any(one.name == "compression" for one in trace.spans), "nothing was converted"
     if arm == "horovod":
-        assert {len(one.ranks[0].tensors) for step in steps for one in step.collectives} != {1}, "nothing was fused"
+        assert {len(one.ranks[0].tensors) for step in steps for one in step.collectives} != {1}, (
+            "nothing was fused"
+        )
 
 
 def test_the_report_links_it(traced):

@@ -16,16 +16,25 @@ def test_a_search_holds_each_trial_against_the_arms_defaults_and_confirms_what_i
     arms = {"ddp": "ddp", "fixed": {"backend": "ddp", "options": {"bucket_cap_mb": 25.0}}}
     plan = write_plan(tmp_path, arms=arms, reports=["json"])
     out = tmp_path / "out"
-    done = ringside_here("tune", plan, "--arm", "fixed", "-o", out, "--minutes", 0.1, "--at-once", 1)
+    done = ringside_here(
+        "tune", plan, "--arm", "fixed", "-o", out, "--minutes", 0.1, "--at-once", 1
+    )
     assert done.returncode == 0, done.stderr
     tuning = Tuning.model_validate_json((out / "tuning.json").read_text())
-    assert {(trial.status, trial.log_ratio is not None) for trial in tuning.trials} == {("ok", True)}
+    assert {(trial.status, trial.log_ratio is not None) for trial in tuning.trials} == {
+        ("ok", True)
+    }
     launch = {record.arm: record for record in ResultsFolder(out / "search" / "000").records()}
     assert sorted(launch) == ["fixed", "trial-1"]
     assert all(record.status == "ok" and record.parity.passed for record in launch.values())
-    assert launch["trial-1"].options.items() > {"bucket_cap_mb": 25.0}.items(), "what the plan fixes stays"
+    assert launch["trial-1"].options.items() > {"bucket_cap_mb": 25.0}.items(), (
+        "what the plan fixes stays"
+    )
     assert headline(tuning) in " ".join(done.stdout.split())
     assert (out / "confirm" / "comparison.json").is_file() == bool(tuning.best)
     assert (
-        ringside_here("tune", out / "tuned.yaml", "--arm", "nobody", "-o", tmp_path / "new").stderr.count("known: ddp, fixed") == 1
+        ringside_here(
+            "tune", out / "tuned.yaml", "--arm", "nobody", "-o", tmp_path / "new"
+        ).stderr.count("known: ddp, fixed")
+        == 1
     )

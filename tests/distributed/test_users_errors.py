@@ -1,4 +1,5 @@
-"""What a user reads when their own code fails in a rank: the error, their line and those around, and where the traceback lies."""
+"""What a user reads when their own code fails in a rank: the error, their line and those around,
+and where the traceback lies."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ serve(Agent(Channel()), {"start": start})
     ],
 )
 def test_the_traceback_is_logged_before_the_driver_ends_the_rank(raised, last):
-    done = run_python(RANK_OF_A_HASTY_DRIVER.replace('OSError("sample 60 is damaged")', raised), timeout=60)
+    done = run_python(
+        RANK_OF_A_HASTY_DRIVER.replace('OSError("sample 60 is damaged")', raised), timeout=60
+    )
     assert done.returncode == 9
     assert done.stderr.startswith("Traceback") == raised.startswith("OSError")
     assert done.stderr.endswith(f"{last}\n")
@@ -49,14 +52,36 @@ def test_the_traceback_is_logged_before_the_driver_ends_the_rank(raised, last):
 @pytest.mark.costly
 def test_an_exception_in_a_run_of_ones_own(tmp_path):
     command, runner = TORCHRUN_DDP
-    short = ["--local-batch-size", "4", "--blocks", "9", "--block-steps", "3", "--warmup-steps", "1"]
-    done = run(*command, "-m", f"runners.{runner}", "--workload", f"{IDIOMS}:RaisesInLoader", *short, "-o", tmp_path / "out")
+    short = [
+        "--local-batch-size",
+        "4",
+        "--blocks",
+        "9",
+        "--block-steps",
+        "3",
+        "--warmup-steps",
+        "1",
+    ]
+    done = run(
+        *command,
+        "-m",
+        f"runners.{runner}",
+        "--workload",
+        f"{IDIOMS}:RaisesInLoader",
+        *short,
+        "-o",
+        tmp_path / "out",
+    )
     assert done.returncode != 0
     ours = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
-    assert all(": OSError: sample 60 is damaged (in a loader process), at " in line for line in ours)
+    assert all(
+        ": OSError: sample 60 is damaged (in a loader process), at " in line for line in ours
+    )
     rank = int(ours[0].split()[2])
     assert LINE in done.stderr
     path = tmp_path / "out" / f"rank-{rank}-traceback.txt"
     assert f"full traceback: {path}" in done.stderr
     assert "Traceback" in path.read_text()
-    assert "Traceback" not in done.stderr.partition("torch/distributed/elastic")[0], "what torchrun adds is its own"
+    assert "Traceback" not in done.stderr.partition("torch/distributed/elastic")[0], (
+        "what torchrun adds is its own"
+    )

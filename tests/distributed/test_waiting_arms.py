@@ -1,4 +1,5 @@
-"""Nothing of a waiting arm runs, and its loaders give it nothing for free: seen from outside, while arms take turns."""
+"""Nothing of a waiting arm runs, and its loaders give it nothing for free: seen from outside, while
+arms take turns."""
 
 from __future__ import annotations
 
@@ -19,7 +20,12 @@ pytestmark = pytest.mark.costly("waiting arms")
 
 SLOW_LOADER = Path(__file__).parent / "plugins" / "slow_loader.py"
 ARMS = ("ddp", "naive")
-STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+STOPPED = (
+    psutil.STATUS_STOPPED,
+    psutil.STATUS_TRACING_STOP,
+    psutil.STATUS_ZOMBIE,
+    psutil.STATUS_DEAD,
+)
 WORLD_SIZE = 2
 LOADER_WORKERS = 2
 SNAPSHOTS = 10
@@ -29,7 +35,8 @@ SLEEPS_S = 2 * 10 * 0.005
 
 
 def look(process):
-    """What the kernel says of a process: its state and the CPU time that it has used; None if it has ended."""
+    """What the kernel says of a process: its state and the CPU time that it has used; None if it
+    has ended."""
     with contextlib.suppress(psutil.NoSuchProcess), process.oneshot():
         return process.status(), process.cpu_times()[:2]
     return None
@@ -42,13 +49,27 @@ def words(process):
 
 
 def arms_seen(driver):
-    """By arm: its ranks, each the parent of a supervisor that names its arm, and all that descends from them but supervisors."""
+    """By arm: its ranks, each the parent of a supervisor that names its arm, and all that descends
+    from them but supervisors."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        ours = {process: words(process) for process in psutil.Process(driver).children(recursive=True)}
-        supervisors = {process: said for process, said in ours.items() if any(word.endswith("rank_supervisor.py") for word in said)}
-        found = {arm: [process.parent() for process, said in supervisors.items() if arm in said] for arm in ARMS}
+        ours = {
+            process: words(process) for process in psutil.Process(driver).children(recursive=True)
+        }
+        supervisors = {
+            process: said
+            for process, said in ours.items()
+            if any(word.endswith("rank_supervisor.py") for word in said)
+        }
+        found = {
+            arm: [process.parent() for process, said in supervisors.items() if arm in said]
+            for arm in ARMS
+        }
         return {
-            arm: (ranks, {child for rank in ranks for child in rank.children(recursive=True)} - set(supervisors))
+            arm: (
+                ranks,
+                {child for rank in ranks for child in rank.children(recursive=True)}
+                - set(supervisors),
+            )
             for arm, ranks in found.items()
         }
     return dict.fromkeys(ARMS, ([], set()))
@@ -56,7 +77,8 @@ def arms_seen(driver):
 
 @pytest.fixture(scope="module")
 def taken_turns(tmp_path_factory):
-    """A comparison, what was seen of it from outside, and the mean step that its ranks timed, by arm."""
+    """A comparison, what was seen of it from outside, and the mean step that its ranks timed, by
+    arm."""
     folder = tmp_path_factory.mktemp("turns")
     plan = write_plan(
         folder,
@@ -76,7 +98,9 @@ def taken_turns(tmp_path_factory):
             driver.wait(60)
     assert driver.returncode == 0, said
     results = ResultsFolder(folder / "out")
-    return seen, {record.arm: results.steps(record)["step_s"].mean() for record in results.records()}
+    return seen, {
+        record.arm: results.steps(record)["step_s"].mean() for record in results.records()
+    }
 
 
 def watch(driver):
@@ -94,13 +118,17 @@ def watch(driver):
 def snapshot(waiting_ranks, their_processes, running_ranks):
     """One entry if an arm with loader processes waited all the while and the other arm ran.
 
-    The driver stops an arm before it continues another, so then all of the arm's processes have stopped.
+    The driver stops an arm before it continues another, so then all of the arm's processes have
+    stopped.
     """
     views = []
     for _ in range(2):
         is_turn = any(seen and seen[0] not in STOPPED for seen in map(look, running_ranks))
         views.append({process: look(process) for process in [*waiting_ranks, *their_processes]})
-        is_waiting = all(views[-1][rank] and views[-1][rank][0] == psutil.STATUS_STOPPED for rank in waiting_ranks)
+        is_waiting = all(
+            views[-1][rank] and views[-1][rank][0] == psutil.STATUS_STOPPED
+            for rank in waiting_ranks
+        )
         if not (is_turn and is_waiting and len(their_processes) >= WORLD_SIZE * LOADER_WORKERS):
             return []
         time.sleep(0.03)
@@ -118,7 +146,8 @@ def test_no_process_of_a_waiting_arm_runs(taken_turns):
 
 
 def test_a_batch_is_not_loaded_while_its_arm_waits(taken_turns):
-    """With batches from a queue that was filled while the arm did not step, it would be several times as fast."""
+    """With batches from a queue that was filled while the arm did not step, it would be several
+    times as fast."""
     _, step_s = taken_turns
     assert step_s.keys() == set(ARMS)
     assert min(step_s.values()) > 0.9 * SLEEPS_S / LOADER_WORKERS

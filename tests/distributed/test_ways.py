@@ -1,4 +1,5 @@
-"""Real scripts that write one training in many ways: what is said of each beside the plain one is true, or is not said."""
+"""Real scripts that write one training in many ways: what is said of each beside the plain one is
+true, or is not said."""
 
 from __future__ import annotations
 
@@ -26,13 +27,17 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def taken(tmp_path_factory):
-    """What the ranks of a way report of their first steps, and of a block of four; each is started once."""
+    """What the ranks of a way report of their first steps, and of a block of four; each is started
+    once."""
 
     @functools.cache
     def take(way, library="alone"):
         folder = tmp_path_factory.mktemp(way)
         own = [way] if library == "alone" else [way, library]
-        with no_process_stays(), contextlib.closing(ScriptDriver(folder, ranks=1 if library == "alone" else 2)) as arm:
+        with (
+            no_process_stays(),
+            contextlib.closing(ScriptDriver(folder, ranks=1 if library == "alone" else 2)) as arm,
+        ):
             arm.start(*COMMANDS[library], *own)
             started, block = arm.receive(), arm.block(4)
             arm.finish()
@@ -45,7 +50,10 @@ def beside(old, new):
     """What is said of two scripts: the differences by field, and whether they train alike."""
     plan = script_plan()
     scripts = {"old": old[0], "old-control": old[0], "new": new[0]}
-    records = [one.model_copy(update={"scripts": scripts[one.arm]}) for one in one_launch(plan, dict.fromkeys(scripts, Script()))]
+    records = [
+        one.model_copy(update={"scripts": scripts[one.arm]})
+        for one in one_launch(plan, dict.fromkeys(scripts, Script()))
+    ]
     return {one.field: one for one in script_differences(records)}, judge_equality(plan, records)
 
 
@@ -71,7 +79,11 @@ def test_the_same_training_is_found_the_same_however_it_is_written(taken, ways, 
 @pytest.mark.parametrize("way", ["passes", "all_first"])
 def test_a_step_in_parts_counts_all_its_batches_and_says_nothing_of_other_ones(taken, way):
     differences, equality = beside(taken("plain"), taken(way))
-    assert [one.samples for one in taken(way)[0][0].steps] == taken(way)[1][0].samples[:1] * 5 == [16] * 5
+    assert (
+        [one.samples for one in taken(way)[0][0].steps]
+        == taken(way)[1][0].samples[:1] * 5
+        == [16] * 5
+    )
     assert {one.severity for one in differences.values()} == {"training"}
     assert "new" not in equality.batches and equality.unequal == []
 
@@ -83,7 +95,9 @@ def test_unlike_work_of_a_loader_in_the_loop_is_seen(taken):
 
 def test_updates_that_round_away_and_a_warm_up_accuse_nobody(taken):
     unmoved = beside(taken("small_rate"), taken("rounds_away"))[0]
-    assert "optimizer.left_out" not in unmoved and unmoved["parameters.unmoved"].severity == "training"
+    assert (
+        "optimizer.left_out" not in unmoved and unmoved["parameters.unmoved"].severity == "training"
+    )
     warm_up = beside(taken("plain"), taken("warm_up"))[0]
     said = "the learning rate of the first 5 steps: 0.0005 to 0.0025 in new (LambdaLR), 0.05 in old (no schedule)"
     assert warm_up["schedule.lr"].sentence == said
@@ -94,7 +108,10 @@ def test_data_that_no_sampler_shares_out_are_not_said_to_be_read_whole_by_each_r
     differences, _ = beside(taken("plain", "ddp"), taken(way, "ddp"))
     assert "mistake" not in {one.severity for one in differences.values()}
     if way == "broadcast":
-        assert differences["loader.class"].sentence == "loader.class: DataLoader in old, not seen on every rank in new"
+        assert (
+            differences["loader.class"].sentence
+            == "loader.class: DataLoader in old, not seen on every rank in new"
+        )
 
 
 @needs_horovod
@@ -110,14 +127,22 @@ def test_clipping_as_horovods_page_has_it_trains_as_clipping_under_ddp(taken):
         ("averages", "ddp"),
         ("asks", "ddp"),
         ("meets", "ddp"),
-        *(pytest.param(way, "horovod", marks=needs_horovod) for way in ("averages", "meets", "late", "late_clips")),
+        *(
+            pytest.param(way, "horovod", marks=needs_horovod)
+            for way in ("averages", "meets", "late", "late_clips")
+        ),
     ],
 )
 def test_what_a_rank_waits_for_another_is_exchange_wherever_it_waits(taken, way, library):
     """Rank 1 rests in each step before it comes to the exchange."""
-    first, late = ({name: sum(phase) for name, phase in zip(PHASES, own.phases_s.T, strict=True)} for own in taken(way, library)[1])
+    first, late = (
+        {name: sum(phase) for name, phase in zip(PHASES, own.phases_s.T, strict=True)}
+        for own in taken(way, library)[1]
+    )
     assert max(first, key=first.get) == "exchange", first
     assert max(late, key=late.get) == "forward", late
     for own in taken(way, library)[1]:
         assert own.phases_s.min() >= 0
-        assert own.core_use.wall_s / 2 < own.phases_s.sum() <= own.core_use.wall_s, "they add up to the steps"
+        assert own.core_use.wall_s / 2 < own.phases_s.sum() <= own.core_use.wall_s, (
+            "they add up to the steps"
+        )

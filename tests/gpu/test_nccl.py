@@ -16,7 +16,17 @@ RESOLUTION_MS = 0.01
 
 
 def test_ddp_over_nccl(tmp_path):
-    done = run("torchrun", "--standalone", "--nproc-per-node", "1", "-m", "runners.ddp", *SHORT, "-o", tmp_path)
+    done = run(
+        "torchrun",
+        "--standalone",
+        "--nproc-per-node",
+        "1",
+        "-m",
+        "runners.ddp",
+        *SHORT,
+        "-o",
+        tmp_path,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (record,) = ResultsFolder(tmp_path).records()
     assert record.transport == "nccl"
@@ -25,7 +35,8 @@ def test_ddp_over_nccl(tmp_path):
 
 
 def test_a_step_lasts_as_long_as_its_kernels_and_marks_wait_for_none():
-    """The queue is held up first, so that all marks are set before a kernel runs: events know when each did."""
+    """The queue is held up first, so that all marks are set before a kernel runs: events know when
+    each did."""
     device = torch.device("cuda")
     matrix = torch.randn(4096, 4096, device=device)
     matrix @ matrix  # the library is loaded in its first call

@@ -20,7 +20,9 @@ def environment():
 def run(*command, timeout=200, cwd=REPOSITORY, **variables):
     """Run it, with these environment variables, too; what it said and its exit code."""
     words, own = list(map(str, command)), environment() | variables
-    return subprocess.run(words, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=own, check=False)
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=own, check=False
+    )
 
 
 def run_python(code, *arguments, **more):
@@ -29,13 +31,23 @@ def run_python(code, *arguments, **more):
 
 
 def warm(*arguments):
-    """What a user types as ``python ARGUMENTS``, started from what has imported torch: for tests in which that is not the point."""
+    """What a user types as ``python ARGUMENTS``, started from what has imported torch: for tests in
+    which that is not the point."""
     return warm_command(socket_path(), *arguments)
 
 
 def forked(ranks, module, *arguments, timeout=200):
-    """Run a module of ``tests.distributed.ranks`` on ranks forked from what has imported torch, which is most of what they take."""
-    return run(*warm("-m", "runners.spawn"), "--nproc-per-node", ranks, "-m", module.__name__, *arguments, timeout=timeout)
+    """Run a module of ``tests.distributed.ranks`` on ranks forked from what has imported torch,
+    which is most of what they take."""
+    return run(
+        *warm("-m", "runners.spawn"),
+        "--nproc-per-node",
+        ranks,
+        "-m",
+        module.__name__,
+        *arguments,
+        timeout=timeout,
+    )
 
 
 def under_mpirun(module, *arguments):
@@ -44,7 +56,8 @@ def under_mpirun(module, *arguments):
 
 
 def seen_by_ranks(start, folder, *arguments):
-    """What ranks left in a folder that ``ranks.leave_what_is_seen`` writes into: by name, what each of them saw."""
+    """What ranks left in a folder that ``ranks.leave_what_is_seen`` writes into: by name, what each
+    of them saw."""
     done = start(folder, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     ranks = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
@@ -64,4 +77,6 @@ NO_LOCAL = ["--set", "measurement.local_every=0"]
 def git(folder, *arguments):
     """What git says of a folder, as somebody who may commit there."""
     named = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
-    return subprocess.run(["git", "-C", str(folder), *named, *arguments], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["git", "-C", str(folder), *named, *arguments], check=True, capture_output=True, text=True
+    ).stdout

@@ -1,4 +1,5 @@
-"""Whole comparisons of small plans, run in this process: how one ended, its records and its report."""
+"""Whole comparisons of small plans, run in this process: how one ended, its records and its
+report."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ class Compared:
 
 
 def compare(folder, *arguments, code=0, **changes):
-    """Compare what ``write_plan`` makes of the changes; results lie in ``out``. It ends with this exit code."""
+    """Compare what ``write_plan`` makes of the changes; results lie in ``out``.
+
+    It ends with this exit code."""
     return compare_plan(write_plan(folder, **changes), *arguments, code=code)
 
 

@@ -1,15 +1,20 @@
-"""The corpus: what Ringside concludes from stored results of real runs, compared with what it concluded before.
+"""The corpus: what Ringside concludes from stored results of real runs, compared with what it
+concluded before.
 
-``tests/data/corpus`` holds the records (``records.tar.xz``, made once by ``runs.sh`` and ``pack.py``) and what the commands below
-made of them (``expected.tar.xz``). Numbers are equal to 1e-12 of their size, all else letter for letter.
+``tests/data/corpus`` holds the records (``records.tar.xz``, made once by ``runs.sh`` and
+``pack.py``) and what the commands below made of them (``expected.tar.xz``). Numbers are equal to
+1e-12 of their size, all else letter for letter.
 
-    python -m tests.kit.corpus                          says what differs; exit code 1 where anything does
+    python -m tests.kit.corpus                          says what differs; exit code 1 where
+        anything does
     python -m tests.kit.corpus accept --why 'reason'    takes what differs as meant
 
-``accept`` replaces ``expected.tar.xz`` and adds to ``differences.md`` the reason and, in short, what differs. Accept once, in the
-last commit before you land. Where both files are in conflict, take those of the branch that you rebase on, and accept again:
+``accept`` replaces ``expected.tar.xz`` and adds to ``differences.md`` the reason and, in short,
+what differs. Accept once, in the last commit before you land. Where both files are in conflict,
+take those of the branch that you rebase on, and accept again:
 
-    git checkout BRANCH -- tests/data/corpus && python -m tests.kit.corpus accept --why 'reason' && git add tests/data/corpus
+    git checkout BRANCH -- tests/data/corpus && python -m tests.kit.corpus accept --why 'reason' &&
+        git add tests/data/corpus
 """
 
 from __future__ import annotations
@@ -35,7 +40,9 @@ from runners.cli import app
 from runners.processes.process_exit import exit_code_of
 
 DATA = Path(__file__).parents[1] / "data" / "corpus"
-RECORDS, EXPECTED, ACCEPTED = (DATA / name for name in ("records.tar.xz", "expected.tar.xz", "differences.md"))
+RECORDS, EXPECTED, ACCEPTED = (
+    DATA / name for name in ("records.tar.xz", "expected.tar.xz", "differences.md")
+)
 CASES = {
     "three-arms": "report three-arms",
     "failed-arm": "report failed-arm",
@@ -56,7 +63,10 @@ CASES = {
 """What is asked of the records, by the words that a person types in their folder."""
 PRINTED = "printed.txt"
 """What a command prints, and its exit code."""
-SETTINGS = {"reports": "[markdown, csv, html, pull-request, junit, openmetrics]", "link": "https://reports.example.org/1"}
+SETTINGS = {
+    "reports": "[markdown, csv, html, pull-request, junit, openmetrics]",
+    "link": "https://reports.example.org/1",
+}
 """Of every stored plan, so that all formats are made and none asks the environment."""
 RELATIVE, ABSOLUTE = 1e-12, 1e-15
 """Numbers are equal within either; the second is for what a cancellation leaves."""
@@ -66,8 +76,12 @@ ELEMENT = re.compile(r"\[[^\]]*\]")
 NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)")
 LONG = re.compile(r"(?<![\w.])-?\d+\.\d{11,}(?:e[-+]\d+)?")
 """Numbers of more digits than are stored: thirteen."""
-FIGURES = re.compile(r'(?<=<script type="application/json" id="figures">).*?(?=</script>)', re.DOTALL)
-LIBRARY = re.compile(r'(?<=<script type="application/gzip" id="plotly">).*?(?=</script>)', re.DOTALL)
+FIGURES = re.compile(
+    r'(?<=<script type="application/json" id="figures">).*?(?=</script>)', re.DOTALL
+)
+LIBRARY = re.compile(
+    r'(?<=<script type="application/gzip" id="plotly">).*?(?=</script>)', re.DOTALL
+)
 MAX_SHOWN, MAX_LETTERS, FEW = 20, 120, 3
 MAX_KEPT = 8
 """Lines of ``differences.md`` for what is accepted once."""
@@ -91,7 +105,8 @@ class Difference(NamedTuple):
     def words(self) -> str:
         """The place with both values; of texts, from shortly before they differ."""
         texts = [one for one in self[1:] if isinstance(one, str)]
-        begin = max(0, len(os.path.commonprefix(texts)) - MAX_LETTERS // 4) if len(texts) == 2 else 0  # noqa: RUF071
+        shared = os.path.commonprefix(texts)  # noqa: RUF071
+        begin = max(0, len(shared) - MAX_LETTERS // 4) if len(texts) == 2 else 0
         return f"{self.path}: stored {cut(self.stored, begin)}, rebuilt {cut(self.rebuilt, begin)}"
 
     @property
@@ -133,12 +148,19 @@ def rebuild(case: str, root: Path) -> Files:
         code = exit_code_of(lambda: app(words))
     made = {path.name: LIBRARY.sub("", path.read_text()) for path in written(folder)}
     texts = {**made, PRINTED: f"{out.getvalue()}exit code {code}\n"}
-    return {name: LONG.sub(lambda number: f"{float(number.group()):.13g}", text) for name, text in texts.items()}
+    return {
+        name: LONG.sub(lambda number: f"{float(number.group()):.13g}", text)
+        for name, text in texts.items()
+    }
 
 
 def written(folder: Path) -> list[Path]:
     """The files in a folder that are no records."""
-    return [path for path in sorted(folder.glob("*.*")) if path.is_file() and path.name not in ("plan.yaml", "manifest.json")]
+    return [
+        path
+        for path in sorted(folder.glob("*.*"))
+        if path.is_file() and path.name not in ("plan.yaml", "manifest.json")
+    ]
 
 
 def expected() -> dict[str, dict[str, str]]:
@@ -171,7 +193,10 @@ def compare(stored: Files, rebuilt: Files) -> list[Difference]:
         if name not in stored or name not in rebuilt:
             found.append(Difference(name, stored.get(name, NOTHING), rebuilt.get(name, NOTHING)))
         elif stored[name] != rebuilt[name]:
-            found += [one._replace(path=f"{name}: {one.path}") for one in differences(name, stored[name], rebuilt[name])]
+            found += [
+                one._replace(path=f"{name}: {one.path}")
+                for one in differences(name, stored[name], rebuilt[name])
+            ]
     return found
 
 
@@ -184,7 +209,13 @@ def differences(name: str, stored: str, rebuilt: str) -> Iterator[Difference]:
         trees = [list(csv.DictReader(text.splitlines())) for text in texts]
     else:
         yield from of_lines(*(FIGURES.sub("", text).splitlines() for text in texts))
-        trees, path = [json.loads(found.group() if (found := FIGURES.search(text)) else "{}") for text in texts], "figures"
+        trees, path = (
+            [
+                json.loads(found.group() if (found := FIGURES.search(text)) else "{}")
+                for text in texts
+            ],
+            "figures",
+        )
     before, after = (dict(leaves(tree, path)) for tree in trees)
     for place in dict.fromkeys([*before, *after]):
         values = before.get(place, NOTHING), after.get(place, NOTHING)
@@ -196,9 +227,15 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """What a value of JSON holds, by paths; elements by their names, where each has one."""
     parts = {}
     if isinstance(value, dict):
-        parts = {f".{key}" if re.fullmatch(r"[a-z_0-9]+", key) else f"[{key}]": part for key, part in value.items()}
+        parts = {
+            f".{key}" if re.fullmatch(r"[a-z_0-9]+", key) else f"[{key}]": part
+            for key, part in value.items()
+        }
     elif isinstance(value, list):
-        named = [[str(part.get(key)) for part in value if isinstance(part, dict) and key in part] for key in NAMES]
+        named = [
+            [str(part.get(key)) for part in value if isinstance(part, dict) and key in part]
+            for key in NAMES
+        ]
         names = next((one for one in named if len(set(one)) == len(value)), range(len(value)))
         parts = {f"[{name}]": part for name, part in zip(names, value, strict=True)}
     if not parts and path:
@@ -209,16 +246,25 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def of_lines(stored: Sequence[str], rebuilt: Sequence[str]) -> Iterator[Difference]:
     """Compare two texts, line by line."""
-    for tag, first, last, begin, end in difflib.SequenceMatcher(None, stored, rebuilt, autojunk=False).get_opcodes():
-        pairs = itertools.zip_longest(stored[first:last], rebuilt[begin:end], fillvalue=NOTHING) if tag != "equal" else ()
+    for tag, first, last, begin, end in difflib.SequenceMatcher(
+        None, stored, rebuilt, autojunk=False
+    ).get_opcodes():
+        pairs = (
+            itertools.zip_longest(stored[first:last], rebuilt[begin:end], fillvalue=NOTHING)
+            if tag != "equal"
+            else ()
+        )
         yield from (Difference("line", *pair) for pair in pairs if not is_same(*pair))
 
 
 def is_same(stored: Any, rebuilt: Any) -> bool:
-    """Whether two values are equal; texts where their words are, and their numbers within what is allowed."""
+    """Whether two values are equal; texts where their words are, and their numbers within what is
+    allowed."""
     if isinstance(stored, str) and isinstance(rebuilt, str):
         before, after = NUMBER.split(stored), NUMBER.split(rebuilt)
-        return before[::2] == after[::2] and all(map(is_close, map(float, before[1::2]), map(float, after[1::2])))
+        return before[::2] == after[::2] and all(
+            map(is_close, map(float, before[1::2]), map(float, after[1::2]))
+        )
     if isinstance(stored, int | float) and isinstance(rebuilt, int | float):
         return isinstance(stored, bool) is isinstance(rebuilt, bool) and is_close(stored, rebuilt)
     return type(stored) is type(rebuilt) and stored == rebuilt
@@ -226,7 +272,9 @@ def is_same(stored: Any, rebuilt: Any) -> bool:
 
 def is_close(stored: float, rebuilt: float) -> bool:
     """Whether two numbers are equal within what is allowed."""
-    return math.isclose(stored, rebuilt, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or (math.isnan(stored) and math.isnan(rebuilt))
+    return math.isclose(stored, rebuilt, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or (
+        math.isnan(stored) and math.isnan(rebuilt)
+    )
 
 
 def lines_of(case: str, found: Sequence[Difference]) -> list[str]:
@@ -234,8 +282,13 @@ def lines_of(case: str, found: Sequence[Difference]) -> list[str]:
     alike: dict[str, list[Difference]] = {}
     for one in found:
         alike.setdefault(one.short, []).append(one)
-    lines = [f"{case} {one.words}{f' (and {len(more)} like it)' if more else ''}" for one, *more in alike.values()]
-    return lines[:MAX_SHOWN] + ([f"{case}: and {len(lines) - MAX_SHOWN} more"] if len(lines) > MAX_SHOWN else [])
+    lines = [
+        f"{case} {one.words}{f' (and {len(more)} like it)' if more else ''}"
+        for one, *more in alike.values()
+    ]
+    return lines[:MAX_SHOWN] + (
+        [f"{case}: and {len(lines) - MAX_SHOWN} more"] if len(lines) > MAX_SHOWN else []
+    )
 
 
 def accept(why: str, stored: Mapping[str, Files], rebuilt: Mapping[str, Files]) -> None:
@@ -244,9 +297,14 @@ def accept(why: str, stored: Mapping[str, Files], rebuilt: Mapping[str, Files]) 
     for case in rebuilt if stored else ():
         for one in compare(stored.get(case, {}), rebuilt[case]):
             short.setdefault(one.short, set()).add(case)
-    told = {what: ", ".join(sorted(cases)) if len(cases) <= FEW else f"{len(cases)} cases" for what, cases in short.items()}
+    told = {
+        what: ", ".join(sorted(cases)) if len(cases) <= FEW else f"{len(cases)} cases"
+        for what, cases in short.items()
+    }
     lines = [f"- {what} ({cases})" for what, cases in sorted(told.items())]
-    lines = lines[:MAX_KEPT] + ([f"- and {len(lines) - MAX_KEPT} more"] if len(lines) > MAX_KEPT else [])
+    lines = lines[:MAX_KEPT] + (
+        [f"- and {len(lines) - MAX_KEPT} more"] if len(lines) > MAX_KEPT else []
+    )
     write_expected(rebuilt)
     with ACCEPTED.open("a") as file:
         file.write("\n".join(["", f"## {why}", "", *lines, ""]))
@@ -265,7 +323,10 @@ def main() -> int:
         unpack(Path(folder))
         rebuilt = {case: rebuild(case, Path(folder)) for case in CASES}
     found = {case: compare(stored.get(case, {}), files) for case, files in rebuilt.items()}
-    print("\n".join(line for case, apart in found.items() for line in lines_of(case, apart)) or "nothing differs")
+    print(
+        "\n".join(line for case, apart in found.items() for line in lines_of(case, apart))
+        or "nothing differs"
+    )
     if given.action == "accept" and any(found.values()):
         accept(given.why, stored, rebuilt)
         return 0

@@ -1,4 +1,5 @@
-"""Small real files in the formats users have: 8×8 digits as IDX, random images as CIFAR pickles and JPEG, a text."""
+"""Small real files in the formats users have: 8×8 digits as IDX, random images as CIFAR pickles and
+JPEG, a text."""
 
 from __future__ import annotations
 
@@ -31,7 +32,11 @@ def write_data(name: str, folder: Path) -> dict[str, object]:
 
 def idx(array: np.ndarray) -> bytes:
     """An IDX file of unsigned bytes."""
-    return bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.astype(np.uint8).tobytes()
+    return (
+        bytes([0, 0, 8, array.ndim])
+        + b"".join(n.to_bytes(4, "big") for n in array.shape)
+        + array.astype(np.uint8).tobytes()
+    )
 
 
 def digits_28() -> tuple[np.ndarray, np.ndarray]:
@@ -43,16 +48,26 @@ def digits_28() -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_mnist(
-    folder: Path, *, training: int = 61, held_out: int = HELD_OUT_SAMPLES, suffix: str = "", inside="MNIST/raw"
+    folder: Path,
+    *,
+    training: int = 61,
+    held_out: int = HELD_OUT_SAMPLES,
+    suffix: str = "",
+    inside="MNIST/raw",
 ) -> None:
     """As torchvision lays it out, unless ``inside`` says otherwise."""
     place = folder / inside
     place.mkdir(parents=True, exist_ok=True)
     images, labels = digits_28()
-    for part, chosen in (("train", slice(0, training)), ("t10k", slice(training, training + held_out))):
+    for part, chosen in (
+        ("train", slice(0, training)),
+        ("t10k", slice(training, training + held_out)),
+    ):
         for kind, array in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels)):
             content = idx(array[chosen])
-            (place / f"{part}-{kind}{suffix}").write_bytes(gzip.compress(content) if suffix else content)
+            (place / f"{part}-{kind}{suffix}").write_bytes(
+                gzip.compress(content) if suffix else content
+            )
 
 
 class Python2Pickler(pickle._Pickler):
@@ -89,7 +104,9 @@ def write_cifar10(folder: Path) -> None:
     place = folder / "cifar-10-batches-py"
     place.mkdir(parents=True)
     for seed, name in enumerate((*TRAINING_BATCHES, *HELD_OUT_BATCHES)):
-        write_python2_pickle(place / name, cifar_batch(seed, HELD_OUT_SAMPLES if name in HELD_OUT_BATCHES else 7))
+        write_python2_pickle(
+            place / name, cifar_batch(seed, HELD_OUT_SAMPLES if name in HELD_OUT_BATCHES else 7)
+        )
 
 
 def write_imagenet(folder: Path) -> None:
@@ -105,12 +122,20 @@ def write_imagenet(folder: Path) -> None:
 
 
 def write_text(folder: Path) -> None:
-    """Numbers in words, as train.txt and val.txt; the latter makes 23 sequences of 16 and a rest."""
+    """Numbers in words, as train.txt and val.txt; the latter makes 23 sequences of 16 and a
+    rest."""
     words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     folder.mkdir(parents=True, exist_ok=True)
-    text = " ".join(f"{n} is {' '.join(words[int(digit)] for digit in str(n))}." for n in range(400))
+    text = " ".join(
+        f"{n} is {' '.join(words[int(digit)] for digit in str(n))}." for n in range(400)
+    )
     (folder / "train.txt").write_text(text[:6000])
     (folder / "val.txt").write_text(text[6000 : 6000 + HELD_OUT_SAMPLES * 16 + 5])
 
 
-WRITERS = {"cifar10": write_cifar10, "imagenet": write_imagenet, "language_model": write_text, "mnist": write_mnist}
+WRITERS = {
+    "cifar10": write_cifar10,
+    "imagenet": write_imagenet,
+    "language_model": write_text,
+    "mnist": write_mnist,
+}

@@ -11,7 +11,14 @@ from runners.rank.engine import Engine, start_engine
 
 def make_job(workload: str = "digits", **changes: Any) -> Job:
     """Four samples a step on the CPU, but for ``changes``."""
-    usual = {"arm": "single", "backend": "single", "local_batch_size": 4, "world_size": 1, "seed": 1, "device": "cpu"}
+    usual = {
+        "arm": "single",
+        "backend": "single",
+        "local_batch_size": 4,
+        "world_size": 1,
+        "seed": 1,
+        "device": "cpu",
+    }
     return Job(**usual | {"workload": workload} | changes)
 
 

@@ -1,13 +1,14 @@
 """The fault matrix: what can go wrong, at each stage of a comparison, under each kind of arm.
 
-``feasible`` lists the cells, ``plant`` runs a comparison in which some of them happen and judges it. Cells of one arm share a
-comparison, each in an arm of its own beside one that is well; what befalls the driver or its disk has a comparison to itself.
-All are judged alike:
+``feasible`` lists the cells, ``plant`` runs a comparison in which some of them happen and judges
+it. Cells of one arm share a comparison, each in an arm of its own beside one that is well; what
+befalls the driver or its disk has a comparison to itself. All are judged alike:
 
 - the comparison ends in bounded time;
 - the failed arm's record names the cause: the rank, the launcher's exit code, the exception;
 - the arm that is well finishes all its rounds;
-- rounds measured before are on disk and counted; after a killed driver or a full disk, the same command goes on with them;
+- rounds measured before are on disk and counted; after a killed driver or a full disk, the same
+  command goes on with them;
 - nothing is left: no process, stopped or not, no file in /dev/shm or in the temporary folder.
 """
 
@@ -41,13 +42,21 @@ STAGES = ("rehearsal", "start", "block", "finish", "gates", "waiting", "report")
 ROUNDS = 4
 MEASURED = 2
 """Rounds that are over when the third begins, in which faults of blocks happen."""
-MEASUREMENT = {"launches": 1, "rounds": ROUNDS, "block_steps": 2, "local_every": 0, "floor": False, "control": False}
+MEASUREMENT = {
+    "launches": 1,
+    "rounds": ROUNDS,
+    "block_steps": 2,
+    "local_every": 0,
+    "floor": False,
+    "control": False,
+}
 BLOCK_TIMEOUT_S = 8
 START_TIMEOUT_S = 40
 STOPPED_S = 4.0
 ENDS_S = 105.0
 EACH_ENDS_S = 15.0
-"""Within these, the second for each arm that fails, a comparison ends, beside what its time-outs allow."""
+"""Within these, the second for each arm that fails, a comparison ends, beside what its time-outs
+allow."""
 LEAVES_S = 15.0
 MAX_RECORD_BYTES = 1 << 20
 MARK = "RINGSIDE_FAULTS_RUN"
@@ -74,7 +83,9 @@ HUNG = ("stop-rank", "lock", "never-starts")
 FROM_OUTSIDE = ("kill-rank", "kill-launcher", "stop-rank")
 FAULTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(FROM_OUTSIDE, STAGES[:6]),
-    **dict.fromkeys(("raise", "lock", "out-of-memory", "flood", "cut-off"), STAGES[:5]),  # a waiting rank does nothing itself
+    **dict.fromkeys(
+        ("raise", "lock", "out-of-memory", "flood", "cut-off"), STAGES[:5]
+    ),  # a waiting rank does nothing itself
     "nan": ("gates", "block"),
     "exits-at-once": ("start",),
     "never-starts": ("start",),
@@ -97,7 +108,8 @@ CAUSES = {
 }
 """Status and message of the arm's record."""
 HARMLESS = {("stop-rank", "waiting"), ("nan", "block")}
-"""A waiting rank is stopped anyway, and goes on with its arm; steps take as long whatever their loss is."""
+"""A waiting rank is stopped anyway, and goes on with its arm; steps take as long whatever their
+loss is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +130,8 @@ class Cell:
 
     @property
     def group(self):
-        """Cells of one comparison agree in it: whether arms are rehearsed, and whether the time-out of a start counts."""
+        """Cells of one comparison agree in it: whether arms are rehearsed, and whether the time-out
+        of a start counts."""
         return self.stage == "rehearsal", self.fault in HUNG and self.stage in STARTING
 
     @property
@@ -129,7 +142,9 @@ class Cell:
         if self.stage == "waiting":
             return {MEASURED, MEASURED + 1}
         before = MEASURED if self.stage == "block" else 0
-        return {before, before + 1} if self.fault == "kill-launcher" else {before}  # its ranks may end their block first
+        return (
+            {before, before + 1} if self.fault == "kill-launcher" else {before}
+        )  # its ranks may end their block first
 
 
 @dataclass(kw_only=True)
@@ -150,7 +165,11 @@ class Trial:
 
 def feasible(kinds=tuple(KINDS)):
     """Every cell there can be."""
-    return [Cell(fault=f, stage=s, kind=k) for (f, stages), k in itertools.product(FAULTS.items(), kinds) for s in stages]
+    return [
+        Cell(fault=f, stage=s, kind=k)
+        for (f, stages), k in itertools.product(FAULTS.items(), kinds)
+        for s in stages
+    ]
 
 
 def plant(cells, folder):
@@ -170,24 +189,46 @@ def plant(cells, folder):
 
 
 def _plan(trial):
-    """One arm for each cell, and one that is well; in it a rank is held where a fault befalls waiting arms, or the driver."""
+    """One arm for each cell, and one that is well; in it a rank is held where a fault befalls
+    waiting arms, or the driver."""
     cells = trial.cells
-    arms = {"well": arm_of(trial, held_at="block" if any(cell.stage == "waiting" for cell in cells) else "none")}
-    if cells[0].stage == "rehearsal" and not cells[0].is_alone:  # where no candidate passes it, nothing is measured
+    arms = {
+        "well": arm_of(
+            trial, held_at="block" if any(cell.stage == "waiting" for cell in cells) else "none"
+        )
+    }
+    if (
+        cells[0].stage == "rehearsal" and not cells[0].is_alone
+    ):  # where no candidate passes it, nothing is measured
         arms["well-too"] = arm_of(trial)
     for cell in cells:
         arms[str(cell)] = arm_of(trial, cell)
     hangs = any(cell.group[1] for cell in cells)
-    timeouts = {"block_timeout_s": BLOCK_TIMEOUT_S, "start_timeout_s": START_TIMEOUT_S if hangs else 4 * START_TIMEOUT_S}
+    timeouts = {
+        "block_timeout_s": BLOCK_TIMEOUT_S,
+        "start_timeout_s": START_TIMEOUT_S if hangs else 4 * START_TIMEOUT_S,
+    }
     measurement = MEASUREMENT | timeouts
     measurement["rehearsal"] = "always" if cells[0].stage == "rehearsal" else "never"
-    reports = {"reports": ["markdown", f"{PLUGIN}:HoldsTheReports"]} if any(cell.stage == "report" for cell in cells) else {}
-    plan = {"name": "faults", "workload": "digits", "local_batch_size": 16, "world_size": 2, "baseline": "well"}
+    reports = (
+        {"reports": ["markdown", f"{PLUGIN}:HoldsTheReports"]}
+        if any(cell.stage == "report" for cell in cells)
+        else {}
+    )
+    plan = {
+        "name": "faults",
+        "workload": "digits",
+        "local_batch_size": 16,
+        "world_size": 2,
+        "baseline": "well",
+    }
     return {**plan, **reports, "arms": arms, "measurement": measurement}
 
 
 def arm_of(trial, cell=None, *, held_at="none"):
-    """The arm of a cell, or one that is well. Faults from outside are planted while a rank is held at the stage."""
+    """The arm of a cell, or one that is well.
+
+    Faults from outside are planted while a rank is held at the stage."""
     backend, transport, launcher = KINDS[cell.kind if cell else "ddp-gloo"]
     in_rank = "hold"
     if cell:
@@ -195,8 +236,16 @@ def arm_of(trial, cell=None, *, held_at="none"):
         in_rank = cell.fault if cell.fault in IN_RANK else "hold"
         if cell.fault in LAUNCHERS:
             launcher = f"{PLUGIN}:{launcher.capitalize()}{LAUNCHERS[cell.fault]}"
-    environment = {"RINGSIDE_FAULT": f"{in_rank}.{held_at}", "RINGSIDE_FAULTS": str(control(trial, cell))}
-    return {"backend": f"{PLUGIN}:{backend}", "transport": transport, "launcher": launcher, "environment": environment}
+    environment = {
+        "RINGSIDE_FAULT": f"{in_rank}.{held_at}",
+        "RINGSIDE_FAULTS": str(control(trial, cell)),
+    }
+    return {
+        "backend": f"{PLUGIN}:{backend}",
+        "transport": transport,
+        "launcher": launcher,
+        "environment": environment,
+    }
 
 
 def control(trial, cell):
@@ -210,7 +259,8 @@ def results(trial):
 
 @contextlib.contextmanager
 def _surroundings(trial):
-    """Folders, a disk of its own for what needs one, and a temporary folder; judged and removed afterwards."""
+    """Folders, a disk of its own for what needs one, and a temporary folder; judged and removed
+    afterwards."""
     shutil.rmtree(trial.folder, ignore_errors=True)
     for cell in (None, *trial.cells):
         control(trial, cell).mkdir(parents=True)
@@ -218,12 +268,19 @@ def _surroundings(trial):
     temporary = Path(tempfile.mkdtemp(prefix="rf"))  # short: Open MPI makes sockets in it
     (trial.folder / "plan.yaml").write_text(yaml.safe_dump(_plan(trial), sort_keys=False))
     first = str(control(trial, trial.cells[0]))
-    environment = {**os.environ, MARK: secrets.token_hex(8), "TMPDIR": str(temporary), "RINGSIDE_FAULTS": first}
+    environment = {
+        **os.environ,
+        MARK: secrets.token_hex(8),
+        "TMPDIR": str(temporary),
+        "RINGSIDE_FAULTS": first,
+    }
     shared = _shared_memory()
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
         if any(cell.fault == "disk-full" for cell in trial.cells):
-            stack.enter_context(mounted("-t", "tmpfs", "-o", "size=48m", "tmpfs", trial.folder / "disk"))
+            stack.enter_context(
+                mounted("-t", "tmpfs", "-o", "size=48m", "tmpfs", trial.folder / "disk")
+            )
         stack.callback(_unmount, results(trial))
         yield environment
         _find_what_is_left(trial, environment, temporary, shared)
@@ -240,26 +297,52 @@ def mounted(*arguments):
 
 
 def _unmount(folder):
-    if f" {folder} " in Path("/proc/self/mounts").read_text():  # os.path.ismount does not know one that is bound to itself
+    if (
+        f" {folder} " in Path("/proc/self/mounts").read_text()
+    ):  # os.path.ismount does not know one that is bound to itself
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def can_mount():
     """Whether this user may mount, which a full disk and a read-only one need."""
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=False, capture_output=True)
-        return done.returncode == 0 and subprocess.run(["umount", folder], check=False).returncode == 0
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "tmpfs", folder], check=False, capture_output=True
+        )
+        return (
+            done.returncode == 0 and subprocess.run(["umount", folder], check=False).returncode == 0
+        )
 
 
 def _run(trial, environment):
-    """Run it, plant what comes from outside, and return the exit code (None: it did not end) and what it said."""
+    """Run it, plant what comes from outside, and return the exit code (None: it did not end) and
+    what it said."""
     log = trial.folder / "driver.log"
-    waits = sum(BLOCK_TIMEOUT_S if cell.stage not in STARTING else START_TIMEOUT_S for cell in trial.cells if cell.fault in HUNG)
+    waits = sum(
+        BLOCK_TIMEOUT_S if cell.stage not in STARTING else START_TIMEOUT_S
+        for cell in trial.cells
+        if cell.fault in HUNG
+    )
     limit_s = ENDS_S + EACH_ENDS_S * len(trial.cells) + waits
     deadline = time.monotonic() + limit_s
-    command = [sys.executable, "-c", AT_EVERY_ROUND, "compare", str(trial.folder / "plan.yaml"), "-o", str(results(trial))]
+    command = [
+        sys.executable,
+        "-c",
+        AT_EVERY_ROUND,
+        "compare",
+        str(trial.folder / "plan.yaml"),
+        "-o",
+        str(results(trial)),
+    ]
     with log.open("ab") as output:
-        driver = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=output, stderr=output, start_new_session=True)
+        driver = subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            env=environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
     try:
         while driver.poll() is None and time.monotonic() < deadline:
             _plant_where_held(trial, psutil.Process(driver.pid))
@@ -273,7 +356,8 @@ def _run(trial, environment):
 
 
 def _plant_where_held(trial, driver):
-    """At each stage that a rank or the driver is held at: do what comes from outside, then let it go on."""
+    """At each stage that a rank or the driver is held at: do what comes from outside, then let it
+    go on."""
     for cell in (None, *trial.cells):
         folder = control(trial, cell)
         if not (folder / "reached").exists() or (folder / "planted").exists():
@@ -301,7 +385,10 @@ def _plant(trial, cell, driver):
         time.sleep(STOPPED_S)
         driver.resume()
     elif cell.fault == "disk-full":
-        with contextlib.suppress(OSError), (trial.folder / "disk" / "full").open("wb", buffering=0) as file:
+        with (
+            contextlib.suppress(OSError),
+            (trial.folder / "disk" / "full").open("wb", buffering=0) as file,
+        ):
             while file.write(bytes(4096)):
                 pass
     else:  # of a mount that is written to it cannot be said that it is read-only; so the folder is mounted over itself
@@ -325,7 +412,10 @@ def _judge(trial, code, said):
     if not (results(trial) / "comparison.json").exists():
         trial.find(None, "there is no report")
         return
-    told = {arm["name"]: arm for arm in json.loads((results(trial) / "comparison.json").read_text())["arms"]}
+    told = {
+        arm["name"]: arm
+        for arm in json.loads((results(trial) / "comparison.json").read_text())["arms"]
+    }
     for cell in trial.cells:
         if str(cell) not in records or str(cell) not in told:
             trial.find(cell, "no record, or not in the report")
@@ -333,7 +423,10 @@ def _judge(trial, code, said):
             _judge_arm(trial, cell, records[str(cell)], told[str(cell)])
     well = records.get("well")
     if well is None or well.status != "ok" or not well.complete or len(well.blocks) != ROUNDS:
-        trial.find(None, f"the arm that is well did not finish: {well and (well.status, well.error, len(well.blocks))}")
+        trial.find(
+            None,
+            f"the arm that is well did not finish: {well and (well.status, well.error, len(well.blocks))}",
+        )
     else:
         judge_steps(trial, None, well)
 
@@ -356,7 +449,9 @@ def _judge_arm(trial, cell, record, told):
     if len(record.blocks) not in cell.blocks:
         trial.find(cell, f"{len(record.blocks)} blocks are on disk, not {cell.blocks}")
     judge_steps(trial, cell, record)
-    size = (ResultsFolder(results(trial)).launch_folder(0, record.arm) / "record.json").stat().st_size
+    size = (
+        (ResultsFolder(results(trial)).launch_folder(0, record.arm) / "record.json").stat().st_size
+    )
     if size > MAX_RECORD_BYTES:
         trial.find(cell, f"record.json has {size} bytes")
 
@@ -364,24 +459,35 @@ def _judge_arm(trial, cell, record, told):
 def judge_steps(trial, cell, record):
     turns = ResultsFolder(results(trial)).steps(record)["turn"].nunique()
     if turns != len(record.blocks):
-        trial.find(cell, f"{record.arm}: steps of {turns} blocks are on disk, the record tells of {len(record.blocks)}")
+        trial.find(
+            cell,
+            f"{record.arm}: steps of {turns} blocks are on disk, the record tells of {len(record.blocks)}",
+        )
 
 
 def _judge_driver(trial, cell, code, said):
-    """What befalls the driver or its disk: it ends as it should, and goes on with what is on disk."""
+    """What befalls the driver or its disk: it ends as it should, and goes on with what is on
+    disk."""
     expected = {"kill-driver": -signal.SIGKILL, "stop-driver": 0}.get(cell.fault, 2)
     lines = [line for line in said.splitlines() if line.startswith("ringside: ")]
     if code != expected or "Traceback" in said or len(lines) != (1 if expected == 2 else 0):
         trial.find(cell, f"exit code {code}, {lines}, not {expected}: {said[-400:]}")
-    if cell.fault == "disk-full" and "cannot be written: No space left on device; earlier files are complete" not in said:
+    if (
+        cell.fault == "disk-full"
+        and "cannot be written: No space left on device; earlier files are complete" not in said
+    ):
         trial.find(cell, f"the line says nothing of the disk: {lines}")
     (trial.folder / "disk" / "full").unlink(missing_ok=True)
     _unmount(results(trial))
     kept = [record for record in ResultsFolder(results(trial)).records() if record.status == "ok"]
     least = min((len(record.blocks) for record in kept), default=0) if len(kept) == 2 else 0
-    wanted = {"rehearsal": 0, "start": 0, "waiting": MEASURED, "block": MEASURED}.get(cell.stage, ROUNDS)
+    wanted = {"rehearsal": 0, "start": 0, "waiting": MEASURED, "block": MEASURED}.get(
+        cell.stage, ROUNDS
+    )
     if least < (ROUNDS if expected == 0 else wanted):
-        trial.find(cell, f"{least} rounds of {[record.arm for record in kept]} are on disk, not {wanted}")
+        trial.find(
+            cell, f"{least} rounds of {[record.arm for record in kept]} are on disk, not {wanted}"
+        )
     for record in kept:
         judge_steps(trial, cell, record)
 
@@ -390,22 +496,35 @@ def _go_on(trial, environment):
     """The same command again, when the fault is over: it comes to a good end."""
     (trial.folder / "driver.log").rename(trial.folder / "driver-before.log")
     code, said = _run(trial, environment)
-    done = [record.arm for record in ResultsFolder(results(trial)).records() if record.complete and len(record.blocks) == ROUNDS]
+    done = [
+        record.arm
+        for record in ResultsFolder(results(trial)).records()
+        if record.complete and len(record.blocks) == ROUNDS
+    ]
     if code != 0 or len(done) != 2:
-        trial.find(None, f"the same command does not go on: exit code {code}, complete: {done}: {said[-400:]}")
+        trial.find(
+            None,
+            f"the same command does not go on: exit code {code}, complete: {done}: {said[-400:]}",
+        )
 
 
 def _find_what_is_left(trial, environment, temporary, shared):
-    """Processes, and files where processes leave them. What is left is ended, so that the next trial is not blamed for it."""
+    """Processes, and files where processes leave them.
+
+    What is left is ended, so that the next trial is not blamed for it."""
     deadline = time.monotonic() + LEAVES_S
     while (left := processes_of(environment[MARK])) and time.monotonic() < deadline:
         time.sleep(0.1)
     if left:
-        trial.find(None, f"left: {[(one.status(), one.cmdline()[:6]) for one in left if one.is_running()]}")
+        trial.find(
+            None, f"left: {[(one.status(), one.cmdline()[:6]) for one in left if one.is_running()]}"
+        )
     for one in left:
         with contextlib.suppress(psutil.Error):
             one.kill()
-    files = sorted(str(path.relative_to(temporary)) for path in temporary.rglob("*") if not path.is_dir())
+    files = sorted(
+        str(path.relative_to(temporary)) for path in temporary.rglob("*") if not path.is_dir()
+    )
     folders = [path.name for path in temporary.glob("ringside-*")]
     if files or folders:
         trial.find(None, f"left in the temporary folder: {files[:8]} {folders}")
@@ -425,7 +544,8 @@ def processes_of(mark):
 
 
 def _shared_memory():
-    """Without semaphores of ``multiprocessing``: nothing says whose they are, and other tests, run beside these, leave some."""
+    """Without semaphores of ``multiprocessing``: nothing says whose they are, and other tests, run
+    beside these, leave some."""
     return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.mp-")}
 
 

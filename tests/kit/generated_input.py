@@ -1,7 +1,8 @@
 """Input that nobody means, made by hypothesis: for each reader a strategy, and what takes it.
 
-Whatever comes, it is accepted, or refused by a ``RingsideError`` of one line that is not long, soon. ``judge`` says what is wrong
-otherwise. Used by ``test_generated_input.py`` with a few hundred inputs, and by ``benchmarks/bad_input.py`` with many.
+Whatever comes, it is accepted, or refused by a ``RingsideError`` of one line that is not long,
+soon. ``judge`` says what is wrong otherwise. Used by ``test_generated_input.py`` with a few hundred
+inputs, and by ``benchmarks/bad_input.py`` with many.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ MAX_CHARACTERS = 600
 """Of a message, without the path of the folder that the test lies in."""
 MAX_S = 5.0
 NEEDS_MORE = "hugging-face"
-"""A plan that needs the user's own packages; what is wrong with a user's code is told with the lines around it."""
+"""A plan that needs the user's own packages; what is wrong with a user's code is told with the
+lines around it."""
 
 SCALARS = st.one_of(
     st.none(),
@@ -59,11 +61,30 @@ SCALARS = st.one_of(
     st.sampled_from([-1, 2**31, 2**63, 2**64, -(2**63), 10**30, 10**400]),
     st.floats(),
     st.sampled_from(
-        ["", "\x00", "../..", "a" * 3000, "\x1b[2J", "NaN", "1e999", "ddp", "horovod", "mpi", "cuda", "\u202e", "é" * 40]
+        [
+            "",
+            "\x00",
+            "../..",
+            "a" * 3000,
+            "\x1b[2J",
+            "NaN",
+            "1e999",
+            "ddp",
+            "horovod",
+            "mpi",
+            "cuda",
+            "\u202e",
+            "é" * 40,
+        ]
     ),
     st.text(max_size=12),
 )
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3))
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+)
 
 
 class Target(NamedTuple):
@@ -101,11 +122,21 @@ def judge(target, value, folder):
             wrong = f"a message of {len(message)} characters: {message}"
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        ours = [at for at in traceback.extract_tb(error.__traceback__) if REPOSITORY.as_posix() in at.filename]
-        places = " <- ".join(f"{Path(at.filename).name}:{at.lineno}" for at in [frame, *reversed(ours[-3:])])
+        ours = [
+            at
+            for at in traceback.extract_tb(error.__traceback__)
+            if REPOSITORY.as_posix() in at.filename
+        ]
+        places = " <- ".join(
+            f"{Path(at.filename).name}:{at.lineno}" for at in [frame, *reversed(ours[-3:])]
+        )
         wrong = f"{type(error).__name__} at {places}: {str(error)[:200]}"
     seconds = time.process_time() - began
-    return Judgement(refused=refused, seconds=seconds, wrong=wrong or (f"it took {seconds:.1f} s" if seconds > MAX_S else None))
+    return Judgement(
+        refused=refused,
+        seconds=seconds,
+        wrong=wrong or (f"it took {seconds:.1f} s" if seconds > MAX_S else None),
+    )
 
 
 def edited(content):
@@ -141,7 +172,13 @@ def altered(content):
 
 
 def _places(value, path=()):
-    parts = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    parts = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value[:2])
+        if isinstance(value, list)
+        else ()
+    )
     for key, part in parts:
         yield (*path, key)
         yield from _places(part, (*path, key))
@@ -164,11 +201,19 @@ def _edit(content, path, value):
 
 def plan_texts():
     """Plans that are altered as values or as text, and any text."""
-    plans = [path.read_bytes() for path in sorted((REPOSITORY / "plans").glob("*.yaml")) if path.stem != NEEDS_MORE]
+    plans = [
+        path.read_bytes()
+        for path in sorted((REPOSITORY / "plans").glob("*.yaml"))
+        if path.stem != NEEDS_MORE
+    ]
     contents = [TINY, *(yaml.safe_load(plan) for plan in plans)]
     values = st.one_of([altered(content) for content in contents]).map(_as_yaml)
     return st.one_of(
-        values, values, *(edited(plan) for plan in plans), st.text(max_size=200).map(str.encode), st.binary(max_size=60)
+        values,
+        values,
+        *(edited(plan) for plan in plans),
+        st.text(max_size=200).map(str.encode),
+        st.binary(max_size=60),
     )
 
 
@@ -190,9 +235,17 @@ def take_plan(content, folder):
 
 def overrides():
     """What stands behind ``--set``."""
-    keys = st.sampled_from([*TINY, "measurement.launches", "arms.ddp.options", "arms.new.backend", "points.a", "hosts"])
-    values = VALUES.map(lambda value: json.dumps(value) if not isinstance(value, int) or abs(value) < 1 << 70 else "1" * 5000)
-    return st.builds("{}={}".format, keys | st.text(max_size=20), values | st.text(max_size=30)) | st.text(max_size=40)
+    keys = st.sampled_from(
+        [*TINY, "measurement.launches", "arms.ddp.options", "arms.new.backend", "points.a", "hosts"]
+    )
+    values = VALUES.map(
+        lambda value: (
+            json.dumps(value) if not isinstance(value, int) or abs(value) < 1 << 70 else "1" * 5000
+        )
+    )
+    return st.builds(
+        "{}={}".format, keys | st.text(max_size=20), values | st.text(max_size=30)
+    ) | st.text(max_size=40)
 
 
 def take_override(text, folder):
@@ -209,8 +262,24 @@ def host_texts():
     """Words of hostfiles in any order, and any text."""
     right = st.sampled_from([b"host1 slots=4\nhost2\n", b"host1:4,host2:4", b"[fe80::1]:2"])
     near = right.flatmap(edited).map(lambda content: content.decode("latin-1"))
-    words = st.sampled_from([*":4,\n#@\r\x00", "host1", " slots=", "max-slots=4", "[fe80::1]", "::", "%eth0", "-o", "9" * 5000])
-    return near | st.lists(words | st.text(max_size=5), max_size=12).map("".join) | st.text(max_size=100)
+    words = st.sampled_from(
+        [
+            *":4,\n#@\r\x00",
+            "host1",
+            " slots=",
+            "max-slots=4",
+            "[fe80::1]",
+            "::",
+            "%eth0",
+            "-o",
+            "9" * 5000,
+        ]
+    )
+    return (
+        near
+        | st.lists(words | st.text(max_size=5), max_size=12).map("".join)
+        | st.text(max_size=100)
+    )
 
 
 def take_hostfile(text, folder):
@@ -227,7 +296,9 @@ def take_hostfile(text, folder):
 def results(folder):
     """A small comparison, written once."""
     plan = make_plan(["horovod-mpi"], launches=1, rounds=2, block_steps=2, local_every=2)
-    return write_results(folder / "results", plan=plan, truth=Truth(statuses={("horovod-mpi", 0): "failed"}))
+    return write_results(
+        folder / "results", plan=plan, truth=Truth(statuses={("horovod-mpi", 0): "failed"})
+    )
 
 
 @cache
@@ -247,7 +318,11 @@ MANIFEST = "manifest.json"
 def json_files(name):
     """A file of JSON, altered as values or as text."""
     content = stored(name)
-    return st.one_of(altered(json.loads(content)).map(_as_json), altered(json.loads(content)).map(_as_json), edited(content))
+    return st.one_of(
+        altered(json.loads(content)).map(_as_json),
+        altered(json.loads(content)).map(_as_json),
+        edited(content),
+    )
 
 
 def _as_json(content):
@@ -280,7 +355,23 @@ def parquet_files():
     content = stored(STEPS)
     table = pd.read_parquet(io.BytesIO(content))
     column = st.sampled_from(list(table.columns))
-    cells = st.sampled_from([None, -1, 0, 2**31 - 1, 2**62, float("nan"), float("inf"), -1.0, 1e300, "x", "", True, b"\xff"])
+    cells = st.sampled_from(
+        [
+            None,
+            -1,
+            0,
+            2**31 - 1,
+            2**62,
+            float("nan"),
+            float("inf"),
+            -1.0,
+            1e300,
+            "x",
+            "",
+            True,
+            b"\xff",
+        ]
+    )
 
     def change(name, what, value, row):
         if what == "drop":
@@ -288,7 +379,10 @@ def parquet_files():
         elif what == "repeat":
             found = pd.concat([table.iloc[:row], table.iloc[: row + 1]])
         else:
-            cells = [value if what == "column" or at == row else old for at, old in enumerate(table[name])]
+            cells = [
+                value if what == "column" or at == row else old
+                for at, old in enumerate(table[name])
+            ]
             found = table.assign(**{name: pd.Series(cells, dtype=object)})
         written = io.BytesIO()
         try:
@@ -317,7 +411,11 @@ def take_idx(given, folder):
     name, content = given
     path = folder / name
     path.write_bytes(content)
-    read_idx(path, kind="digits", read=mnist.read_image_file if len(content) % 5 else mnist.read_label_file)
+    read_idx(
+        path,
+        kind="digits",
+        read=mnist.read_image_file if len(content) % 5 else mnist.read_label_file,
+    )
 
 
 def cifar_files():
@@ -325,7 +423,9 @@ def cifar_files():
     batch = cifar_batch(0, 2)
     plain = {key: value for key, value in batch.items() if not isinstance(value, np.ndarray)}
     whole = [pickle.dumps(batch, protocol=protocol) for protocol in (0, 2, 4, 5)]
-    values = st.builds(lambda given, data: pickle.dumps({**given, "data": data}), altered(plain), VALUES)
+    values = st.builds(
+        lambda given, data: pickle.dumps({**given, "data": data}), altered(plain), VALUES
+    )
     return values | st.one_of([edited(content) for content in whole]) | st.binary(max_size=40)
 
 
@@ -342,7 +442,10 @@ def take_cifar(content, folder):
 def environments():
     """Any of the variables that launchers set, with what they hold and what they do not."""
     families = known_rank_variables()
-    own = [(one.rank, one.world_size, one.local_rank, one.local_world_size, one.node_rank) for one in families]
+    own = [
+        (one.rank, one.world_size, one.local_rank, one.local_world_size, one.node_rank)
+        for one in families
+    ]
     others = [(*one.rank, *one.size) for one in UNKNOWN_LAUNCHERS]
     values = (
         st.integers(-2, 5).map(str)
@@ -351,7 +454,12 @@ def environments():
     )
     names = st.sampled_from(sorted({"MASTER_ADDR", *filter(None, itertools.chain(*own, *others))}))
     whole = st.one_of(
-        [st.fixed_dictionaries({one.rank: values, one.world_size: values, one.local_rank: values}) for one in families]
+        [
+            st.fixed_dictionaries(
+                {one.rank: values, one.world_size: values, one.local_rank: values}
+            )
+            for one in families
+        ]
     )
     return whole | st.dictionaries(names, values, max_size=8)
 

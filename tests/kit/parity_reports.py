@@ -27,7 +27,9 @@ def sketches(values: Mapping[str, Tensor]) -> dict[str, list[float]]:
     return {name: sketch(value) for name, value in values.items()}
 
 
-def reports(world_size: int = 3, synced: Callable[..., Mapping[str, Tensor]] | None = None, **changes: Any) -> list[ParityReport]:
+def reports(
+    world_size: int = 3, synced: Callable[..., Mapping[str, Tensor]] | None = None, **changes: Any
+) -> list[ParityReport]:
     """Reports of ranks that do everything right, but for ``changes`` of rank 1."""
     local = [tensors(100 + rank) for rank in range(world_size)]
     mean = {name: sum(values[name] for values in local) / world_size for name in SHAPES}

@@ -14,7 +14,8 @@ from tests.conftest import TINY
 
 
 def tiny(**changes: Any) -> Plan:
-    """``TINY`` with these keys, of which those that are None are left out; the first of other arms is the baseline."""
+    """``TINY`` with these keys, of which those that are None are left out; the first of other arms
+    is the baseline."""
     return check_plan(_content(changes), source="test")
 
 

@@ -1,7 +1,10 @@
-"""The first process of a pod: makes its root and becomes its command. Standard library; run in new namespaces by ``pods.py``.
+"""The first process of a pod: makes its root and becomes its command.
 
-The root is the machine's files, which the user cannot write, and an /etc, /home, /root, /tmp and /run of the pod's own.
-In /etc and /home stands what kubeflow/mpi-operator's build/base/Dockerfile puts there.
+Standard library; run in new namespaces by ``pods.py``.
+
+The root is the machine's files, which the user cannot write, and an /etc, /home, /root, /tmp and
+/run of the pod's own. In /etc and /home stands what kubeflow/mpi-operator's build/base/Dockerfile
+puts there.
 """
 
 import json
@@ -14,7 +17,9 @@ from pathlib import Path
 
 OWN = ("etc", "home", "root", "tmp", "run")
 HOME = "/home/mpiuser"
-SSH_CONFIG = "Host *\n    StrictHostKeyChecking no\n    UserKnownHostsFile /dev/null\n    Port {port}\n"
+SSH_CONFIG = (
+    "Host *\n    StrictHostKeyChecking no\n    UserKnownHostsFile /dev/null\n    Port {port}\n"
+)
 SSHD_CONFIG = "PidFile /home/mpiuser/sshd.pid\nHostKey /home/mpiuser/.ssh/id_rsa\nStrictModes no\nPort {port}\n"
 
 
@@ -31,7 +36,14 @@ def main():
     os.chroot(root)
     os.chdir(spec["folder"])
     user, group = spec["user"], spec["group"]
-    argv = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "--", *spec["command"]]
+    argv = [
+        "setpriv",
+        f"--reuid={user}",
+        f"--regid={group}",
+        "--clear-groups",
+        "--",
+        *spec["command"],
+    ]
     os.execvpe("setpriv", argv, spec["environment"] | {"HOME": HOME})
 
 
@@ -56,10 +68,17 @@ def show_machine(root, holds):
 
 def write_image(root, spec):
     user, group = spec["user"], spec["group"]
-    lines = {"passwd": f"mpiuser:x:{user}:{group}::{HOME}:/bin/bash", "group": f"mpiuser:x:{group}:"}
+    lines = {
+        "passwd": f"mpiuser:x:{user}:{group}::{HOME}:/bin/bash",
+        "group": f"mpiuser:x:{group}:",
+    }
     for name, line in lines.items():
         file = root / "etc" / name
-        others = [one for one in file.read_text().splitlines() if one.split(":")[2] not in (str(user), str(group))]
+        others = [
+            one
+            for one in file.read_text().splitlines()
+            if one.split(":")[2] not in (str(user), str(group))
+        ]
         file.write_text("\n".join([*others, line]) + "\n")
     (root / "etc" / "hosts").write_text(spec["hosts"])
     (root / "etc" / "ssh" / "ssh_config").write_text(SSH_CONFIG.format(port=spec["ssh_port"]))

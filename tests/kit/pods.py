@@ -1,8 +1,12 @@
-"""Runs jobs of Kubernetes as far as one machine can: each replica's pod in a host of the lab. It knows nothing of Ringside.
+"""Runs jobs of Kubernetes as far as one machine can: each replica's pod in a host of the lab.
 
-What the operators add to a manifest is read in their sources: kubeflow/mpi-operator pkg/controller/mpi_job_controller.go,
-kubeflow/trainer pkg/runtime/framework/plugins/{mpi/mpi.go,torch/torch.go,jobset/*.go} and pkg/constants/constants.go, and
-kubernetes-sigs/jobset. What kubelet and a container's runtime do is in ``pod_init.py``. The image is this machine's own files.
+It knows nothing of Ringside.
+
+What the operators add to a manifest is read in their sources: kubeflow/mpi-operator
+pkg/controller/mpi_job_controller.go, kubeflow/trainer
+pkg/runtime/framework/plugins/{mpi/mpi.go,torch/torch.go,jobset/*.go} and
+pkg/constants/constants.go, and kubernetes-sigs/jobset. What kubelet and a container's runtime do is
+in ``pod_init.py``. The image is this machine's own files.
 """
 
 from __future__ import annotations
@@ -49,11 +53,15 @@ class Pod:
         return self.spec["containers"][0]
 
     def add_environment(self, variables):
-        self.container.setdefault("env", []).extend({"name": name, "value": value} for name, value in variables.items())
+        self.container.setdefault("env", []).extend(
+            {"name": name, "value": value} for name, value in variables.items()
+        )
 
     def add_volume(self, path, volume):
         self.spec.setdefault("volumes", []).append(volume)
-        self.container.setdefault("volumeMounts", []).append({"name": volume["name"], "mountPath": path})
+        self.container.setdefault("volumeMounts", []).append(
+            {"name": volume["name"], "mountPath": path}
+        )
 
 
 @dataclass(kw_only=True)
@@ -81,7 +89,8 @@ def job_of(manifests) -> Job:
 
 
 def over_ssh(pods, name, *, slots, listed, mount):
-    """What an operator adds so that the pod that drives reaches the others; returns the name of the key, and the hostfile."""
+    """What an operator adds so that the pod that drives reaches the others; returns the name of the
+    key, and the hostfile."""
     secret, config = f"{name}-ssh", f"{name}-config"
     for pod in pods:
         pod.add_volume(mount, {"name": "ssh-auth", "secret": {"secretName": secret}})
@@ -94,7 +103,10 @@ def over_ssh(pods, name, *, slots, listed, mount):
 def mpi_job(job, objects, files):
     name, wanted = job["metadata"]["name"], job["spec"]
     replicas = wanted["mpiReplicaSpecs"]
-    names = [f"{name}-launcher", *(f"{name}-worker-{index}" for index in range(replicas["Worker"]["replicas"]))]
+    names = [
+        f"{name}-launcher",
+        *(f"{name}-worker-{index}" for index in range(replicas["Worker"]["replicas"])),
+    ]
     pods = []
     for host in names:
         role = "Launcher" if host == names[0] else "Worker"
@@ -102,7 +114,10 @@ def mpi_job(job, objects, files):
         pods.append(Pod(hostname=host, subdomain=name, spec=spec, drives=role == "Launcher"))
         pods[-1].add_environment({"K_MPI_JOB_ROLE": role.lower()})
     listed = names if wanted.get("runLauncherAsWorker") else names[1:]
-    reached = {"slots": wanted["slotsPerWorker"], "listed": [f"{host}.{name}.{NAMESPACE}.svc" for host in listed]}
+    reached = {
+        "slots": wanted["slotsPerWorker"],
+        "listed": [f"{host}.{name}.{NAMESPACE}.svc" for host in listed],
+    }
     key, hostfile = over_ssh(pods, name, mount=wanted["sshAuthMountPath"], **reached)
     return Job(pods=pods, files=files | hostfile, needs_key=key)
 
@@ -122,12 +137,27 @@ def train_job(job, objects, files):
         inner = replicated_job["template"]
         if replicated_job["name"] == "node":
             inner["spec"]["parallelism"] = max(nodes - 1, 1) if mpi["runLauncherAsNode"] else nodes
-        if inner.get("metadata", {}).get("labels", {}).get("trainer.kubeflow.org/trainjob-ancestor-step") == "trainer":
-            container = next(one for one in inner["spec"]["template"]["spec"]["containers"] if one["name"] == "node")
-            container |= {key: trainer[key] for key in ("image", "command", "args") if key in trainer}
+        if (
+            inner.get("metadata", {})
+            .get("labels", {})
+            .get("trainer.kubeflow.org/trainjob-ancestor-step")
+            == "trainer"
+        ):
+            container = next(
+                one
+                for one in inner["spec"]["template"]["spec"]["containers"]
+                if one["name"] == "node"
+            )
+            container |= {
+                key: trainer[key] for key in ("image", "command", "args") if key in trainer
+            }
     pods = replicated(name, template)
-    listed = [f"{pod.hostname}.{name}" for pod in pods if mpi["runLauncherAsNode"] or not pod.drives]
-    key, hostfile = over_ssh(pods, f"{name}-mpi", slots=slots, listed=listed, mount=mpi["sshAuthMountPath"])
+    listed = [
+        f"{pod.hostname}.{name}" for pod in pods if mpi["runLauncherAsNode"] or not pod.drives
+    ]
+    key, hostfile = over_ssh(
+        pods, f"{name}-mpi", slots=slots, listed=listed, mount=mpi["sshAuthMountPath"]
+    )
     return Job(pods=pods, files=files | hostfile, needs_key=key)
 
 
@@ -142,7 +172,12 @@ def replicated(name, spec):
             inner = one["template"]["spec"]
             for index in range(inner.get("parallelism", 1)):
                 own = copy.deepcopy(inner["template"]["spec"])
-                pod = Pod(hostname=f"{name}-{one['name']}-{replica}-{index}", subdomain=name, spec=own, drives="dependsOn" in one)
+                pod = Pod(
+                    hostname=f"{name}-{one['name']}-{replica}-{index}",
+                    subdomain=name,
+                    spec=own,
+                    drives="dependsOn" in one,
+                )
                 pod.add_environment({"JOB_COMPLETION_INDEX": str(index)})
                 pods.append(pod)
     return pods
@@ -157,7 +192,8 @@ class Running:
     """For files of the volumes, and logs."""
     claims: dict[str, Path]
     images: dict[str, dict]
-    """Of each image ``path``, its PATH, ``folder``, its working directory, and ``holds``, the machine's folders that are in it."""
+    """Of each image ``path``, its PATH, ``folder``, its working directory, and ``holds``, the
+    machine's folders that are in it."""
     processes: dict[str, subprocess.Popen] = field(default_factory=dict)
 
     def __enter__(self):
@@ -178,7 +214,11 @@ class Running:
         key = self.folder / "key"
         run("ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-f", str(key))
         public = Path(f"{key}.pub").read_text()
-        self.job.files[secret] = {"id_rsa": key.read_text(), "id_rsa.pub": public, "authorized_keys": public}
+        self.job.files[secret] = {
+            "id_rsa": key.read_text(),
+            "id_rsa.pub": public,
+            "authorized_keys": public,
+        }
 
     def start(self, *, ready_s=60):
         """Start all pods, the one that drives last."""
@@ -187,7 +227,9 @@ class Running:
             self.start_pod(pod)
         deadline = time.monotonic() + ready_s
         while not all(self.is_ready(pod) for pod in nodes):
-            assert time.monotonic() < deadline and not any(self.processes[pod.hostname].poll() for pod in nodes), self.logs()
+            assert time.monotonic() < deadline and not any(
+                self.processes[pod.hostname].poll() for pod in nodes
+            ), self.logs()
             time.sleep(0.2)
         self.start_pod(self.job.driver)
 
@@ -201,15 +243,26 @@ class Running:
         """By its readiness probe."""
         port = pod.container["readinessProbe"]["tcpSocket"]["port"]
         listening = namespaces.run_in_network(self.hosts[pod.hostname], "cat", "/proc/net/tcp")
-        return any(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A" for line in listening.splitlines()[1:])
+        return any(
+            line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"
+            for line in listening.splitlines()[1:]
+        )
 
     def signal(self, name, number):
-        """Signal a pod's first process: SIGTERM as when it is deleted, SIGKILL as when its node is lost."""
+        """Signal a pod's first process: SIGTERM as when it is deleted, SIGKILL as when its node is
+        lost."""
         process = self.processes[name]
-        for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []:
+        for child in (
+            psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        ):
             with contextlib.suppress(OSError, psutil.Error):
                 status = Path(f"/proc/{child.pid}/status").read_text()
-                if next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1] == "1":
+                if (
+                    next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[
+                        -1
+                    ]
+                    == "1"
+                ):
                     child.send_signal(number)
 
     def logs(self):
@@ -220,12 +273,28 @@ class Running:
         init = namespaces.init_of(host)
         spec = self.folder / f"{pod.hostname}.json"
         spec.write_text(json.dumps(self.spec_of(pod)))
-        own = [program("unshare"), "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
+        own = [
+            program("unshare"),
+            "--mount",
+            "--uts",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "--",
+        ]
         argv = [*own, sys.executable, "-I", "-S", str(INIT), str(spec)]
         cores = ",".join(map(str, os.sched_getaffinity(init)))
-        words = [program("taskset"), "--cpu-list", cores, *namespaces.enter_command(init, folder=Path("/"), argv=argv)]
+        words = [
+            program("taskset"),
+            "--cpu-list",
+            cores,
+            *namespaces.enter_command(init, folder=Path("/"), argv=argv),
+        ]
         with (self.folder / f"{pod.hostname}.log").open("ab") as log:
-            self.processes[pod.hostname] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            self.processes[pod.hostname] = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
 
     def spec_of(self, pod):
         image, container = self.images[pod.container["image"]], pod.container
@@ -248,7 +317,10 @@ class Running:
             "command": [*container["command"], *container.get("args", [])],
             "hosts": self.names_for(pod),
             "ssh_port": SSH_PORT,
-            "mounts": {one["mountPath"]: self.source(by_name[one["name"]]) for one in container["volumeMounts"]},
+            "mounts": {
+                one["mountPath"]: self.source(by_name[one["name"]])
+                for one in container["volumeMounts"]
+            },
         }
 
     def source(self, volume):
@@ -257,7 +329,9 @@ class Running:
             return str(self.claims[volume["persistentVolumeClaim"]["claimName"]])
         if "emptyDir" in volume:
             return None
-        name = volume["configMap"]["name"] if "configMap" in volume else volume["secret"]["secretName"]
+        name = (
+            volume["configMap"]["name"] if "configMap" in volume else volume["secret"]["secretName"]
+        )
         folder = self.folder / "volumes" / name
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in self.job.files[name].items():
@@ -269,7 +343,12 @@ class Running:
         lines = ["127.0.0.1 localhost"]
         for other in self.job.pods:
             base = f"{other.hostname}.{other.subdomain}"
-            names = [f"{base}.{NAMESPACE}.svc.cluster.local", f"{base}.{NAMESPACE}.svc", f"{base}.{NAMESPACE}", base]
+            names = [
+                f"{base}.{NAMESPACE}.svc.cluster.local",
+                f"{base}.{NAMESPACE}.svc",
+                f"{base}.{NAMESPACE}",
+                base,
+            ]
             names += [other.hostname] if other is pod else []
             lines.append(" ".join([self.addresses[other.hostname], *names]))
         return "\n".join(lines) + "\n"

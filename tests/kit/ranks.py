@@ -1,4 +1,5 @@
-"""What the modules of ``tests.distributed.ranks`` share: a rank's place, for every backend over Gloo, and what it leaves."""
+"""What the modules of ``tests.distributed.ranks`` share: a rank's place, for every backend over
+Gloo, and what it leaves."""
 
 from __future__ import annotations
 
@@ -15,11 +16,20 @@ from runners.processes.process_exit import leave_in_order
 from runners.protocol.messages import Job
 from runners.standalone.rendezvous import rendezvous_store
 
-USUAL = {"arm": "x", "backend": "ddp", "transport": "gloo", "workload": "digits", "local_batch_size": 1, "seed": 0}
+USUAL = {
+    "arm": "x",
+    "backend": "ddp",
+    "transport": "gloo",
+    "workload": "digits",
+    "local_batch_size": 1,
+    "seed": 0,
+}
 
 
 def own_world():
-    """This rank's place. For Horovod over Gloo rank 0 serves the rendezvous under ``spawn``, too, as under ``mpirun``."""
+    """This rank's place.
+
+    For Horovod over Gloo rank 0 serves the rendezvous under ``spawn``, too, as under ``mpirun``."""
     world = read_own_world()
     return replace(world, gives=world.gives | {HOROVOD})
 
@@ -30,7 +40,8 @@ def job_of(world, **changes):
 
 
 def leave_what_is_seen(folder, names, see):
-    """End with a file of what ``see`` returned for each name; it is given the name, this rank's place and a store. Collective."""
+    """End with a file of what ``see`` returned for each name; it is given the name, this rank's
+    place and a store. Collective."""
     torch.set_num_threads(1)
     world = own_world()
     base = rendezvous_store(job_of(world), world)

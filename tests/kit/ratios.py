@@ -15,7 +15,8 @@ def equal_work(*seconds: Sequence[float] | Array) -> Array:
     """One launch's table of blocks that all did equal work.
 
     Args:
-        seconds: per round, of the candidate's blocks, then of each copy of the baseline's; NaN where there is none.
+        seconds: per round, of the candidate's blocks, then of each copy of the baseline's; NaN
+            where there is none.
     """
     times = np.stack([np.asarray(one, dtype=np.float64) for one in seconds], axis=-1)
     return np.stack([np.where(np.isnan(times), np.nan, 1.0), times], axis=-1)

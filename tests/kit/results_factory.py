@@ -1,4 +1,5 @@
-"""Writes results folders of known truth through ``measurement.records.results``, as the driver would, without running anything."""
+"""Writes results folders of known truth through ``measurement.records.results``, as the driver
+would, without running anything."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ SHARES = {
     "script": (0.05, 0.3, 0.6, 0.05, 0.0),
 }
 """Of a step's time: data wait, forward, backward, optimizer, exchange."""
-FORMATS = sorted(name for name in REGISTRY.names() if not issubclass(REGISTRY.resolve(name), Tracker))
+FORMATS = sorted(
+    name for name in REGISTRY.names() if not issubclass(REGISTRY.resolve(name), Tracker)
+)
 """Reports that are files alone: trackers need a server."""
 
 
@@ -54,9 +57,13 @@ FORMATS = sorted(name for name in REGISTRY.names() if not issubclass(REGISTRY.re
 class Truth:
     """What is true of the synthetic arms; everything else is noise."""
 
-    ratios: Mapping[str, float] = field(default_factory=lambda: {"horovod-gloo": 1.1, "horovod-mpi": 0.9})
+    ratios: Mapping[str, float] = field(
+        default_factory=lambda: {"horovod-gloo": 1.1, "horovod-mpi": 0.9}
+    )
     """Throughput of each candidate relative to the baseline."""
-    statuses: Mapping[tuple[str, int], Literal["ok", "failed", "wrong", "timeout"]] = field(default_factory=dict)
+    statuses: Mapping[tuple[str, int], Literal["ok", "failed", "wrong", "timeout"]] = field(
+        default_factory=dict
+    )
     """By arm and launch; ok where not named."""
     cut: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Rounds after which a launch was interrupted, by arm and launch."""
@@ -69,11 +76,13 @@ class Truth:
     more_exchange_s: Mapping[str, float] = field(default_factory=dict)
     """By arm: how much longer its steps with exchange are."""
     held_up_s: Mapping[str, float] = field(default_factory=dict)
-    """By arm: for how long of every step its own threads keep the training thread waiting for a core."""
+    """By arm: for how long of every step its own threads keep the training thread waiting for a
+    core."""
     late_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """By arm and rank: how much longer its steps without exchange are."""
     noise: float = 0.03
-    """Of a block's log time; Student's t with 3 degrees of freedom, scaled to this standard deviation."""
+    """Of a block's log time; Student's t with 3 degrees of freedom, scaled to this standard
+    deviation."""
     launch_noise: float = 0.0
     stalls: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """By arm: the share of its steps that stall, and for how many seconds."""
@@ -99,9 +108,23 @@ def make_plan(ratios: Iterable[str] = ("horovod-gloo", "horovod-mpi"), **measure
     for name in ratios:
         transport = "mpi" if "mpi" in name else "gloo"
         library = "horovod" if name.startswith("horovod") else "ddp"
-        arms[name] = Arm(backend=library, transport=transport, launcher="horovodrun", options={"compression": "none"})
-    settings = Measurement(**{"launches": 3, "rounds": 12, "block_steps": 5, "local_every": 4} | measurement)
-    return Plan(name="synthetic", workload="digits", world_size=2, baseline="ddp-gloo", arms=arms, measurement=settings)
+        arms[name] = Arm(
+            backend=library,
+            transport=transport,
+            launcher="horovodrun",
+            options={"compression": "none"},
+        )
+    settings = Measurement(
+        **{"launches": 3, "rounds": 12, "block_steps": 5, "local_every": 4} | measurement
+    )
+    return Plan(
+        name="synthetic",
+        workload="digits",
+        world_size=2,
+        baseline="ddp-gloo",
+        arms=arms,
+        measurement=settings,
+    )
 
 
 def write_results(
@@ -158,24 +181,49 @@ def make_manifest(plan: Plan) -> Manifest:
         plan_digest=plan_digest(plan),
         created_at=STARTED,
         ringside_version="0.1.0",
-        driver={"host": "host1", "cpu": "Synthetic CPU", "cores": 2, "git_commit": "0" * 40, "git_dirty": False},
+        driver={
+            "host": "host1",
+            "cpu": "Synthetic CPU",
+            "cores": 2,
+            "git_commit": "0" * 40,
+            "git_dirty": False,
+        },
         seconds={"total": 240.0, "starting": 40.0, "training": 180.0, "other": 20.0},
     )
 
 
 def make_record(**changes: Any) -> LaunchRecord:
     """A baseline's record of one rank that measured nothing, but for ``changes``."""
-    usual = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": "ddp", "role": "baseline", "backend": "ddp"}
-    usual |= {"transport": "gloo", "launcher": "torchrun", "workload": "digits", "world_size": 1, "status": "ok"}
+    usual = {
+        "comparison_id": "c",
+        "plan_digest": "d",
+        "launch": 0,
+        "arm": "ddp",
+        "role": "baseline",
+        "backend": "ddp",
+    }
+    usual |= {
+        "transport": "gloo",
+        "launcher": "torchrun",
+        "workload": "digits",
+        "world_size": 1,
+        "status": "ok",
+    }
     return LaunchRecord(**usual | changes)
 
 
-def make_launch(plan: Plan, truth: Truth, launch: int, *, random: np.random.Generator) -> list[LaunchRecord]:
+def make_launch(
+    plan: Plan, truth: Truth, launch: int, *, random: np.random.Generator
+) -> list[LaunchRecord]:
     """One launch of every arm."""
     arms, measurement = list(plan.compared_arms()), plan.measurement
     level = {arm: random.normal(0, truth.launch_noise) for arm in arms}
     blocks: dict[str, list[BlockRecord]] = {arm: [] for arm in arms}
-    rounds, every, steps = measurement.rounds or 12, measurement.local_every, measurement.block_steps or 5
+    rounds, every, steps = (
+        measurement.rounds or 12,
+        measurement.local_every,
+        measurement.block_steps or 5,
+    )
     turn = 0
     for number in range(rounds):
         kinds = ["sync", "local"] if every and number % every == 0 and not truth.cases else ["sync"]
@@ -184,17 +232,34 @@ def make_launch(plan: Plan, truth: Truth, launch: int, *, random: np.random.Gene
             for arm in random.permutation(arms):
                 if case and case.operation in truth.not_offered.get(arm, ()):
                     continue
-                speed = truth.control_ratio if arm == plan.control_name else truth.ratios.get(arm, 1.0)
+                speed = (
+                    truth.control_ratio if arm == plan.control_name else truth.ratios.get(arm, 1.0)
+                )
                 speed = truth.case_ratios.get((arm, case.name), speed) if case else speed
                 step_s = _drifted(truth, number, random, level[arm]) / speed
                 if number < truth.cut.get((arm, launch), 10**6):
-                    step_s = step_s + truth.overhead_s.get(arm, 0.0) - truth.exposed_s * (kind == "local")
+                    step_s = (
+                        step_s
+                        + truth.overhead_s.get(arm, 0.0)
+                        - truth.exposed_s * (kind == "local")
+                    )
                     step_s += truth.more_exchange_s.get(arm, 0.0) * (kind == "sync")
                     step_s *= truth.slowed_by_load.get(arm, 1.5) if is_loaded else 1.0
                     share, seconds = truth.stalls.get(arm, (0.0, 0.0))
-                    stall_s = [seconds * float(random.random() < share) if share else 0.0 for _ in range(steps)]
-                    place = {"turn": turn, "round": number, "block": len(blocks[arm]), "kind": kind, "steps": steps}
-                    blocks[arm].append(_block(plan, truth, arm, place, case, step_s, random, stall_s))
+                    stall_s = [
+                        seconds * float(random.random() < share) if share else 0.0
+                        for _ in range(steps)
+                    ]
+                    place = {
+                        "turn": turn,
+                        "round": number,
+                        "block": len(blocks[arm]),
+                        "kind": kind,
+                        "steps": steps,
+                    }
+                    blocks[arm].append(
+                        _block(plan, truth, arm, place, case, step_s, random, stall_s)
+                    )
                     blocks[arm][-1].foreign_share = 0.5 if is_loaded else 0.005
                 turn += 1
     if plan.has_floor and not truth.cases:  # beside the rounds that have blocks without exchange
@@ -202,8 +267,16 @@ def make_launch(plan: Plan, truth: Truth, launch: int, *, random: np.random.Gene
         blocks[FLOOR] = []
         for block, number in enumerate(range(0, rounds, every)):
             step_s = _drifted(truth, number, own) - truth.exposed_s
-            place = {"turn": 100_000 + number, "round": number, "block": block, "kind": "local", "steps": steps}
-            blocks[FLOOR].append(_block(plan, truth, FLOOR, place, None, step_s, own, [0.0] * steps))
+            place = {
+                "turn": 100_000 + number,
+                "round": number,
+                "block": block,
+                "kind": "local",
+                "steps": steps,
+            }
+            blocks[FLOOR].append(
+                _block(plan, truth, FLOOR, place, None, step_s, own, [0.0] * steps)
+            )
     return [_record(plan, truth, launch, arm, own) for arm, own in blocks.items()]
 
 
@@ -218,13 +291,28 @@ def _block(plan, truth, arm, place, case, step_s, random, stall_s) -> BlockRecor
     for rank in range(plan.world_size):
         phases = []
         for step in range(steps):
-            own = step_s * (1.0 if rank == 0 else 0.999) * (1 + 0.01 * random.standard_normal() * (steps > 1)) + stall_s[step]
+            own = (
+                step_s
+                * (1.0 if rank == 0 else 0.999)
+                * (1 + 0.01 * random.standard_normal() * (steps > 1))
+                + stall_s[step]
+            )
             own += truth.late_s.get((arm, rank), 0.0) * (place["kind"] == "local")
             phases.append((own * np.array(SHARES[_arm(plan, arm).backend])).tolist())
         samples = (case.size * case.messages if rank == 0 else 0) if case else plan.local_batch_size
         held_s = steps * truth.held_up_s.get(arm, 0.0)
-        threads = ThreadTimes(running_s=steps * step_s - held_s, runnable_s=held_s, library_s=held_s, others_s=0.0)
-        ranks.append(RankSteps(rank=rank, untimed_s=0.2, samples=[samples] * steps, phases_s=phases, threads=threads))
+        threads = ThreadTimes(
+            running_s=steps * step_s - held_s, runnable_s=held_s, library_s=held_s, others_s=0.0
+        )
+        ranks.append(
+            RankSteps(
+                rank=rank,
+                untimed_s=0.2,
+                samples=[samples] * steps,
+                phases_s=phases,
+                threads=threads,
+            )
+        )
     wall_s = steps * step_s + 0.3
     times = {"started_s": place["turn"] * wall_s, "wall_s": wall_s, "untimed_s": 0.2}
     timed = BlockRecord(**place, **times, case=case.name if case else None, ranks=ranks)
@@ -234,11 +322,27 @@ def _block(plan, truth, arm, place, case, step_s, random, stall_s) -> BlockRecor
 def _record(plan, truth, launch, arm, blocks) -> LaunchRecord:
     asked, status = _arm(plan, arm), truth.statuses.get((arm, launch), "ok")
     wrong = ["weight of conv1: relative error 0.5, tolerance 1e-05"] if status == "wrong" else []
-    error = None if status == "ok" else Failure(message=truth.message, ranks=[1], hosts=["host1"], log_tail={"rank-1": truth.log})
+    error = (
+        None
+        if status == "ok"
+        else Failure(
+            message=truth.message, ranks=[1], hosts=["host1"], log_tail={"rank-1": truth.log}
+        )
+    )
     lacks = [case.name for case in truth.cases if case.operation in truth.not_offered.get(arm, ())]
     place = {"world_size": plan.world_size, "launcher": asked.launcher or "torchrun"}
-    parity = {"gradient_error": 0.5 if wrong else 2e-7, "parameter_spread": 0.0, "tolerance": 1e-5, "samples_digest": "d0"}
-    timing = {"started_at": STARTED, "start_s": 8.0, "measuring_s": 60.0, "peak_memory_bytes": [400 * 2**20, 401 * 2**20]}
+    parity = {
+        "gradient_error": 0.5 if wrong else 2e-7,
+        "parameter_spread": 0.0,
+        "tolerance": 1e-5,
+        "samples_digest": "d0",
+    }
+    timing = {
+        "started_at": STARTED,
+        "start_s": 8.0,
+        "measuring_s": 60.0,
+        "peak_memory_bytes": [400 * 2**20, 401 * 2**20],
+    }
     return make_record(
         **place,
         **timing,
@@ -271,9 +375,25 @@ def _arm(plan: Plan, arm: str) -> Arm:
 
 
 def _rank(plan, asked, rank, **place) -> RankReport:
-    software = {"platform": "Linux 6.1 x86_64", "cpu": "Synthetic CPU", "cores": 2, "python": "3.11.7", "torch": "2.15.0"}
-    work = {"seed": plan.seed, "local_batch_size": plan.local_batch_size, "micro_steps": plan.micro_steps}
-    here = {"node_rank": 0, "local_world_size": plan.world_size, "host": "host1", "device": "cpu", "threads": 1}
+    software = {
+        "platform": "Linux 6.1 x86_64",
+        "cpu": "Synthetic CPU",
+        "cores": 2,
+        "python": "3.11.7",
+        "torch": "2.15.0",
+    }
+    work = {
+        "seed": plan.seed,
+        "local_batch_size": plan.local_batch_size,
+        "micro_steps": plan.micro_steps,
+    }
+    here = {
+        "node_rank": 0,
+        "local_world_size": plan.world_size,
+        "host": "host1",
+        "device": "cpu",
+        "threads": 1,
+    }
     backend = {"transport": asked.transport, **LIBRARIES[asked.backend]}
     own = {"rank": rank, "local_rank": rank, "pid": 100 + rank, "affinity": [rank]}
     return RankReport(**place, **here, **own, **work, backend=backend, fingerprint=software)

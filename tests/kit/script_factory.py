@@ -1,4 +1,5 @@
-"""Records of scripts of known truth: a small training is computed for every rank, and what an agent reports is read from it."""
+"""Records of scripts of known truth: a small training is computed for every rank, and what an agent
+reports is read from it."""
 
 from __future__ import annotations
 
@@ -102,16 +103,29 @@ class Script:
     def reports(self) -> list[ScriptReport]:
         """What its ranks report."""
         ranks, lost = range(RANKS), {*self.left_out, *self.never_moved}
-        seeds = [np.random.default_rng(self.start_seed + rank * self.starts_apart) for rank in ranks]
-        weights = [{name: seed.normal(size=size) for name, size in SHAPES.items()} for seed in seeds]
+        seeds = [
+            np.random.default_rng(self.start_seed + rank * self.starts_apart) for rank in ranks
+        ]
+        weights = [
+            {name: seed.normal(size=size) for name, size in SHAPES.items()} for seed in seeds
+        ]
         started = [sketches(own) for own in weights]
         steps: list[list[ComparedStep]] = [[] for _ in ranks]
         for number in range(STEPS):
-            batches = [self.data_seed * 1000 + number * 10 + rank * (not self.same_batches) for rank in ranks]
-            gradients = self._exchanged([_gradients(mine, batch) for mine, batch in zip(weights, batches, strict=True)], number)
+            batches = [
+                self.data_seed * 1000 + number * 10 + rank * (not self.same_batches)
+                for rank in ranks
+            ]
+            gradients = self._exchanged(
+                [_gradients(mine, batch) for mine, batch in zip(weights, batches, strict=True)],
+                number,
+            )
             rate = self.learning_rate * self.rate_at(number)
             for rank, own in enumerate(gradients):
-                weights[rank] = {name: one - rate * own[name] * (name not in lost) for name, one in weights[rank].items()}
+                weights[rank] = {
+                    name: one - rate * own[name] * (name not in lost)
+                    for name, one in weights[rank].items()
+                }
                 step = {
                     "loss": 1.0 / (number + 1),
                     "learning_rates": [rate],
@@ -119,18 +133,37 @@ class Script:
                     "batch": f"batch-{batches[rank]}",
                 }
                 seen = {} if number else sketches(own, self.left_out)
-                steps[rank].append(ComparedStep(**step, gradients=seen, parameters=sketches(weights[rank], self.left_out)))
+                steps[rank].append(
+                    ComparedStep(
+                        **step, gradients=seen, parameters=sketches(weights[rank], self.left_out)
+                    )
+                )
         return [self._report(rank, started[rank], steps[rank]) for rank in ranks]
 
-    def _exchanged(self, gradients: list[dict[str, np.ndarray]], step: int) -> list[dict[str, np.ndarray]]:
+    def _exchanged(
+        self, gradients: list[dict[str, np.ndarray]], step: int
+    ) -> list[dict[str, np.ndarray]]:
         random = np.random.default_rng([self.noise_seed, step])
-        means = {name: np.mean([own[name] for own in gradients], axis=0) * self.gradient_factor for name in SHAPES}
-        means = {name: mean * (1 + self.rounding * random.normal(size=mean.size)) for name, mean in means.items()}
+        means = {
+            name: np.mean([own[name] for own in gradients], axis=0) * self.gradient_factor
+            for name in SHAPES
+        }
+        means = {
+            name: mean * (1 + self.rounding * random.normal(size=mean.size))
+            for name, mean in means.items()
+        }
         return [means | {name: own[name] for name in self.not_exchanged} for own in gradients]
 
-    def _report(self, rank: int, started: dict[str, list[float]], steps: list[ComparedStep]) -> ScriptReport:
+    def _report(
+        self, rank: int, started: dict[str, list[float]], steps: list[ComparedStep]
+    ) -> ScriptReport:
         rates = [step.learning_rates[0] for step in steps]
-        settings = {**CONFIGURATION, "sampler.rank": rank, "optimizer.0.0.lr": rates[-1], "schedule.lr": rates}
+        settings = {
+            **CONFIGURATION,
+            "sampler.rank": rank,
+            "optimizer.0.0.lr": rates[-1],
+            "schedule.lr": rates,
+        }
         settings |= {"seed.torch": self.seeds[rank] if self.seeds else 1, **self.configuration}
         return ScriptReport(
             rank=rank,
@@ -152,7 +185,9 @@ def _gradients(weights: Mapping[str, np.ndarray], batch: int) -> dict[str, np.nd
     return {name: 0.3 * own + random.normal(size=own.size) for name, own in weights.items()}
 
 
-def sketches(tensors: Mapping[str, np.ndarray], without: Sequence[str] = ()) -> dict[str, list[float]]:
+def sketches(
+    tensors: Mapping[str, np.ndarray], without: Sequence[str] = ()
+) -> dict[str, list[float]]:
     """A sketch of each tensor by its name."""
     return {name: sketch(one) for name, one in tensors.items() if name not in without}
 
@@ -166,17 +201,33 @@ def sketch(tensor: np.ndarray) -> list[float]:
     return np.bincount(places, weights=signs * tensor, minlength=16).tolist()
 
 
-def script_plan(*names: str, scripts: Mapping[str, Any] | None = None, allow: Sequence[str] = (), **measurement: Any) -> Plan:
+def script_plan(
+    *names: str,
+    scripts: Mapping[str, Any] | None = None,
+    allow: Sequence[str] = (),
+    **measurement: Any,
+) -> Plan:
     """The arm ``old`` as the baseline, the named arms beside it; ``new`` where none is named."""
-    arms = {name: {"command": f"torchrun --nproc-per-node 2 {name}.py"} for name in ("old", *(names or ("new",)))}
+    arms = {
+        name: {"command": f"torchrun --nproc-per-node 2 {name}.py"}
+        for name in ("old", *(names or ("new",)))
+    }
     settings = {"launches": 3, "rounds": 12, "block_steps": 5} | measurement
-    content = {"name": "scripts", "world_size": 2, "baseline": "old", "arms": arms, "measurement": settings}
+    content = {
+        "name": "scripts",
+        "world_size": 2,
+        "baseline": "old",
+        "arms": arms,
+        "measurement": settings,
+    }
     return Plan.model_validate(content | {"scripts": scripts or {}, "allow": list(allow)})
 
 
 def one_launch(plan: Plan, arms: Mapping[str, Script]) -> list[LaunchRecord]:
     """One launch of untimed scripts. The control is the baseline's unless it is named."""
-    return script_records(plan, Truth(ratios={}), lambda launch, arm: arms.get(arm, arms["old"]), launches=1)
+    return script_records(
+        plan, Truth(ratios={}), lambda launch, arm: arms.get(arm, arms["old"]), launches=1
+    )
 
 
 Losses = Callable[[int, str, int], float]
@@ -204,14 +255,23 @@ def script_records(
     """
     found = []
     for launch in range(launches or plan.measurement.launches):
-        for record in make_launch(plan, truth, launch, random=np.random.default_rng([seed, launch])):
+        for record in make_launch(
+            plan, truth, launch, random=np.random.default_rng([seed, launch])
+        ):
             reports = script(launch, record.arm).reports()
-            update = {"scripts": reports, "parity": None, "sample_unit": "samples", "blocks": record.blocks}
+            update = {
+                "scripts": reports,
+                "parity": None,
+                "sample_unit": "samples",
+                "blocks": record.blocks,
+            }
             for block in record.blocks if losses else []:
                 first = STEPS + block.block * block.steps
                 for own in block.ranks:
                     own.first_step, own.loss_samples = first, [32] * block.steps
-                    own.losses = [losses(launch, record.arm, first + step) for step in range(block.steps)]
+                    own.losses = [
+                        losses(launch, record.arm, first + step) for step in range(block.steps)
+                    ]
             found.append(record.model_copy(update=update))
     return found
 

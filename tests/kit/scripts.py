@@ -1,4 +1,5 @@
-"""A small driver for scripts under the agent: a server, a supervisor server, and the command in the environment it needs."""
+"""A small driver for scripts under the agent: a server, a supervisor server, and the command in the
+environment it needs."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ TIMEOUT = timedelta(seconds=150)
 
 
 class ScriptDriver:
-    """One arm in launch 0. ``start`` runs a command; ``ask`` exchanges a message with all its ranks."""
+    """One arm in launch 0.
+
+    ``start`` runs a command; ``ask`` exchanges a message with all its ranks."""
 
     def __init__(self, folder, *, ranks=2, **settings):
         self.ranks, self.arm = ranks, "script"
@@ -43,15 +46,24 @@ class ScriptDriver:
     def start(self, *argv, **settings):
         """Run a command, and give its ranks the first one of ours."""
         self.send(StartCommand())
-        told = base64.urlsafe_b64encode(json.dumps({**self._settings, **settings}).encode()).decode()
+        told = base64.urlsafe_b64encode(
+            json.dumps({**self._settings, **settings}).encode()
+        ).decode()
         variables = {"PYTHONPATH": str(AGENT), "RINGSIDE_AGENT": told, "OMP_NUM_THREADS": "1"}
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                argv, env=environment() | variables, cwd=SCRIPTS, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                argv,
+                env=environment() | variables,
+                cwd=SCRIPTS,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
     def send(self, command):
-        self.supervisors.set(self.arm, 0, command_key(self.arm, 0, self._number), command.model_dump_json())
+        self.supervisors.set(
+            self.arm, 0, command_key(self.arm, 0, self._number), command.model_dump_json()
+        )
         self._number += 1
 
     def receive(self):
@@ -59,7 +71,9 @@ class ScriptDriver:
         keys = [reply_key(self.arm, 0, self._number - 1, rank) for rank in range(self.ranks)]
         found: dict[str, bytes] = {}
         while len(found) < self.ranks:
-            came = self.supervisors.take(self.arm, 0, [key for key in keys if key not in found], TIMEOUT)
+            came = self.supervisors.take(
+                self.arm, 0, [key for key in keys if key not in found], TIMEOUT
+            )
             assert came, self.log
             found |= came
         return [REPLIES.validate_json(found[key]) for key in keys]
@@ -69,7 +83,9 @@ class ScriptDriver:
         return self.receive()
 
     def block(self, steps=10, *, warmup=2, block=0):
-        command = BlockCommand(turn=block, round=block, block=block, steps=steps, warmup_steps=warmup)
+        command = BlockCommand(
+            turn=block, round=block, block=block, steps=steps, warmup_steps=warmup
+        )
         return self.ask(command)
 
     def finish(self):

@@ -1,8 +1,11 @@
-"""``python -I -S start_warm.py SOCKET -m MODULE ARGUMENTS``: run a module in a fork of the warm server.
+"""``python -I -S start_warm.py SOCKET -m MODULE ARGUMENTS``: run a module in a fork of the warm
+server.
 
-Where there is none, or this process differs from it in what a fork cannot change, Python starts as it would.
+Where there is none, or this process differs from it in what a fork cannot change, Python starts as
+it would.
 
-Whoever starts this sees one process with the module's output and exit code. When it is killed, the server ends the module.
+Whoever starts this sees one process with the module's output and exit code. When it is killed, the
+server ends the module.
 """
 
 import array
@@ -12,8 +15,19 @@ import signal
 import socket
 import sys
 
-READ_AT_START = ("PYTHONPATH", "PYTHONHOME", "PYTHONMALLOC", "PYTHONUTF8", "LD_", "LC_", "TORCH_", "TORCHDYNAMO_", "PYTORCH_")
-"""How variables begin that count when a process starts: where one is unlike the server's, a fork is not what was asked for."""
+READ_AT_START = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONMALLOC",
+    "PYTHONUTF8",
+    "LD_",
+    "LC_",
+    "TORCH_",
+    "TORCHDYNAMO_",
+    "PYTORCH_",
+)
+"""How variables begin that count when a process starts: where one is unlike the server's, a fork is
+not what was asked for."""
 NAMESPACES = ("net", "mnt", "uts", "pid")
 
 

@@ -1,4 +1,5 @@
-"""The rules of the trace-event format, as far as our files use it: what is wrong with a file, a line each."""
+"""The rules of the trace-event format, as far as our files use it: what is wrong with a file, a
+line each."""
 
 from __future__ import annotations
 
@@ -21,22 +22,37 @@ def row_of(event):
 
 def slices(events, *, row):
     """Slices of the rows whose name begins so."""
-    rows = {row_of(one) for one in events if one["name"] == "thread_name" and one["args"]["name"].startswith(row)}
+    rows = {
+        row_of(one)
+        for one in events
+        if one["name"] == "thread_name" and one["args"]["name"].startswith(row)
+    }
     return [one for one in events if one["ph"] == "X" and row_of(one) in rows]
 
 
 def faults(events):
-    """Unknown kinds, rows without a name, slices that cross, arrows without two ends or of which one is in no slice."""
-    found = [f"unknown: {one}" for one in events if one["ph"] not in KINDS or (one["ph"] == "M" and one["name"] not in METADATA)]
+    """Unknown kinds, rows without a name, slices that cross, arrows without two ends or of which
+    one is in no slice."""
+    found = [
+        f"unknown: {one}"
+        for one in events
+        if one["ph"] not in KINDS or (one["ph"] == "M" and one["name"] not in METADATA)
+    ]
     processes = {one["pid"] for one in events if one["name"] == "process_name"}
     names = Counter(row_of(one) for one in events if one["name"] == "thread_name")
     timed = [one for one in events if one["ph"] != "M"]
     found += [f"time of {one}" for one in timed if not one["ts"] >= 0 or one.get("dur", 0) < 0]
-    found += [f"row without a name: {one}" for one in timed if names[row_of(one)] != 1 or one["pid"] not in processes]
+    found += [
+        f"row without a name: {one}"
+        for one in timed
+        if names[row_of(one)] != 1 or one["pid"] not in processes
+    ]
     spans, arrows = defaultdict(list), defaultdict(list)
     for one in sorted(timed, key=lambda one: (one["ts"], -one.get("dur", 0))):
         if one["ph"] == "X":
-            spans[row_of(one)].append((round(1e3 * one["ts"]), round(1e3 * (one["ts"] + one["dur"]))))
+            spans[row_of(one)].append(
+                (round(1e3 * one["ts"]), round(1e3 * (one["ts"] + one["dur"])))
+            )
         elif "id" in one:
             arrows[one["id"]].append(one)
     for row, own in spans.items():
@@ -46,7 +62,10 @@ def faults(events):
             found += [f"{row}: {begin} to {end} crosses another" for other in ends if other < end]
             ends.append(end)
     for own in arrows.values():
-        touches = [any(begin - 1 <= 1e3 * one["ts"] <= end + 1 for begin, end in spans[row_of(one)]) for one in own]
+        touches = [
+            any(begin - 1 <= 1e3 * one["ts"] <= end + 1 for begin, end in spans[row_of(one)])
+            for one in own
+        ]
         if sorted(one["ph"] for one in own) != ["f", "s"] or not all(touches):
             found.append(f"a loose arrow: {own}")
     return found

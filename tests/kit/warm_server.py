@@ -1,7 +1,9 @@
-"""A process that has imported what ranks import: tests fork modules of it that would take seconds to import that themselves.
+"""A process that has imported what ranks import: tests fork modules of it that would take seconds
+to import that themselves.
 
-There is one for each process of pytest's, started where it is first needed. A fork has the environment, the folder, the streams and
-the cores of whoever asks for it (``start_warm``), and a session of its own. Its environment is seen in /proc, where runs are found.
+There is one for each process of pytest's, started where it is first needed. A fork has the
+environment, the folder, the streams and the cores of whoever asks for it (``start_warm``), and a
+session of its own. Its environment is seen in /proc, where runs are found.
 """
 
 from __future__ import annotations
@@ -52,14 +54,20 @@ def socket_path():
 
     folder = tempfile.mkdtemp(prefix="tests-warm-", dir="/tmp")
     path = f"{folder}/socket"
-    environment = {name: value for name, value in os.environ.items() if name != STARTED_BY} | {ROOM: "x" * 65536}
+    environment = {name: value for name, value in os.environ.items() if name != STARTED_BY} | {
+        ROOM: "x" * 65536
+    }
     command = [sys.executable, "-m", "tests.kit.warm_server", path]
-    server = subprocess.Popen(command, env=environment, cwd=REPOSITORY, stdin=subprocess.PIPE, start_new_session=True)
+    server = subprocess.Popen(
+        command, env=environment, cwd=REPOSITORY, stdin=subprocess.PIPE, start_new_session=True
+    )
     atexit.register(_end, server, folder)
     os.environ[WARM] = path  # for drivers that are processes of their own
     deadline = time.monotonic() + 120
     while not Path(path).exists():
-        assert server.poll() is None and time.monotonic() < deadline, "the warm server does not start"
+        assert server.poll() is None and time.monotonic() < deadline, (
+            "the warm server does not start"
+        )
         time.sleep(0.05)
     return path
 
@@ -98,7 +106,9 @@ class Server:
     def serve(self):
         """Until pytest's process has ended."""
         while True:
-            for key, _ in self._waiting.select(timeout=0.5 if any(fork.kill_at for fork in self._forks.values()) else None):
+            for key, _ in self._waiting.select(
+                timeout=0.5 if any(fork.kill_at for fork in self._forks.values()) else None
+            ):
                 key.data()
             for fork in list(self._forks.values()):
                 if fork.kill_at is not None and time.monotonic() > fork.kill_at:
@@ -163,7 +173,8 @@ def become(streams, asked):
         os.closerange(3, 1024)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
-            setattr(sys, name, open(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False))  # noqa: SIM115
+            stream = open(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
         sys.stdout.reconfigure(write_through=True)
         sys.stderr.reconfigure(write_through=True)
         os.environ.clear()
@@ -176,7 +187,9 @@ def become(streams, asked):
         assert minus_m == "-m"
         sys.argv = [module, *arguments]
         sys.modules.pop(module, None)
-        code = exit_code_of(functools.partial(runpy.run_module, module, run_name="__main__", alter_sys=True))
+        code = exit_code_of(
+            functools.partial(runpy.run_module, module, run_name="__main__", alter_sys=True)
+        )
     except BaseException:  # noqa: BLE001 - the end of a process
         import traceback
 

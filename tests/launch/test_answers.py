@@ -1,4 +1,5 @@
-"""Answers of hosts are found among what shells print there: words, numbers, JSON, bytes, without a line end, or too much."""
+"""Answers of hosts are found among what shells print there: words, numbers, JSON, bytes, without a
+line end, or too much."""
 
 from __future__ import annotations
 
@@ -35,13 +36,19 @@ GREETINGS = {
 @pytest.fixture
 def greeting_host(tmp_path, monkeypatch):
     """Its shell greets in every way, and prints the command that it is to run."""
-    made_ssh(tmp_path, monkeypatch, 'cat "$HERE/greeting"; echo "$line"; cat "$HERE/greeting"; exec sh -c "$line"')
+    made_ssh(
+        tmp_path,
+        monkeypatch,
+        'cat "$HERE/greeting"; echo "$line"; cat "$HERE/greeting"; exec sh -c "$line"',
+    )
     (tmp_path / "greeting").write_bytes(b"".join(GREETINGS.values()))
 
 
 def made_ssh(folder, monkeypatch, script):
     """An ``ssh`` that runs the last of its arguments here, as ``script`` says."""
-    (folder / "ssh").write_text(f"#!/bin/sh\nHERE={shlex.quote(str(folder))}\nfor line; do :; done\n{script}\n")
+    (folder / "ssh").write_text(
+        f"#!/bin/sh\nHERE={shlex.quote(str(folder))}\nfor line; do :; done\n{script}\n"
+    )
     (folder / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
@@ -51,10 +58,14 @@ def test_every_answer_is_found_behind_a_greeting(greeting_host, tmp_path):
     assert Probe().ask(HOST).detail == f"Python {sys.version.split()[0]}"
     facts = ask(HOST, here=frozenset(), question=["127.0.0.1:1", HOST])
     assert facts["python"] == sys.version.split()[0]
-    assert remote.ask(HOST, remote.python("runners.hosts.host_facts", "--free-port", "1"), timeout_s=30).isdigit()
+    assert remote.ask(
+        HOST, remote.python("runners.hosts.host_facts", "--free-port", "1"), timeout_s=30
+    ).isdigit()
     run_id = f"greeting-{tmp_path.name}"
     (remote_results.make_folder(run_id) / "rank-0.log").write_bytes(b"\x00\xff last words")
-    archive = remote.ask(HOST, remote.python("runners.processes.remote_results", run_id, "--end"), timeout_s=30)
+    archive = remote.ask(
+        HOST, remote.python("runners.processes.remote_results", run_id, "--end"), timeout_s=30
+    )
     assert remote_results.unpack(archive) == {"rank-0.log": b"\x00\xff last words"}
 
 
@@ -87,16 +98,27 @@ def test_a_shell_that_runs_something_else_is_told(tmp_path, monkeypatch):
     made_ssh(tmp_path, monkeypatch, 'echo "$line" >/dev/null; echo "choose a project:"')
     found = Probe().ask(HOST)
     assert found.status == "no answer"
-    assert found.detail == "its shell did not run the command, and all it printed is 'choose a project:'"
-    with pytest.raises(LaunchError, match=f"host '{HOST}' gave no answer, and all it printed is 'choose a project:'; try: ssh"):
-        remote.ask(HOST, remote.python("runners.hosts.host_facts", "--free-port", "1"), timeout_s=30)
+    assert (
+        found.detail
+        == "its shell did not run the command, and all it printed is 'choose a project:'"
+    )
+    with pytest.raises(
+        LaunchError,
+        match=f"host '{HOST}' gave no answer, and all it printed is 'choose a project:'; try: ssh",
+    ):
+        remote.ask(
+            HOST, remote.python("runners.hosts.host_facts", "--free-port", "1"), timeout_s=30
+        )
     with pytest.raises(LaunchError, match="does not report its facts"):
         ask(HOST, here=frozenset(), question=["127.0.0.1:1", HOST])
 
 
 def test_a_shell_that_reads_what_is_sent_leaves_no_host_without_its_key(tmp_path, monkeypatch):
     made_ssh(tmp_path, monkeypatch, 'cat >/dev/null; exec sh -c "$line"')
-    with pytest.raises(LaunchError, match=f"host '{HOST}': its shell reads standard input"), shared_key([HOST]):
+    with (
+        pytest.raises(LaunchError, match=f"host '{HOST}': its shell reads standard input"),
+        shared_key([HOST]),
+    ):
         pass
 
 
@@ -106,4 +128,7 @@ def test_a_mark_is_no_frame_by_itself(greeting):
     said = greeting + f"env {MARK}={mark} python".encode()
     assert taken(said, mark) is None
     assert taken(said + framed(b"cut off", mark)[:-3], mark) is None
-    assert taken(said + framed(b"one", mark) + greeting + framed(b"two\nlines\n", mark) + b"bye", mark) == b"one"
+    assert (
+        taken(said + framed(b"one", mark) + greeting + framed(b"two\nlines\n", mark) + b"bye", mark)
+        == b"one"
+    )

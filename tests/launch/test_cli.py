@@ -16,8 +16,14 @@ from tests.kit.commands import run_python
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"arms": {"ddp": {"backend": "horovd"}}}, "unknown backend 'horovd'; did you mean 'horovod'?"),
-        ({"workload": "mnist", "workload_options": {"data_dir": "/nowhere"}}, "workload 'mnist' finds"),
+        (
+            {"arms": {"ddp": {"backend": "horovd"}}},
+            "unknown backend 'horovd'; did you mean 'horovod'?",
+        ),
+        (
+            {"workload": "mnist", "workload_options": {"data_dir": "/nowhere"}},
+            "workload 'mnist' finds",
+        ),
     ],
 )
 def test_a_plan_that_cannot_run(tmp_path, changes, message):
@@ -34,12 +40,21 @@ def test_a_plan_that_cannot_run(tmp_path, changes, message):
     ("arguments", "message"),
     [
         (["compare", "no-such-plan.yaml"], "plan 'no-such-plan.yaml' does not exist"),
-        (["compare", "locl"], "plan 'locl' does not exist; give a YAML file such as plans/local.yaml; did you mean 'local'?"),
+        (
+            ["compare", "locl"],
+            "plan 'locl' does not exist; give a YAML file such as plans/local.yaml; did you mean 'local'?",
+        ),
         (["compare"], "name a plan, such as 'ringside compare local'"),
         (["compar"], "unknown command 'compar'; did you mean 'compare'?"),
-        (["check", "examples/parameter_server.py"], "'examples/parameter_server.py' has no workload: no class in it derives"),
+        (
+            ["check", "examples/parameter_server.py"],
+            "'examples/parameter_server.py' has no workload: no class in it derives",
+        ),
         (["compare", "README.md"], "not valid YAML at line"),
-        (["report", "no-such-folder"], "does not exist; give the folders that runs wrote (their -o), or one above them"),
+        (
+            ["report", "no-such-folder"],
+            "does not exist; give the folders that runs wrote (their -o), or one above them",
+        ),
         (["report", "plans"], "'plans' holds no run with a plan.yaml; give the folders that"),
     ],
 )
@@ -63,10 +78,15 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path):
 def test_check_proposes_the_classes_of_a_file(tmp_path):
     names = ("First", "Second")
     classes = [f"class {name}(Workload):\n    pass\n" for name in names]
-    (tmp_path / "two.py").write_text("from workloads.base import Workload\n" + "\n".join([*classes, "class Other:\n    pass\n"]))
+    (tmp_path / "two.py").write_text(
+        "from workloads.base import Workload\n" + "\n".join([*classes, "class Other:\n    pass\n"])
+    )
     done = ringside_here("check", tmp_path / "two.py")
     assert done.returncode == 2
-    assert done.stderr == f"ringside: '{tmp_path}/two.py' has the workloads First, Second; name one: '{tmp_path}/two.py:First'\n"
+    assert (
+        done.stderr
+        == f"ringside: '{tmp_path}/two.py' has the workloads First, Second; name one: '{tmp_path}/two.py:First'\n"
+    )
 
 
 def test_the_version():
@@ -77,10 +97,14 @@ def test_a_plan_is_found_by_name_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("local", "local.yaml", "plans/local.yaml"):
         assert read_plan(Path(name)).name == "local"
-    assert Path(read_plan(Path("parameter-server")).arms["parameter-server"].backend.partition(":")[0]).is_file()
+    assert Path(
+        read_plan(Path("parameter-server")).arms["parameter-server"].backend.partition(":")[0]
+    ).is_file()
     (tmp_path / "local").write_text((REPOSITORY / "plans" / "mnist.yaml").read_text())
     assert read_plan(Path("local")).name == "mnist", "a file of that name wins"
-    assert [is_plan(name) for name in ("local", "resnet18", "digits", "x.yaml", "mine.py:Mine")] == [
+    assert [
+        is_plan(name) for name in ("local", "resnet18", "digits", "x.yaml", "mine.py:Mine")
+    ] == [
         True,
         False,
         False,

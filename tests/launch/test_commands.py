@@ -57,8 +57,14 @@ SRUN = "srun --overlap --export=ALL --cpu-bind=none --quiet --kill-on-bad-exit=1
 COMMANDS = {
     "torchrun": (TORCHRUN, {}),
     "horovodrun": (f"horovodrun --gloo -np 2 -H localhost:2 --disable-cache {RUN}", {}),
-    "mpirun": (f"mpirun -x OMP_NUM_THREADS -np 2 -H localhost:2 --bind-to none --map-by slot {RUN}", MPI_HERE),
-    "mpiexec-mpich": (f"mpiexec -n 2 -hosts localhost:2 -bind-to none -envlist OMP_NUM_THREADS {RUN}", LAST),
+    "mpirun": (
+        f"mpirun -x OMP_NUM_THREADS -np 2 -H localhost:2 --bind-to none --map-by slot {RUN}",
+        MPI_HERE,
+    ),
+    "mpiexec-mpich": (
+        f"mpiexec -n 2 -hosts localhost:2 -bind-to none -envlist OMP_NUM_THREADS {RUN}",
+        LAST,
+    ),
     "spawn": (f"python3 -m runners.spawn --nproc-per-node 2 {WORKER}", {}),
     "srun": (f"{SRUN} --nodes 1 --ntasks 2 {RUN}", {}),
 }
@@ -93,7 +99,10 @@ BINDING = "'--binding-args=--bind-to none --map-by slot'"
 
 def test_horovodrun_over_mpi_as_root():
     (command,) = make_launcher("horovodrun").commands(job(transport="mpi", as_root=True))
-    assert shlex.join(command.argv) == f"horovodrun --mpi -np 2 -H localhost:2 --disable-cache {BINDING} {RUN}"
+    assert (
+        shlex.join(command.argv)
+        == f"horovodrun --mpi -np 2 -H localhost:2 --disable-cache {BINDING} {RUN}"
+    )
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     assert command.environment == {"OMP_NUM_THREADS": "1", **MPI_HERE, **root}
 
@@ -118,9 +127,18 @@ def test_open_mpi_is_told_to_leave_names_whole(launcher, names, needs_them):
 @pytest.mark.parametrize(
     ("said", "found"),
     [
-        ("mpirun (Open MPI) 4.1.8\n\nReport bugs to http://www.open-mpi.org/community/help/", "Open MPI 4.1.8"),
-        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/", "Open MPI 5.0.11"),
-        ("HYDRA build details:\n    Version:                                 5.0.2\n    CC:  cc", "MPICH 5.0.2"),
+        (
+            "mpirun (Open MPI) 4.1.8\n\nReport bugs to http://www.open-mpi.org/community/help/",
+            "Open MPI 4.1.8",
+        ),
+        (
+            "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/",
+            "Open MPI 5.0.11",
+        ),
+        (
+            "HYDRA build details:\n    Version:                                 5.0.2\n    CC:  cc",
+            "MPICH 5.0.2",
+        ),
         ("Intel(R) MPI Library for Linux* OS, Version 2021.9 Build 20230307", "Intel MPI 2021.9"),
         ("something else 1.0", "None"),
     ],
@@ -137,7 +155,10 @@ def test_a_launcher_of_another_mpi_is_refused_with_the_one_to_use(launcher, tmp_
     monkeypatch.setattr("runners.planning.arm_checks.search_path", lambda: f"{tmp_path}:{BIN}")
     arm = {"backend": "horovod", "transport": "mpi", "launcher": launcher}
     arms = resolve_arms(tiny(arms={"a": arm}))
-    with pytest.raises(PlanError, match=r"needs Open MPI, and 'mpirun' here is MPICH 5\.0\.2's; use launcher 'mpiexec-mpich', or"):
+    with pytest.raises(
+        PlanError,
+        match=r"needs Open MPI, and 'mpirun' here is MPICH 5\.0\.2's; use launcher 'mpiexec-mpich', or",
+    ):
         require_executables(arms.values())
 
 
@@ -154,7 +175,10 @@ ON_ETH0 = {
     "NCCL_SOCKET_IFNAME": "eth0",
     "HOROVOD_GLOO_IFACE": "eth0",
 }
-MPI_ON_ETH0 = dict.fromkeys(("OMPI_MCA_oob_tcp_if_include", "PRTE_MCA_prte_if_include", "OMPI_MCA_btl_tcp_if_include"), "eth0")
+MPI_ON_ETH0 = dict.fromkeys(
+    ("OMPI_MCA_oob_tcp_if_include", "PRTE_MCA_prte_if_include", "OMPI_MCA_btl_tcp_if_include"),
+    "eth0",
+)
 FORWARDED = "OMP_NUM_THREADS,GLOO_SOCKET_IFNAME,NCCL_SOCKET_IFNAME,HOROVOD_GLOO_IFACE"
 SIX = "-np 6 -H host1:3,host2:3"
 STATIC = "--node-rank {} --master-addr host1 --master-port 29511"
@@ -164,7 +188,12 @@ TORCHRUN_ON_TWO = f"torchrun --nnodes 2 {STATIC} --nproc-per-node 3 --max-restar
 ON_TWO_HOSTS = {
     "torchrun": ([(f"host{node + 1}", TORCHRUN_ON_TWO.format(node)) for node in (0, 1)], {}),
     "horovodrun": (
-        [(HERE, f"horovodrun --gloo {SIX} --disable-cache --start-timeout 120 --network-interfaces eth0 {RUN}")],
+        [
+            (
+                HERE,
+                f"horovodrun --gloo {SIX} --disable-cache --start-timeout 120 --network-interfaces eth0 {RUN}",
+            )
+        ],
         {},
     ),
     "mpirun": (
@@ -177,11 +206,22 @@ ON_TWO_HOSTS = {
         MPI_ON_ETH0,
     ),
     "mpiexec-mpich": (
-        [(HERE, f"mpiexec -n 6 -hosts host1:3,host2:3 -bind-to none -iface eth0 -envlist {FORWARDED} {RUN}")],
+        [
+            (
+                HERE,
+                f"mpiexec -n 6 -hosts host1:3,host2:3 -bind-to none -iface eth0 -envlist {FORWARDED} {RUN}",
+            )
+        ],
         LAST,
     ),
     "spawn": (
-        [(f"host{node + 1}", f"python3 -m runners.spawn --nproc-per-node 3,3 {STATIC.format(node)} {WORKER}") for node in (0, 1)],
+        [
+            (
+                f"host{node + 1}",
+                f"python3 -m runners.spawn --nproc-per-node 3,3 {STATIC.format(node)} {WORKER}",
+            )
+            for node in (0, 1)
+        ],
         {},
     ),
     "srun": (
@@ -216,14 +256,25 @@ def test_the_commands_on_two_hosts(name):
 
 def test_horovodrun_over_mpi_on_two_hosts():
     (command,) = make_launcher("horovodrun").commands(two_hosts(transport="mpi"))
-    over_hosts = ["--start-timeout", "120", "--network-interfaces", "eth0", "--mpi-args=--prefix '/opt/my mpi'"]
-    assert shlex.join(command.argv) == f"horovodrun --mpi {SIX} --disable-cache {BINDING} {shlex.join(over_hosts)} {RUN}"
+    over_hosts = [
+        "--start-timeout",
+        "120",
+        "--network-interfaces",
+        "eth0",
+        "--mpi-args=--prefix '/opt/my mpi'",
+    ]
+    assert (
+        shlex.join(command.argv)
+        == f"horovodrun --mpi {SIX} --disable-cache {BINDING} {shlex.join(over_hosts)} {RUN}"
+    )
     assert command.environment == {**ON_ETH0, **MPI_ON_ETH0}
 
 
 def test_without_an_interface_libraries_find_their_own():
     for name in REGISTRY.table:
-        for command in make_launcher(name).commands(two_hosts(network_interface=None, environment={"A": "1"}, transport="mpi")):
+        for command in make_launcher(name).commands(
+            two_hosts(network_interface=None, environment={"A": "1"}, transport="mpi")
+        ):
             assert "eth0" not in " ".join(command.argv)
             own = {"srun": pmix_environment(), "mpiexec-mpich": LAST}
             assert command.environment == {"A": "1"} | own.get(name, {})
@@ -232,7 +283,9 @@ def test_without_an_interface_libraries_find_their_own():
 def test_hosts_of_unlike_size_and_ipv6():
     hosts = (HostSlots(host="fe80::1", slots=2), HostSlots(host="host2", slots=1))
     first, second = make_launcher("torchrun").commands(two_hosts(hosts=hosts, world_size=3))
-    assert [command.argv[command.argv.index("--nproc-per-node") + 1] for command in (first, second)] == ["2", "1"]
+    assert [
+        command.argv[command.argv.index("--nproc-per-node") + 1] for command in (first, second)
+    ] == ["2", "1"]
     (command,) = make_launcher("mpirun").commands(two_hosts(hosts=hosts, world_size=3))
     assert "[fe80::1]:2,host2:1" in command.argv
 
@@ -243,7 +296,13 @@ def test_placements_that_a_launcher_refuses():
     assert make_launcher("horovodrun").refuses(TWO) is None
 
 
-TORCHRUN_RANK = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}
+TORCHRUN_RANK = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "1",
+}
 OPENMPI_RANK = {
     "OMPI_COMM_WORLD_RANK": "5",
     "OMPI_COMM_WORLD_SIZE": "8",
@@ -269,10 +328,16 @@ SRUN_RANK = {
 RANKS = {
     "torchrun": {None: (TORCHRUN_RANK, {RENDEZVOUS})},
     "spawn": {None: (TORCHRUN_RANK, {RENDEZVOUS})},
-    "horovodrun": {"gloo": (HOROVOD_RANK, {HOROVOD}), "mpi": (OPENMPI_RANK, {RENDEZVOUS, MPI, HOROVOD})},
+    "horovodrun": {
+        "gloo": (HOROVOD_RANK, {HOROVOD}),
+        "mpi": (OPENMPI_RANK, {RENDEZVOUS, MPI, HOROVOD}),
+    },
     "mpirun": {None: (OPENMPI_RANK, {RENDEZVOUS, MPI, HOROVOD})},
     "mpiexec-mpich": {None: (MPICH_RANK, {RENDEZVOUS, MPI, HOROVOD})},
-    "srun": {None: (SRUN_RANK, {RENDEZVOUS, HOROVOD}), "mpi": ({**SRUN_RANK, "PMIX_RANK": "5"}, {RENDEZVOUS, MPI, HOROVOD})},
+    "srun": {
+        None: (SRUN_RANK, {RENDEZVOUS, HOROVOD}),
+        "mpi": ({**SRUN_RANK, "PMIX_RANK": "5"}, {RENDEZVOUS, MPI, HOROVOD}),
+    },
 }
 """By launcher and transport: what rank 5 of 8 finds, and what it can count on."""
 
@@ -282,27 +347,45 @@ def test_a_rank_reads_its_place_by_its_launchers_variables(name):
     launcher = make_launcher(name)
     for transport, (environment, gives) in RANKS[name].items():
         world = read_world(environment, launcher.rank_variables)
-        place = (world.rank, world.world_size, world.local_rank, world.local_world_size, world.node_rank)
+        place = (
+            world.rank,
+            world.world_size,
+            world.local_rank,
+            world.local_world_size,
+            world.node_rank,
+        )
         assert place == (5, 8, 1, 4, 1)
         assert world.gives == launcher.gives(transport) == gives
-        assert read_world(environment, known_rank_variables()) == world, "also where nobody says which launcher it was"
+        assert read_world(environment, known_rank_variables()) == world, (
+            "also where nobody says which launcher it was"
+        )
         assert without_rank_variables({**environment, "HOME": "/home/me"}) == {"HOME": "/home/me"}
 
 
 def test_an_inner_launcher_goes_before_an_outer_one():
-    world = read_world({**OPENMPI_RANK, **TORCHRUN_RANK, "RANK": "2", "SLURM_STEP_ID": "0"}, known_rank_variables())
+    world = read_world(
+        {**OPENMPI_RANK, **TORCHRUN_RANK, "RANK": "2", "SLURM_STEP_ID": "0"}, known_rank_variables()
+    )
     assert (world.rank, world.launcher) == (2, "torchrun")
 
 
 def test_an_address_that_is_set_is_a_place_to_meet():
-    assert read_world({**HOROVOD_RANK, "MASTER_ADDR": "host1"}, known_rank_variables()).gives == {HOROVOD, RENDEZVOUS}
+    assert read_world({**HOROVOD_RANK, "MASTER_ADDR": "host1"}, known_rank_variables()).gives == {
+        HOROVOD,
+        RENDEZVOUS,
+    }
 
 
 @pytest.mark.parametrize(
     "environment",
     [
         {"HOME": "/"},
-        {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "4", "PMIX_RANK": "0"},  # srun -n 1
+        {
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_NUM_TASKS": "1",
+            "SLURM_NTASKS": "4",
+            "PMIX_RANK": "0",
+        },  # srun -n 1
         {"LSB_JOBID": "7", "LSB_DJOB_NUMPROC": "4"},  # a batch script of LSF's
     ],
 )
@@ -313,7 +396,10 @@ def test_without_a_launcher_a_process_is_a_world_of_one(environment):
 @pytest.mark.parametrize(
     ("environment", "told"),
     [
-        ({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}, "srun .Slurm.*SLURM_STEP_NUM_TASKS=4"),
+        (
+            {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"},
+            "srun .Slurm.*SLURM_STEP_NUM_TASKS=4",
+        ),
         ({"SLURM_STEP_ID": "3", "SLURM_NTASKS": "4", "SLURM_PROCID": "1"}, "SLURM_NTASKS=4"),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "a PMI launcher.*PMI_SIZE=2"),
         ({"PMIX_RANK": "0"}, "PMIX_RANK=0"),
@@ -323,7 +409,9 @@ def test_without_a_launcher_a_process_is_a_world_of_one(environment):
     ],
 )
 def test_a_rank_of_an_unknown_launcher_is_not_a_world_of_one(environment, told):
-    with pytest.raises(LaunchError, match=f"{told}.*each would be a world of 1; start the ranks with"):
+    with pytest.raises(
+        LaunchError, match=f"{told}.*each would be a world of 1; start the ranks with"
+    ):
         read_world(environment, known_rank_variables())
 
 
@@ -350,15 +438,30 @@ LIKE_TORCHRUN, GIVES_NOTHING = f"{__file__}:LikeTorchrun", f"{__file__}:GivesNot
             "torchrun",
             r"\(no HOROVOD_\* variables: each rank would be a world of 1\); use 'horovodrun', 'mpirun' or 'srun'",
         ),
-        ("horovod", "gloo", LIKE_TORCHRUN, r"\(no HOROVOD_\* variables: each rank would be a world of 1\)"),
+        (
+            "horovod",
+            "gloo",
+            LIKE_TORCHRUN,
+            r"\(no HOROVOD_\* variables: each rank would be a world of 1\)",
+        ),
         (
             "horovod",
             "mpi",
             "spawn",
             r"over 'mpi' \(it starts no MPI: each rank would be a world of 1\); use 'horovodrun', 'mpirun' or 'srun'",
         ),
-        ("ddp", "mpi", LIKE_TORCHRUN, "it starts no MPI.*use 'mpirun', 'mpiexec-mpich', 'horovodrun' or 'srun'"),
-        ("ddp", "gloo", "horovodrun", r"no address to meet at \(MASTER_ADDR and MASTER_PORT\)\); use 'torchrun', 'mpirun'"),
+        (
+            "ddp",
+            "mpi",
+            LIKE_TORCHRUN,
+            "it starts no MPI.*use 'mpirun', 'mpiexec-mpich', 'horovodrun' or 'srun'",
+        ),
+        (
+            "ddp",
+            "gloo",
+            "horovodrun",
+            r"no address to meet at \(MASTER_ADDR and MASTER_PORT\)\); use 'torchrun', 'mpirun'",
+        ),
         ("naive", "gloo", GIVES_NOTHING, "no address to meet at"),
         ("ddp", "gloo", LIKE_TORCHRUN, None),
         ("ddp", "mpi", "horovodrun", None),
@@ -373,7 +476,9 @@ def test_a_launcher_is_refused_for_what_it_does_not_give(backend, transport, lau
     if reason is None:
         assert resolve_arms(plan)["a"].launcher_reference == launcher
         return
-    with pytest.raises(PlanError, match=rf"launcher '.*' cannot start backend '{backend}' .*{reason}"):
+    with pytest.raises(
+        PlanError, match=rf"launcher '.*' cannot start backend '{backend}' .*{reason}"
+    ):
         resolve_arms(plan)
 
 
@@ -388,7 +493,10 @@ def test_a_launcher_is_refused_for_what_it_does_not_give(backend, transport, lau
     ],
 )
 def test_the_launcher_that_people_use_is_the_default(backend, transport, launcher):
-    assert default_launcher(backend, make_backend(backend, transport=transport, options={})) == launcher
+    assert (
+        default_launcher(backend, make_backend(backend, transport=transport, options={}))
+        == launcher
+    )
 
 
 FAULTS_OF_A_STEP = """
@@ -408,8 +516,14 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 20 / (49 *
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 @pytest.mark.parametrize(("kept", "least", "most"), [(False, 0.5, 2), (True, 0, 0.01)])
 def test_ranks_that_keep_freed_memory_do_not_fault_it_in_again(kept, least, most):
-    keep = "from runners.rank.resources import keep_freed_memory\nkeep_freed_memory()\n" if kept else ""
+    keep = (
+        "from runners.rank.resources import keep_freed_memory\nkeep_freed_memory()\n"
+        if kept
+        else ""
+    )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     told = [sys.executable, "-c", keep + FAULTS_OF_A_STEP]
-    done = subprocess.run(told, env=clean, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        told, env=clean, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True
+    )
     assert least <= float(done.stdout) <= most, "share of a step's pages that are faulted in"

@@ -41,7 +41,9 @@ def test_torch_is_found_with_its_version_and_transports(found):
 
 def test_mpi_is_a_transport_wherever_mpi4py_loads_it(found):
     loads = named(found, "mpi", "mpi4py").status == "ok"
-    assert loads == any(finding.name == "transport mpi" and finding.status == "ok" for finding in found)
+    assert loads == any(
+        finding.name == "transport mpi" and finding.status == "ok" for finding in found
+    )
 
 
 def test_horovod_tells_its_controllers_or_why_it_is_missing(found):
@@ -55,7 +57,9 @@ def test_horovod_tells_its_controllers_or_why_it_is_missing(found):
 
 def test_a_build_that_failed_is_told_with_its_reason_and_log(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    state = cache.BuildState(status="missing", key="k", reason="no C++ compiler\nmore", log="kept/build.log")
+    state = cache.BuildState(
+        status="missing", key="k", reason="no C++ compiler\nmore", log="kept/build.log"
+    )
     cache.write_state(state)
     finding = doctor.missing_horovod("ModuleNotFoundError: No module named 'horovod'")
     assert finding.status == "missing"
@@ -64,7 +68,10 @@ def test_a_build_that_failed_is_told_with_its_reason_and_log(monkeypatch, tmp_pa
 
 
 def test_a_broken_installation_is_a_finding_and_no_crash():
-    assert doctor.probe("raise ImportError('libmpi.so.40: cannot open')") == "ImportError: libmpi.so.40: cannot open"
+    assert (
+        doctor.probe("raise ImportError('libmpi.so.40: cannot open')")
+        == "ImportError: libmpi.so.40: cannot open"
+    )
     assert doctor.probe("import os; os._exit(3)") == "exit code 3"
     assert doctor.probe("print('hello'); print('{\"a\": 1}')") == {"a": 1}
 
@@ -76,13 +83,21 @@ def test_programs_are_found_without_an_activated_environment(monkeypatch):
 
 
 def test_importing_the_doctor_does_not_import_torch():
-    script = "import sys, runners.doctor; sys.exit('torch' in sys.modules or 'horovod' in sys.modules)"
+    script = (
+        "import sys, runners.doctor; sys.exit('torch' in sys.modules or 'horovod' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_the_table_shows_each_finding_and_the_remedies(found):
     text = io.StringIO()
-    gap = Finding(topic="tests", name="lamp", status="missing", detail="no [lamp] found", remedy="buy a [lamp]")
+    gap = Finding(
+        topic="tests",
+        name="lamp",
+        status="missing",
+        detail="no [lamp] found",
+        remedy="buy a [lamp]",
+    )
     print_findings([*found, gap], Console(file=text, width=200))
     assert "no [lamp] found" in text.getvalue()
     assert "tests / lamp: buy a [lamp]" in text.getvalue()

@@ -1,4 +1,5 @@
-"""``ringside hosts``: the parse, the placement, and what is wrong with a host, before anything is started."""
+"""``ringside hosts``: the parse, the placement, and what is wrong with a host, before anything is
+started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``ringside job``: what every engine reads is what was asked, and valid by the schemas. Executed in ``tests/cluster``."""
+"""``ringside job``: what every engine reads is what was asked, and valid by the schemas.
+
+Executed in ``tests/cluster``."""
 
 from __future__ import annotations
 
@@ -57,32 +59,53 @@ def words_of(engine, text):
 def test_values_stay_values(engine, tmp_path):
     folder = tmp_path / HOSTILE
     folder.mkdir()
-    plan = write_plan(folder, name="7.My_Plan", hosts="host1:1,host2:1").rename(folder / f"{HOSTILE}.yaml")
+    plan = write_plan(folder, name="7.My_Plan", hosts="host1:1,host2:1").rename(
+        folder / f"{HOSTILE}.yaml"
+    )
     text = job(engine, plan, "-o", folder / "out", "--set", "seed=3", image=IMAGE)
     words = words_of(engine, text)
     assert words[words.index("-o") + 1] == str(folder / "out") and "seed=3" in words
     if engine not in (*SHELLS, *PODS):
         told = yaml.safe_load(text)
         assert IMAGE in told.get("image", "") or told["resources"]["image_id"] == f"docker:{IMAGE}"
-        assert str(plan) in (told["files"][0]["local_path"] if engine == "dstack" else told["file_mounts"].values())
+        assert str(plan) in (
+            told["files"][0]["local_path"] if engine == "dstack" else told["file_mounts"].values()
+        )
     if engine in PODS:
         job_ = job_of(list(yaml.safe_load_all(text)))
         assert {pod.container["image"] for pod in job_.pods} == {IMAGE}
-        assert parse_yaml(next(iter(job_.files.values()))["plan.yaml"], source="") == parse_yaml(plan.read_text(), source="")
+        assert parse_yaml(next(iter(job_.files.values()))["plan.yaml"], source="") == parse_yaml(
+            plan.read_text(), source=""
+        )
         return
     shell = shell_of(engine, text)
     assert subprocess.run(["bash", "-n"], input=shell, text=True, check=False).returncode == 0
-    lines = [line for line in shell.splitlines() if line.startswith(("cd ", "exec timeout", "exec /"))]
+    lines = [
+        line for line in shell.splitlines() if line.startswith(("cd ", "exec timeout", "exec /"))
+    ]
     ran = subprocess.run(
-        ["bash"], input="\n".join(lines).replace("exec ", "exec echo "), capture_output=True, text=True, cwd=tmp_path
+        ["bash"],
+        input="\n".join(lines).replace("exec ", "exec echo "),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert ran.returncode == 0 and str(folder / "out") in ran.stdout
     assert not [*tmp_path.rglob("broken")] and not (REPOSITORY / "broken").exists()
 
 
 OPTIONS = {
-    "slurm": ["#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=2", "#SBATCH --gpus-per-node=2", "#SBATCH --time=2:00:00"],
-    "pbs": ["#PBS -l select=2:ncpus=2:mpiprocs=2:ngpus=2", "#PBS -l place=scatter", "#PBS -l walltime=2:00:00"],
+    "slurm": [
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=2",
+        "#SBATCH --gpus-per-node=2",
+        "#SBATCH --time=2:00:00",
+    ],
+    "pbs": [
+        "#PBS -l select=2:ncpus=2:mpiprocs=2:ngpus=2",
+        "#PBS -l place=scatter",
+        "#PBS -l walltime=2:00:00",
+    ],
     "lsf": ["#BSUB -n 4", "#BSUB -R 'span[ptile=2]'", "#BSUB -W 120", "#BSUB -gpu num=2"],
 }
 
@@ -92,12 +115,19 @@ def test_a_batch_system_is_asked_for_what_the_plan_needs(engine):
     text = job(engine, PLAN, *GPUS, "--time", "2:00:00")
     assert set(OPTIONS[engine]) <= set(text.splitlines())
     assert words_of(engine, text)[-4:] == ["--set", "device=cuda", "--set", f"hosts={engine}"]
-    assert ("timeout --foreground --signal=TERM 7140s" in text) == ("--signal=B:TERM@60" not in text)
+    assert ("timeout --foreground --signal=TERM 7140s" in text) == (
+        "--signal=B:TERM@60" not in text
+    )
 
 
 @pytest.mark.parametrize(
     ("engine", "gpus", "expected"),
-    [("dstack", GPUS, "dstack"), ("skypilot", GPUS, "skypilot"), ("dstack", (), "a:2,b:2"), ("skypilot", (), "a:2,b:2")],
+    [
+        ("dstack", GPUS, "dstack"),
+        ("skypilot", GPUS, "skypilot"),
+        ("dstack", (), "a:2,b:2"),
+        ("skypilot", (), "a:2,b:2"),
+    ],
 )
 def test_the_first_node_drives_the_others(engine, gpus, expected, tmp_path):
     task = yaml.safe_load(text := job(engine, PLAN, *gpus))
@@ -110,9 +140,19 @@ def test_the_first_node_drives_the_others(engine, gpus, expected, tmp_path):
     prefix = "DSTACK_NODE" if engine == "dstack" else "SKYPILOT_NODE"
     told = {}
     for rank in ("0", "1"):
-        variables = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "DSTACK_NODES_IPS": "a\nb", "SKYPILOT_NODE_IPS": "a\nb"}
+        variables = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "DSTACK_NODES_IPS": "a\nb",
+            "SKYPILOT_NODE_IPS": "a\nb",
+        }
         shell = shell.replace("sleep infinity", "true")
-        ran = subprocess.run(["bash", "-c", shell], env=variables | {f"{prefix}_RANK": rank}, capture_output=True, text=True)
+        ran = subprocess.run(
+            ["bash", "-c", shell],
+            env=variables | {f"{prefix}_RANK": rank},
+            capture_output=True,
+            text=True,
+        )
         told[rank] = ran.stdout.strip()
     assert told["0"].endswith(f"--set hosts={expected}") and told["1"] == ""
     assert "/results/ringside-two-hosts" in told["0"]
@@ -120,8 +160,15 @@ def test_the_first_node_drives_the_others(engine, gpus, expected, tmp_path):
 
 def test_one_node_is_the_plans_own_machine(tmp_path):
     text = job("slurm", write_plan(tmp_path))
-    assert "#SBATCH --nodes=1" in text and "#SBATCH --ntasks-per-node=2" in text and "hosts=" not in text
-    assert words_of("slurm", job("slurm", "loaders"))[1:3] == ["compare", "loaders"]  # by name it finds its files from everywhere
+    assert (
+        "#SBATCH --nodes=1" in text
+        and "#SBATCH --ntasks-per-node=2" in text
+        and "hosts=" not in text
+    )
+    assert words_of("slurm", job("slurm", "loaders"))[1:3] == [
+        "compare",
+        "loaders",
+    ]  # by name it finds its files from everywhere
     text = job("slurm", write_plan(tmp_path, hosts="node7:2"))
     assert "#SBATCH --nodes=1" in text and text.endswith("--set hosts=null\n")
 
@@ -139,15 +186,24 @@ def test_the_time_is_the_plans(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--for", "slurm", "--image", "i"), "--for slurm takes no --image; a plan names one by 'container'"),
+        (
+            ("--for", "slurm", "--image", "i"),
+            "--for slurm takes no --image; a plan names one by 'container'",
+        ),
         (("--for", "dstack"), "--for dstack needs an --image"),
-        (("--for", "slurm", "--nodes", "3"), "world_size 4 leaves some of 3 nodes idle; give --nodes 2"),
+        (
+            ("--for", "slurm", "--nodes", "3"),
+            "world_size 4 leaves some of 3 nodes idle; give --nodes 2",
+        ),
         (("--for", "jobset", "--image", "i", "--nodes", "1"), "--for jobset has 2 nodes or more"),
         (("--for", "pbs", "--time", "90"), "--time '90': give hours, minutes and seconds"),
         (("--for", "pbs", "--time", "0:01:00"), "more than a minute"),
         (("--for", "lsf", "-o", "a\nrm -rf b"), "cannot be part of a job"),
         (("--for", "mpijob", "--image", "i\n---"), "cannot be part of a job"),
-        (("--for", "lsf", "--set", "hosts=lsf"), "hosts: lsf does not say how many nodes; give --nodes 2"),
+        (
+            ("--for", "lsf", "--set", "hosts=lsf"),
+            "hosts: lsf does not say how many nodes; give --nodes 2",
+        ),
         (("--for", "cobalt"), "cobalt"),
     ],
 )
@@ -160,16 +216,27 @@ def test_what_makes_no_job_is_told(arguments, told):
 def test_a_job_of_commands_must_know_their_ranks(tmp_path):
     plan = tmp_path / "plan.yaml"
     plan.write_text(
-        yaml.safe_dump({"name": "n", "baseline": "a", "arms": {"a": {"command": "bash run.sh", "directory": str(tmp_path)}}})
+        yaml.safe_dump(
+            {
+                "name": "n",
+                "baseline": "a",
+                "arms": {"a": {"command": "bash run.sh", "directory": str(tmp_path)}},
+            }
+        )
     )
     refused = ringside_here("job", plan, "--for", "slurm")
-    assert refused.returncode == 2 and "no command says by its flags how many ranks it starts" in refused.stderr
+    assert (
+        refused.returncode == 2
+        and "no command says by its flags how many ranks it starts" in refused.stderr
+    )
     assert "#SBATCH --ntasks-per-node=4" in job("slurm", plan, "--set", "world_size=4")
 
 
 def test_points_are_sized_by_the_largest(tmp_path):
     points = {"two": {"world_size": 2}, "eight": {"world_size": 8}, "four": {"world_size": 4}}
-    assert "#SBATCH --ntasks-per-node=4" in job("slurm", write_plan(tmp_path, points=points), "--nodes", "2")
+    assert "#SBATCH --ntasks-per-node=4" in job(
+        "slurm", write_plan(tmp_path, points=points), "--nodes", "2"
+    )
     plan = write_plan(tmp_path, points={"two": {"hosts": "host1:2"}})
     assert "point 'two' names hosts" in ringside_here("job", plan, "--for", "slurm").stderr
 
@@ -194,7 +261,9 @@ def close(schema):
 def faults(one):
     version, schema = schema_of(one["kind"])
     assert one["apiVersion"] == version
-    return [f"{error.json_path}: {error.message}" for error in OAS30Validator(schema).iter_errors(one)]
+    return [
+        f"{error.json_path}: {error.message}" for error in OAS30Validator(schema).iter_errors(one)
+    ]
 
 
 @pytest.mark.parametrize("flavour", KINDS)
@@ -221,7 +290,11 @@ def test_all_ranks_are_in_pods_that_are_alike(flavour):
     named = {line.split()[0].partition(".")[0] for line in hostfile.splitlines()}
     assert named == {pod.hostname for pod in found.pods} and len(named) == 2
     assert all(line.endswith(" slots=2") for line in hostfile.splitlines())
-    assert found.driver.container["command"][:3] == ["ringside", "compare", "/etc/ringside/plan.yaml"]
+    assert found.driver.container["command"][:3] == [
+        "ringside",
+        "compare",
+        "/etc/ringside/plan.yaml",
+    ]
     limits = {"cpu": 2, "nvidia.com/gpu": 2}
     for pod in found.pods:
         assert pod.container["resources"] == {"requests": limits, "limits": limits}
@@ -232,7 +305,10 @@ def test_the_image_has_the_user_and_the_sshd_that_pods_count_on():
     """The Dockerfile is read: nothing here can build an image."""
     dockerfile = (REPOSITORY / "Dockerfile").read_text()
     pod = next(pod for pod in job_of(manifests("mpijob", PLAN)).pods if not pod.drives)
-    port, user = pod.container["readinessProbe"]["tcpSocket"]["port"], pod.spec["securityContext"]["runAsUser"]
+    port, user = (
+        pod.container["readinessProbe"]["tcpSocket"]["port"],
+        pod.spec["securityContext"]["runAsUser"],
+    )
     served = f"printf 'Port {port}\\nPidFile /home/mpiuser/sshd.pid\\nHostKey /home/mpiuser/.ssh/id_rsa\\n"
     assert served in dockerfile and f"> {pod.container['command'][-1]} " in dockerfile
     assert f"printf 'Host *\\n    Port {port}\\n" in dockerfile

@@ -28,7 +28,15 @@ from runners.planning.meeting_ports import NUM_SPARE_PORTS, named_ports
 from runners.planning.plan_reading import read_plan
 from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.arm_names import names_for
-from runners.scripts.arrival import SeenPython, explain_no_ranks, hint_of, look_at, path_setter, why_never, why_others
+from runners.scripts.arrival import (
+    SeenPython,
+    explain_no_ranks,
+    hint_of,
+    look_at,
+    path_setter,
+    why_never,
+    why_others,
+)
 from runners.scripts.environments import image_programs
 from runners.scripts.launchers_log import first_traceback, lines_of_script, scripts_exception
 from runners.scripts.other_pythons import lacking_module
@@ -42,22 +50,42 @@ READ = {
     "torchrun --nproc-per-node gpu train.py": ("torchrun", None, "train.py"),
     "torchrun -m package.train": ("torchrun", 1, None),
     "python -m torch.distributed.run --nproc-per-node 3 train.py": ("torchrun", 3, "train.py"),
-    "/envs/a/bin/python3.12 -X dev -u -m torch.distributed.launch --nproc_per_node=2 t.py": ("torchrun", 2, "t.py"),
+    "/envs/a/bin/python3.12 -X dev -u -m torch.distributed.launch --nproc_per_node=2 t.py": (
+        "torchrun",
+        2,
+        "t.py",
+    ),
     "python -mtorch.distributed.run --nproc-per-node 2 train.py": ("torchrun", 2, "train.py"),
-    "env A=1 python3 -X dev -Bum torch.distributed.launch --nproc_per_node 2 train.py": ("torchrun", 2, "train.py"),
+    "env A=1 python3 -X dev -Bum torch.distributed.launch --nproc_per_node 2 train.py": (
+        "torchrun",
+        2,
+        "train.py",
+    ),
     "python -umhorovod.runner -np 4 python -mpackage.train": ("horovodrun", 4, None),
     "python -u train.py -mtorch.distributed.run --nproc-per-node 2": ("python", 1, "train.py"),
     "horovodrun -np 2 -H localhost:2 python train.py -np 9": ("horovodrun", 2, "train.py"),
-    "horovodrun --verbose --num-proc 4 --mpi-args='-x A -np 7' python train.py": ("horovodrun", 4, "train.py"),
+    "horovodrun --verbose --num-proc 4 --mpi-args='-x A -np 7' python train.py": (
+        "horovodrun",
+        4,
+        "train.py",
+    ),
     "horovodrun -H host1:2,host2:3 python train.py": ("horovodrun", 5, "train.py"),
-    "mpirun -np 4 --mca btl tcp -x A=b -bind-to none python -u train.py -np 9": ("mpirun", 4, "train.py"),
+    "mpirun -np 4 --mca btl tcp -x A=b -bind-to none python -u train.py -np 9": (
+        "mpirun",
+        4,
+        "train.py",
+    ),
     "mpiexec -n 2 -genv A 1 ./train": ("mpirun", 2, None),
     "mpirun -H a,b:2 python train.py": ("mpirun", 3, "train.py"),
     "mpirun -N 2 -H a,b python train.py": ("mpirun", 4, "train.py"),
     "srun -n4 --mpi=pmix python train.py --ntasks 9": ("srun", 4, "train.py"),
     "srun -N 2 --ntasks-per-node 3 --kill-on-bad-exit python train.py": ("srun", 6, "train.py"),
     "srun python train.py": ("srun", None, "train.py"),
-    "srun -N2 --ntasks-per-node=1 torchrun --nnodes 2 --nproc-per-node 4 train.py": ("srun", 8, "train.py"),
+    "srun -N2 --ntasks-per-node=1 torchrun --nnodes 2 --nproc-per-node 4 train.py": (
+        "srun",
+        8,
+        "train.py",
+    ),
     "srun -n 2 torchrun --nproc-per-node 4 train.py": ("srun", 8, "train.py"),
     "env A=1 B=2 taskset -c 0 torchrun --nproc-per-node 2 train.py": ("torchrun", 2, "train.py"),
     "A=1 torchrun --nproc-per-node 2 train.py": ("torchrun", 2, "train.py"),
@@ -102,8 +130,14 @@ def test_what_another_environment_has_is_not_looked_for_on_this_path(command, pr
         ("bash -c 'x --key $A_TOKEN'", ["bash", "-c", "x --key $A_TOKEN"]),
         ("x $TOKENIZER", ["x", "bert"]),
         ("x $DATA ${DATA}s --data=$DATA", ["x", "a", "b", "a", "bs", "--data=a", "b"]),
-        ('x "$DATA/y" "\\$DATA" \\$DATA \'$DATA ~ `id`\' a=$', ["x", "a b/y", "$DATA", "$DATA", "$DATA ~ `id`", "a=$"]),
-        ("A=~/x ~ ~/y --out=~/z a~ '~'", ["env", "A=/home/u/x", "/home/u", "/home/u/y", "--out=~/z", "a~", "~"]),
+        (
+            'x "$DATA/y" "\\$DATA" \\$DATA \'$DATA ~ `id`\' a=$',
+            ["x", "a b/y", "$DATA", "$DATA", "$DATA ~ `id`", "a=$"],
+        ),
+        (
+            "A=~/x ~ ~/y --out=~/z a~ '~'",
+            ["env", "A=/home/u/x", "/home/u", "/home/u/y", "--out=~/z", "a~", "~"],
+        ),
         ("x 'a && b' \";|\" lr=[1,2] none*.py", ["x", "a && b", ";|", "lr=[1,2]", "none*.py"]),
         ("x \\\n  y", ["x", "y"]),
         ("bash -c 'cd x && $(nproc) > y'", ["bash", "-c", "cd x && $(nproc) > y"]),
@@ -115,14 +149,23 @@ def test_words_are_those_of_the_shell_that_it_was_typed_for(monkeypatch, typed, 
     monkeypatch.setenv("TOKENIZER", "bert")
     assert list(read_command(typed).words) == words
     shown = ["bash", "-c", f"x() {{ printf '%s\\n' x \"$@\"; }}; {typed}"]
-    assert words[0] != "x" or subprocess.check_output(shown, text=True, timeout=60).splitlines() == words
+    assert (
+        words[0] != "x"
+        or subprocess.check_output(shown, text=True, timeout=60).splitlines() == words
+    )
 
 
 @pytest.mark.parametrize("flags", ["-m torch.distributed.run", "-mtorch.distributed.launch"])
 def test_a_launcher_that_python_has_as_a_module_is_no_program(tmp_path, flags):
     (tmp_path / "t.py").touch()
-    setup = resolve_scripts(plan_of(tmp_path, a=f"{sys.executable} {flags} --nproc-per-node 2 t.py"))["a"]
-    assert (setup.launcher_reference, setup.plan.world_size, setup.launcher.line.words[1]) == ("torchrun", 2, "-m")
+    setup = resolve_scripts(
+        plan_of(tmp_path, a=f"{sys.executable} {flags} --nproc-per-node 2 t.py")
+    )["a"]
+    assert (setup.launcher_reference, setup.plan.world_size, setup.launcher.line.words[1]) == (
+        "torchrun",
+        2,
+        "-m",
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +173,10 @@ def test_a_launcher_that_python_has_as_a_module_is_no_program(tmp_path, flags):
     [
         ("", "command is empty"),
         ("torchrun 'train.py", "No closing quotation"),
-        ("cd x && torchrun train.py", "has '&&', and no shell runs it; put it into a file, or bash -c '...'"),
+        (
+            "cd x && torchrun train.py",
+            "has '&&', and no shell runs it; put it into a file, or bash -c '...'",
+        ),
         ("torchrun train.py | tee log", "has '|'"),
         ("bash run.sh;ls", "has ';'"),
         ("torchrun --nproc-per-node $(nproc) train.py", "has '$(', and no shell runs it"),
@@ -138,7 +184,10 @@ def test_a_launcher_that_python_has_as_a_module_is_no_program(tmp_path, flags):
         ("torchrun train.py ${EPOCHS:-3}", "has '${'"),
         ("torchrun train.py /etc/passw*", "has '/etc/passw*'"),
         ("torchrun train.py {1,2}", "has '{1,2}'"),
-        ("torchrun train.py --data $NOWHERE", "has $NOWHERE, which is not set; set it, or write its value"),
+        (
+            "torchrun train.py --data $NOWHERE",
+            "has $NOWHERE, which is not set; set it, or write its value",
+        ),
         (
             "torchrun train.py --key '$A_TOKEN' --key $A_TOKEN",
             "has $A_TOKEN, which looks like a secret",
@@ -153,13 +202,21 @@ def test_what_is_no_command_is_refused(command, message):
 @pytest.mark.parametrize(
     ("first", "second", "names"),
     [
-        ("horovodrun -np 2 python train_hvd.py", "torchrun train_ddp.py", ("train_hvd", "train_ddp")),
+        (
+            "horovodrun -np 2 python train_hvd.py",
+            "torchrun train_ddp.py",
+            ("train_hvd", "train_ddp"),
+        ),
         ("torchrun -m pkg.old --lr 1", "torchrun -m pkg.new --lr 1", ("old", "new")),
         ("bash run.sh", "make train", ("bash-run.sh", "make-train")),
         ("horovodrun -np 2 python t.py", "torchrun t.py", ("horovodrun", "torchrun")),
         ("torchrun t.py --bs 8", "torchrun t.py --bs=16", ("bs8", "bs16")),
         ("torchrun t.py", "torchrun t.py --fused", ("t", "fused")),
-        ("torchrun t.py lr=1 model=x", "torchrun t.py lr=2 model=y", ("lr1-model-x", "lr2-model-y")),
+        (
+            "torchrun t.py lr=1 model=x",
+            "torchrun t.py lr=2 model=y",
+            ("lr1-model-x", "lr2-model-y"),
+        ),
         ("torchrun t.py -c conf/a.yaml", "torchrun t.py -c conf/b.yaml", ("c-a", "c-b")),
         ("A=1 torchrun t.py", "A=2 torchrun t.py", ("A1", "A2")),
         ("torchrun t.py", "torchrun t.py", ("a", "b")),
@@ -170,7 +227,9 @@ def test_arms_are_named_by_what_differs(first, second, names):
     assert names_for(read_command(first), read_command(second)) == names
 
 
-TYPED = "torchrun srun mpirun python env -m -n -np --x=1 x= -- - A=1 'q t.py 2 torch.distributed.run"
+TYPED = (
+    "torchrun srun mpirun python env -m -n -np --x=1 x= -- - A=1 'q t.py 2 torch.distributed.run"
+)
 WORDS = st.sampled_from(TYPED.split())
 
 
@@ -192,21 +251,54 @@ def test_horovodruns_flags_are_those_that_it_has():
 
     given_before = sys.argv
     try:
-        sys.argv = ["horovodrun", "--blacklist-cooldown-range", "1", "2", "-np", "2", "--log-level", "INFO", "python"]
+        sys.argv = [
+            "horovodrun",
+            "--blacklist-cooldown-range",
+            "1",
+            "2",
+            "-np",
+            "2",
+            "--log-level",
+            "INFO",
+            "python",
+        ]
         parsed = launch.parse_args()
     finally:
         sys.argv = given_before
     line = read_command(
-        shlex.join(["horovodrun", *["--blacklist-cooldown-range", "1", "2", "-np", "2", "--log-level", "INFO", "python"]])
+        shlex.join(
+            [
+                "horovodrun",
+                *[
+                    "--blacklist-cooldown-range",
+                    "1",
+                    "2",
+                    "-np",
+                    "2",
+                    "--log-level",
+                    "INFO",
+                    "python",
+                ],
+            ]
+        )
     )
-    assert (ranks_of(line), list(line.words[line.launchers[0].command_at :])) == (parsed.num_proc, parsed.command)
+    assert (ranks_of(line), list(line.words[line.launchers[0].command_at :])) == (
+        parsed.num_proc,
+        parsed.command,
+    )
 
 
 def test_torchruns_flags_are_those_that_it_has():
     from torch.distributed.run import get_args_parser
 
-    actions = [action for action in get_args_parser()._actions if action.option_strings and action.nargs is None]
-    names = {max(action.option_strings, key=len).lstrip("-").replace("_", "-") for action in actions}
+    actions = [
+        action
+        for action in get_args_parser()._actions
+        if action.option_strings and action.nargs is None
+    ]
+    names = {
+        max(action.option_strings, key=len).lstrip("-").replace("_", "-") for action in actions
+    }
     assert names - {"print-completion"} <= set(VALUES["torchrun"])
 
 
@@ -229,15 +321,24 @@ CARRIED = {
 
 @pytest.mark.parametrize("command", CARRIED)
 def test_launchers_get_what_the_probe_needs_and_nothing_else(command):
-    assert shlex.join(with_variables(with_agent_path(read_command(command)), NAMES)) == CARRIED[command]
+    assert (
+        shlex.join(with_variables(with_agent_path(read_command(command)), NAMES))
+        == CARRIED[command]
+    )
 
 
 @pytest.mark.parametrize(
     ("command", "as_run"),
     [
         ("mpiexec -n 2 python t.py", "mpiexec -n 2 python t.py"),
-        ("mpiexec -genvlist A -n 2 python t.py", "mpiexec -genvlist A,PYTHONPATH,RINGSIDE_AGENT,RINGSIDE_RUN -n 2 python t.py"),
-        ("mpiexec -genvnone -n 2 ./t", "mpiexec -genvlist PYTHONPATH,RINGSIDE_AGENT,RINGSIDE_RUN -genvnone -n 2 ./t"),
+        (
+            "mpiexec -genvlist A -n 2 python t.py",
+            "mpiexec -genvlist A,PYTHONPATH,RINGSIDE_AGENT,RINGSIDE_RUN -n 2 python t.py",
+        ),
+        (
+            "mpiexec -genvnone -n 2 ./t",
+            "mpiexec -genvlist PYTHONPATH,RINGSIDE_AGENT,RINGSIDE_RUN -genvnone -n 2 ./t",
+        ),
     ],
 )
 def test_mpichs_launcher_gets_lists(command, as_run):
@@ -251,7 +352,9 @@ def test_torchrun_is_started_on_every_host():
         for node, host in enumerate(("h1", "h2"))
     ]
     own = "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h1:29400 --nproc-per-node 2 t.py"
-    assert [shlex.join(line.words) for _, line in for_each_host(read_command(own), ["h1", "h2"])] == [own] * 2
+    assert [
+        shlex.join(line.words) for _, line in for_each_host(read_command(own), ["h1", "h2"])
+    ] == [own] * 2
 
 
 @pytest.mark.parametrize(
@@ -268,15 +371,23 @@ def test_a_script_gets_the_seed_of_its_launch(command, as_run):
 
 def test_arms_are_named_by_their_images():
     """Without the registry, and without flags that both have."""
-    typed = [read_command(f"torchrun t.py -v /data:/data nvcr.io/nvidia/pytorch:{tag}") for tag in ("25.10-py3", "25.11-py3")]
+    typed = [
+        read_command(f"torchrun t.py -v /data:/data nvcr.io/nvidia/pytorch:{tag}")
+        for tag in ("25.10-py3", "25.11-py3")
+    ]
     assert names_for(*typed) == ("pytorch-25.10-py3", "pytorch-25.11-py3")
 
 
-AS_ONESELF = f"--user={os.geteuid()}:{os.getegid()}" + ("" if os.geteuid() == 0 else " --env=HOME=/tmp")
+AS_ONESELF = f"--user={os.geteuid()}:{os.getegid()}" + (
+    "" if os.geteuid() == 0 else " --env=HOME=/tmp"
+)
 HOST = "run --rm --network=host --pid=host --ipc=host"
 BOUND = "--mount=type=bind,source={0},target={0}"
 IN_IMAGES = {
-    "podman": (f"podman {HOST} {AS_ONESELF if os.geteuid() == 0 else '--userns=keep-id --env=HOME=/tmp'}", BOUND),
+    "podman": (
+        f"podman {HOST} {AS_ONESELF if os.geteuid() == 0 else '--userns=keep-id --env=HOME=/tmp'}",
+        BOUND,
+    ),
     "docker": (f"docker {HOST} {AS_ONESELF}", BOUND),
     "apptainer": ("apptainer exec", "--bind={}"),
     "singularity": ("singularity exec", "--bind={}"),
@@ -290,8 +401,12 @@ def test_a_command_in_an_image(program):
     """Folders are at the same paths, and variables arrive."""
     started, shown = IN_IMAGES[program]
     known = image_programs()[program]
-    image = dataclasses.replace(known, start=(program, *known.start), words=("-v", "/data:/data", "i:1"))
-    job = RankCommand(world_size=2, hosts=(), module="", folder="/r/f/u", folders=("/r/f", "/u", "/u"))
+    image = dataclasses.replace(
+        known, start=(program, *known.start), words=("-v", "/data:/data", "i:1")
+    )
+    job = RankCommand(
+        world_size=2, hosts=(), module="", folder="/r/f/u", folders=("/r/f", "/u", "/u")
+    )
     folders = " ".join(shown.format(one) for one in (AGENT_FOLDER, "/r/f/u", "/r/f", "/u"))
     inside = """sh -c 'cd -- "$0" && exec env "$@"' /r/f/u 'A=1 2' torchrun t.py"""
     words = image.around(("torchrun", "t.py"), environment={"A": "1 2"}, job=job)
@@ -302,15 +417,25 @@ def test_a_command_in_an_image(program):
 def test_a_python_that_reads_no_path_is_refused(flags, tmp_path):
     (tmp_path / "t.py").touch()
     assert blocking_flag(read_command(f"horovodrun -np 2 python {flags} t.py -I"))
-    with pytest.raises(PlanError, match="does not read PYTHONPATH, which loads Ringside's agent; leave that flag out"):
+    with pytest.raises(
+        PlanError,
+        match="does not read PYTHONPATH, which loads Ringside's agent; leave that flag out",
+    ):
         resolve_scripts(plan_of(tmp_path, a=f"{sys.executable} {flags} t.py"))
     assert blocking_flag(read_command("python -u t.py -I -S")) is None
 
 
 def plan_of(folder, *, measurement=None, **commands):
-    arms = {name: arm if isinstance(arm, dict) else {"command": arm} for name, arm in commands.items()}
+    arms = {
+        name: arm if isinstance(arm, dict) else {"command": arm} for name, arm in commands.items()
+    }
     arms = {name: {"directory": str(folder), **arm} for name, arm in arms.items()}
-    content = {"name": "n", "baseline": next(iter(arms)), "arms": arms, "measurement": measurement or {}}
+    content = {
+        "name": "n",
+        "baseline": next(iter(arms)),
+        "arms": arms,
+        "measurement": measurement or {},
+    }
     path = folder / "plan.yaml"
     path.write_text(yaml.safe_dump(content))
     return read_plan(path)
@@ -321,7 +446,12 @@ def test_ranks_and_world_size_come_from_the_commands(tmp_path):
     plan = plan_of(tmp_path, a="torchrun --nproc-per-node 2 t.py", b="bash run.sh")
     assert plan.world_size == 2
     measure = plan.measurement
-    assert (plan.hosts, plan.workload, measure.floor, measure.local_every) == (None, "script", False, 0)
+    assert (plan.hosts, plan.workload, measure.floor, measure.local_every) == (
+        None,
+        "script",
+        False,
+        0,
+    )
 
 
 def test_hosts_come_from_the_commands():
@@ -330,7 +460,10 @@ def test_hosts_come_from_the_commands():
         return with_hosts({"arms": arms, **plan})
 
     torchrun = "torchrun --nproc-per-node 2 t.py"
-    found = hosts("horovodrun -np 2 -H host1:1,host2:1 python t.py", "mpirun -np 4 -H host2:2,host3 python t.py")
+    found = hosts(
+        "horovodrun -np 2 -H host1:1,host2:1 python t.py",
+        "mpirun -np 4 -H host2:2,host3 python t.py",
+    )
     assert found["hosts"] == "host1:1,host2:3,host3:1"
     assert "hosts" not in hosts("horovodrun -np 2 -H localhost:2 python t.py", torchrun)
     assert hosts(torchrun, hosts="host1:2,host2:2")["world_size"] == 4
@@ -341,10 +474,16 @@ def test_hosts_come_from_the_commands():
 @pytest.mark.parametrize(
     ("arm", "message"),
     [
-        ({"command": "torchrun t.py", "backend": "ddp"}, "backend 'ddp' and a command are both given"),
+        (
+            {"command": "torchrun t.py", "backend": "ddp"},
+            "backend 'ddp' and a command are both given",
+        ),
         ({"command": "torchrun t.py", "untimed": "all"}, "untimed = 'all'"),
         ({"command": "torchrun t.py", "samples_per_step": 0}, "samples_per_step = 0"),
-        ({"command": "no-such-launcher t.py"}, "'no-such-launcher' is not on PATH; activate its environment"),
+        (
+            {"command": "no-such-launcher t.py"},
+            "'no-such-launcher' is not on PATH; activate its environment",
+        ),
         ({"command": f"{sys.executable} none.py"}, "'none.py' is not in"),
         ({"command": f"{sys.executable} t.py", "commit": "main"}, "is not in a git repository"),
         (
@@ -369,8 +508,14 @@ def test_bad_input_is_refused_with_what_to_do(tmp_path, arm, message):
     ("arguments", "message"),
     [
         (["torchrun t.py"], "give two commands, each in quotes"),
-        (["torchrun t.py", "torchrun t.py", "--name-a", "x", "--name-b", "x"], "both arms are named 'x'"),
-        (["torchrun t.py", "torchrun t.py", "--assert-not-slower", "much"], "--assert-not-slower 'much' is no share"),
+        (
+            ["torchrun t.py", "torchrun t.py", "--name-a", "x", "--name-b", "x"],
+            "both arms are named 'x'",
+        ),
+        (
+            ["torchrun t.py", "torchrun t.py", "--assert-not-slower", "much"],
+            "--assert-not-slower 'much' is no share",
+        ),
         (["torchrun t.py", "torchrun t.py", "--set", "scripts.loss_margin=0"], "loss_margin = 0"),
     ],
 )
@@ -386,11 +531,15 @@ def test_a_script_starts_in_its_own_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_OWN", "kept")
     monkeypatch.setenv("RANK", "3")
     plan = plan_of(
-        tmp_path, a={"command": "torchrun --nproc-per-node 2 t.py"}, b={"command": "python t.py", "python": sys.executable}
+        tmp_path,
+        a={"command": "torchrun --nproc-per-node 2 t.py"},
+        b={"command": "python t.py", "python": sys.executable},
     )
     for setup in resolve_scripts(plan).values():
         inherited = setup.launcher.inherited
-        assert inherited["PATH"].split(os.pathsep)[0] == str(BIN), "where alone its program is, or that of its python"
+        assert inherited["PATH"].split(os.pathsep)[0] == str(BIN), (
+            "where alone its program is, or that of its python"
+        )
         assert inherited["VIRTUAL_ENV"] == str(BIN.parent)
         assert inherited["MY_OWN"] == "kept"
         assert "RANK" not in inherited
@@ -414,13 +563,20 @@ def test_ports_that_a_command_names_for_its_ranks_to_meet_at(command):
 
 
 def test_each_start_of_an_arm_has_ports_of_its_own(tmp_path, monkeypatch):
-    """Those that it names in a script or a variable, that its trial has learned, and that were found taken."""
+    """Those that it names in a script or a variable, that its trial has learned, and that were
+    found taken."""
     (tmp_path / "t.py").write_text('os.environ["MASTER_PORT"] = "8888"\n')
     monkeypatch.setenv("MASTER_PORT", "2222")
-    (arm,) = (one for name, one in resolve_scripts(plan_of(tmp_path, a="python t.py")).items() if name == "a")
+    (arm,) = (
+        one
+        for name, one in resolve_scripts(plan_of(tmp_path, a="python t.py")).items()
+        if name == "a"
+    )
     arm = dataclasses.replace(arm, trial=TrialFacts(ranks=2, first_steps_s=1.0, ports=(8000,)))
     driver = {"supervisors": "h:2", "store": "", "key_file": tmp_path / "k", "log_folder": tmp_path}
-    start = ArmStart(launch=0, number=0, run_id="r", placement=PLACE, **driver, state={}, taken_ports={9000})
+    start = ArmStart(
+        launch=0, number=0, run_id="r", placement=PLACE, **driver, state={}, taken_ports={9000}
+    )
     told = [decode(arm.commands(start)[0].environment["RINGSIDE_AGENT"]) for _ in range(2)]
     asked = {2222, 8000, 8888, 9000, 29400, 29500}
     assert [set(map(int, one.ports)) for one in told] == [asked] * 2
@@ -429,16 +585,28 @@ def test_each_start_of_an_arm_has_ports_of_its_own(tmp_path, monkeypatch):
 
 
 def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatch):
-    """Those of mpirun had neither a plan's variables and threads, nor the timeouts of a rank that is stopped."""
+    """Those of mpirun had neither a plan's variables and threads, nor the timeouts of a rank that
+    is stopped."""
     (tmp_path / "t.py").touch()
     monkeypatch.delenv("MASTER_PORT", raising=False)
     monkeypatch.setenv("SLURM_EXPORT_ENV", "NONE")
-    plan = plan_of(tmp_path, a={"command": "mpirun -np 2 python t.py", "environment": {"COLOUR": "blue"}})
+    plan = plan_of(
+        tmp_path, a={"command": "mpirun -np 2 python t.py", "environment": {"COLOUR": "blue"}}
+    )
     monkeypatch.setenv("MYLAB_A", "1")
     plan = plan.model_copy(update={"threads": 2, "forward_environment": ["MYLAB_*"]})
     (setup,) = (one for name, one in resolve_scripts(plan).items() if name == "a")
     driver = {"supervisors": "h:2", "store": "", "key_file": tmp_path / "k"}
-    start = ArmStart(launch=0, number=0, run_id="r", placement=PLACE, log_folder=tmp_path, **driver, state={}, padding_bytes=9)
+    start = ArmStart(
+        launch=0,
+        number=0,
+        run_id="r",
+        placement=PLACE,
+        log_folder=tmp_path,
+        **driver,
+        state={},
+        padding_bytes=9,
+    )
     (command,) = setup.commands(start)
     names = {name for before, name in itertools.pairwise(command.argv) if before == "-x"}
     assert names >= {
@@ -450,12 +618,21 @@ def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatc
         "RINGSIDE_AGENT",
         "RINGSIDE_RUN",
     }
-    assert names == {name for name in command.environment if not name.startswith(("OMPI_ALLOW_", "SLURM_"))}
-    assert set(command.environment["SLURM_EXPORT_ENV"].split(",")) >= {"COLOUR", "OMP_NUM_THREADS", "RINGSIDE_RUN"}
+    assert names == {
+        name for name in command.environment if not name.startswith(("OMPI_ALLOW_", "SLURM_"))
+    }
+    assert set(command.environment["SLURM_EXPORT_ENV"].split(",")) >= {
+        "COLOUR",
+        "OMP_NUM_THREADS",
+        "RINGSIDE_RUN",
+    }
 
 
 def test_the_probes_folder_holds_the_probe_alone():
-    assert {path.name for path in AGENT_FOLDER.iterdir()} - {"__pycache__"} == {"sitecustomize.py", "ringside_agent"}
+    assert {path.name for path in AGENT_FOLDER.iterdir()} - {"__pycache__"} == {
+        "sitecustomize.py",
+        "ringside_agent",
+    }
 
 
 def python(**changes):
@@ -470,9 +647,15 @@ def python(**changes):
         ([python(has_torch=False)], "do not import torch"),
         ([python()], "no torch.optim optimizer has taken a step"),
         ([], "no Python of it was seen"),
-        ([python(path="src")], "it replaces PYTHONPATH, which loads Ringside's agent; write PYTHONPATH=src:$PYTHONPATH"),
+        (
+            [python(path="src")],
+            "it replaces PYTHONPATH, which loads Ringside's agent; write PYTHONPATH=src:$PYTHONPATH",
+        ),
         ([python(path="")], "it unsets PYTHONPATH"),
-        ([python(has_torch=False, framework="JAX")], "it trains by JAX, and Ringside times scripts of PyTorch"),
+        (
+            [python(has_torch=False, framework="JAX")],
+            "it trains by JAX, and Ringside times scripts of PyTorch",
+        ),
     ],
 )
 def test_why_no_rank_reports_is_told_by_its_processes(seen, message):
@@ -506,9 +689,7 @@ def test_the_file_that_sets_the_path_is_named(tmp_path):
 def test_processes_of_a_run_are_looked_at(tmp_path, no_processes_left):
     (tmp_path / "libtensorflow.so").write_text("x")
     own = {**os.environ, "RINGSIDE_RUN": "look", "RINGSIDE_AGENT": "p", "PYTHONPATH": "src"}
-    waits = (
-        "import mmap; f = open('libtensorflow.so'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); print(flush=True); input()"
-    )
+    waits = "import mmap; f = open('libtensorflow.so'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", waits], env=own, cwd=tmp_path, **PIPES) as process:
         process.stdout.readline()
         seen = look_at("look", [])
@@ -518,11 +699,15 @@ def test_processes_of_a_run_are_looked_at(tmp_path, no_processes_left):
 
 def test_ranks_that_count_otherwise_are_told():
     def rank(number, world_size):
-        return SupervisedRank(rank=number, world_size=world_size, host="h", pid=number, clock_behind_s=0.0)
+        return SupervisedRank(
+            rank=number, world_size=world_size, host="h", pid=number, clock_behind_s=0.0
+        )
 
     assert why_others([rank(0, 2), rank(1, 2)], []) is None
     assert "disagree on the number of ranks (1 and 2)" in why_others([rank(0, 1), rank(1, 2)], [])
-    assert "several processes of it each report as rank 0 of 1" in why_others([rank(0, 1)], [rank(0, 1)])
+    assert "several processes of it each report as rank 0 of 1" in why_others(
+        [rank(0, 1)], [rank(0, 1)]
+    )
 
 
 def test_what_a_launcher_says_has_a_remedy():
@@ -530,13 +715,19 @@ def test_what_a_launcher_says_has_a_remedy():
     said = "prterun was unable to find the specified executable file, and therefore did\nnot...\n   Node: a\n   Executable: {}\n---"
     assert "--binding-args '--bind-to none --map-by slot'" in hint_of(said.format("none"))
     assert hint_of(said.format("nonesuch")) is None
-    assert "by mpiexec, or by horovodrun --gloo" in hint_of("Exception: horovod does not find an installed MPI.\n\nChoose")
+    assert "by mpiexec, or by horovodrun --gloo" in hint_of(
+        "Exception: horovod does not find an installed MPI.\n\nChoose"
+    )
     assert "set OPAL_PREFIX" in hint_of(
         "But I couldn't open the help file:\n    /o/help-mpi.txt\n*** An error occurred in MPI_Init_thread\n"
     )
     assert "instead of apex use torch.amp" in hint_of("ModuleNotFoundError: No module named 'apex'")
-    assert "--cpu checks scripts for GPUs" in hint_of("RuntimeError: Found no NVIDIA driver on your system.")
-    assert "--cpu cannot stand in for it" in hint_of("RuntimeError: 0 active drivers ([]). There should only be one.")
+    assert "--cpu checks scripts for GPUs" in hint_of(
+        "RuntimeError: Found no NVIDIA driver on your system."
+    )
+    assert "--cpu cannot stand in for it" in hint_of(
+        "RuntimeError: 0 active drivers ([]). There should only be one."
+    )
     assert hint_of("all is well") is None
 
 
@@ -554,13 +745,22 @@ Traceback (most recent call last):
   File "horovodrun", line 8
 RuntimeError: Horovod detected that one or more processes exited with non-zero status
 """
-    assert first_traceback(log) == ['  File "train.py", line 3, in <module>', "    main()", "ValueError: no such flag"]
+    assert first_traceback(log) == [
+        '  File "train.py", line 3, in <module>',
+        "    main()",
+        "ValueError: no such flag",
+    ]
     assert (
-        first_traceback(log.replace("[0]<stderr>:", "").replace("[1]<stderr>:", "[1,1]<stderr>:"))[-1] == "ValueError: no such flag"
+        first_traceback(log.replace("[0]<stderr>:", "").replace("[1]<stderr>:", "[1,1]<stderr>:"))[
+            -1
+        ]
+        == "ValueError: no such flag"
     )
     assert first_traceback("all is well") == []
     missing = "[1]<stderr>:python: can't open file 'train.py': [Errno 2] No such file or directory\nTraceback"
-    assert first_traceback(missing + log.rpartition("Traceback")[2]) == [], "a script that is missing on another host"
+    assert first_traceback(missing + log.rpartition("Traceback")[2]) == [], (
+        "a script that is missing on another host"
+    )
 
 
 BROKEN = """Traceback (most recent call last):
@@ -589,7 +789,9 @@ CAUSE = 'Traceback (most recent call last):\n  File "x.py", line 9\n    1/0\nZer
 
 
 def shown(log):
-    return LAUNCHERS.format("".join(f"[rank0]: {line}\n" if line else "\n" for line in log.splitlines()))
+    return LAUNCHERS.format(
+        "".join(f"[rank0]: {line}\n" if line else "\n" for line in log.splitlines())
+    )
 
 
 @pytest.mark.parametrize(
@@ -597,8 +799,13 @@ def shown(log):
     [
         SPAWNED + BROKEN,
         shown(BROKEN),
-        shown(f"{CAUSE}The above exception was the direct cause of the following exception:\n\n{BROKEN}"),
-        "".join(f"[1,0]<stderr>:{line.replace('raise', '[1,0]<stderr>:raise')}\n" for line in BROKEN.splitlines()),
+        shown(
+            f"{CAUSE}The above exception was the direct cause of the following exception:\n\n{BROKEN}"
+        ),
+        "".join(
+            f"[1,0]<stderr>:{line.replace('raise', '[1,0]<stderr>:raise')}\n"
+            for line in BROKEN.splitlines()
+        ),
         f"Process Process-1:\n{BROKEN}Process Process-2:\n{BROKEN}",
     ],
     ids=["mp.spawn", "torchrun", "chained", "Open MPI", "Process"],
@@ -612,9 +819,14 @@ def test_the_scripts_own_exception_is_told_with_its_line(tmp_path, log):
 
 
 def test_for_a_script_that_raised_nothing_its_own_lines_are_shown():
-    log = LAUNCHERS.format("usage: train.py [--bs BS]\ntrain.py: error: unrecognized arguments: --local-rank=0")
+    log = LAUNCHERS.format(
+        "usage: train.py [--bs BS]\ntrain.py: error: unrecognized arguments: --local-rank=0"
+    )
     assert scripts_exception(log) is None
-    assert lines_of_script(log) == ["usage: train.py [--bs BS]", "train.py: error: unrecognized arguments: --local-rank=0"]
+    assert lines_of_script(log) == [
+        "usage: train.py [--bs BS]",
+        "train.py: error: unrecognized arguments: --local-rank=0",
+    ]
 
 
 def test_a_module_that_is_missing_is_looked_for_in_other_pythons_of_the_path(tmp_path):
@@ -629,22 +841,38 @@ def test_a_module_that_is_missing_is_looked_for_in_other_pythons_of_the_path(tmp
     path = f"{tmp_path}/old/bin:{tmp_path}/new/bin"
 
     def hint(command, module):
-        return lacking_module(f"ModuleNotFoundError: No module named '{module}.a'", shlex.split(command), path)
+        return lacking_module(
+            f"ModuleNotFoundError: No module named '{module}.a'", shlex.split(command), path
+        )
 
     found = f"{old} ran it, which has no its; {new} has it: --python-a or --python-b {new}, or --python for both"
-    assert hint("torchrun --nproc-per-node 2 t.py", "its") == hint("env A=1 python t.py", "its") == found
-    assert hint("torchrun t.py", "nowhere").startswith(f"{old} ran it, which has no nowhere; activate the right environment")
-    assert hint("bash run.sh", "nowhere").startswith("the Python that it runs has no nowhere; activate")
+    assert (
+        hint("torchrun --nproc-per-node 2 t.py", "its")
+        == hint("env A=1 python t.py", "its")
+        == found
+    )
+    assert hint("torchrun t.py", "nowhere").startswith(
+        f"{old} ran it, which has no nowhere; activate the right environment"
+    )
+    assert hint("bash run.sh", "nowhere").startswith(
+        "the Python that it runs has no nowhere; activate"
+    )
     assert lacking_module("all is well", ["python", "t.py"], path) is None
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"t.py": "import horovod.tensorflow as hvd\nimport tensorflow"}, "'t.py' trains by TensorFlow"),
+        (
+            {"t.py": "import horovod.tensorflow as hvd\nimport tensorflow"},
+            "'t.py' trains by TensorFlow",
+        ),
         ({"t.py": "from horovod import mxnet"}, "'t.py' trains by MXNet"),
         ({"t.py": "def main():\n    import jax.numpy"}, "'t.py' trains by JAX"),
-        ({"t.py": "import tensorflow as tf\nfrom torch.utils.tensorboard import SummaryWriter"}, None),
+        (
+            {"t.py": "import tensorflow as tf\nfrom torch.utils.tensorboard import SummaryWriter"},
+            None,
+        ),
         ({"t.py": "import tensorflow\nfrom lib import net", "lib/net.py": "import torch"}, None),
         ({"t.py": "import net"}, None),
     ],
@@ -665,9 +893,18 @@ def test_a_script_of_another_framework_is_refused_at_once(tmp_path, files, messa
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("horovodrun -np 2 --autotune python t.py", "horovodrun with HOROVOD_AUTOTUNE=1 changes fusion"),
-        ("horovodrun -np 2 --timeline-filename=x.json python t.py", "HOROVOD_TIMELINE=x.json has Horovod write"),
-        ("HOROVOD_TIMELINE=x.json horovodrun -np 2 python t.py", "HOROVOD_TIMELINE=x.json has Horovod write"),
+        (
+            "horovodrun -np 2 --autotune python t.py",
+            "horovodrun with HOROVOD_AUTOTUNE=1 changes fusion",
+        ),
+        (
+            "horovodrun -np 2 --timeline-filename=x.json python t.py",
+            "HOROVOD_TIMELINE=x.json has Horovod write",
+        ),
+        (
+            "HOROVOD_TIMELINE=x.json horovodrun -np 2 python t.py",
+            "HOROVOD_TIMELINE=x.json has Horovod write",
+        ),
     ],
 )
 def test_what_disturbs_horovod_is_refused_in_a_command_too(tmp_path, command, message):

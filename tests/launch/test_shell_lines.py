@@ -44,29 +44,53 @@ def pasted_job(line, setup):
     backend = next(name for name, module in MODULES.items() if module == words[at])
     backend = values_of(given, RunOptions).get("backend") or backend
     ranks = setup.plan.world_size
-    world = World(world_size=ranks, local_world_size=ranks, gives=setup.launcher.gives(setup.transport))
+    world = World(
+        world_size=ranks, local_world_size=ranks, gives=setup.launcher.gives(setup.transport)
+    )
     plan = resolve_plan(backend, plan_content(given), values_of(given, Arm), world)
     arm = plan.arms[plan.baseline]
     return job_of(plan, setup.name, arm, transport=arm.transport)
 
 
 SPEED = {"channels_last": True, "compile": True}
-TRAINING = {"epochs": 3, "target_accuracy": 0.9, "learning_rate_scaling": "linear", "warmup_epochs": 1.5}
+TRAINING = {
+    "epochs": 3,
+    "target_accuracy": 0.9,
+    "learning_rate_scaling": "linear",
+    "warmup_epochs": 1.5,
+}
 
 
 @pytest.mark.parametrize(
     ("arm", "changes"),
     [
         ({"backend": "ddp"}, {}),
-        ({"backend": "ddp", "launcher": "spawn", "options": {"bucket_cap_mb": 12.5, "static_graph": True}}, {"seed": 7}),
+        (
+            {
+                "backend": "ddp",
+                "launcher": "spawn",
+                "options": {"bucket_cap_mb": 12.5, "static_graph": True},
+            },
+            {"seed": 7},
+        ),
         pytest.param(
-            {"backend": "horovod", "options": {"compression": "fp16", "fusion_threshold_mb": 8}, "environment": {"A": "x y"}},
+            {
+                "backend": "horovod",
+                "options": {"compression": "fp16", "fusion_threshold_mb": 8},
+                "environment": {"A": "x y"},
+            },
             {"precision": "amp-bf16", "max_gradient_norm": 1e-5, "micro_steps": 2},
             marks=needs_horovod,
         ),
         ({"backend": "fsdp2"}, {"speed": SPEED, "device": "cpu", "threads": 1, "affinity": "none"}),
-        ({"backend": "naive", "launcher": "mpirun"}, {"local_batch_size": 32, "freed_memory": "keep"}),
-        ({"backend": "single"}, {"workload": "synthetic", "workload_options": {"image_size": 8}, "world_size": 1}),
+        (
+            {"backend": "naive", "launcher": "mpirun"},
+            {"local_batch_size": 32, "freed_memory": "keep"},
+        ),
+        (
+            {"backend": "single"},
+            {"workload": "synthetic", "workload_options": {"image_size": 8}, "world_size": 1},
+        ),
         ({"backend": "single"}, {"training": {"epochs": 2}, "measurement": {}}),
         ({"backend": "ddp"}, {"training": TRAINING, "measurement": {}}),
         ({"backend": "ddp"}, {"workload": "all_reduce", "workload_options": {"max_bytes": 64}}),
@@ -75,19 +99,36 @@ TRAINING = {"epochs": 3, "target_accuracy": 0.9, "learning_rate_scaling": "linea
 def test_what_is_pasted_is_what_is_measured(arm, changes):
     plan, setup = setup_of(arm, **changes)
     for launch in range(2):
-        job = job_of(setup.plan, setup.name, setup.arm, transport=setup.transport, launch=launch, global_plan=plan)
+        job = job_of(
+            setup.plan,
+            setup.name,
+            setup.arm,
+            transport=setup.transport,
+            launch=launch,
+            global_plan=plan,
+        )
         assert pasted_job(setup.command(HERE, job.seed), setup) == job
 
 
 def test_a_line_says_where_it_starts_and_what_it_needs_and_no_secret(monkeypatch):
     monkeypatch.setenv("PATH", "/venv/bin:/bin")
     place = CommandPlace(typed_in=Path("/x y"))
-    said = place.shell_line("run x", environment={"A": "b c", "PATH": "none"}, path="/own bin:/venv/bin", host="host1")
+    said = place.shell_line(
+        "run x", environment={"A": "b c", "PATH": "none"}, path="/own bin:/venv/bin", host="host1"
+    )
     assert said == "cd '/x y' && PATH='/own bin':\"$PATH\" A='b c' run x  # on host1"
-    _, setup = setup_of({"backend": "ddp", "environment": {"A": "b c"}}, workload_options={"api_token": "planted"})
-    one = Placement(hosts=(HostSlots(host="h1", slots=1), HostSlots(host="h2", slots=1)), cores={"h1": 1, "h2": 1})
+    _, setup = setup_of(
+        {"backend": "ddp", "environment": {"A": "b c"}}, workload_options={"api_token": "planted"}
+    )
+    one = Placement(
+        hosts=(HostSlots(host="h1", slots=1), HostSlots(host="h2", slots=1)),
+        cores={"h1": 1, "h2": 1},
+    )
     first, second = setup.command(one, 1).splitlines()
-    assert "A='b c' torchrun --nnodes 2 --node-rank 0 --master-addr h1 --master-port 29500" in first and first.endswith("# on h1")
+    assert (
+        "A='b c' torchrun --nnodes 2 --node-rank 0 --master-addr h1 --master-port 29500" in first
+        and first.endswith("# on h1")
+    )
     assert "--node-rank 1" in second and second.endswith("# on h2")
     assert "--workload-option 'api_token=***'" in first and "planted" not in first + second
 
@@ -95,7 +136,10 @@ def test_a_line_says_where_it_starts_and_what_it_needs_and_no_secret(monkeypatch
 def test_a_dry_run_shows_each_arms_command_and_starts_nothing(tmp_path):
     plan = write_plan(tmp_path, arms={"ddp": {"backend": "ddp"}, "f": {"backend": "fsdp2"}})
     done = ringside_here("compare", plan, "--dry-run", "-o", tmp_path / "out")
-    assert (done.returncode, [line for line in done.stdout.splitlines() if line[0] != " "]) == (0, ["ddp, 2 ranks:", "f, 2 ranks:"])
+    assert (done.returncode, [line for line in done.stdout.splitlines() if line[0] != " "]) == (
+        0,
+        ["ddp, 2 ranks:", "f, 2 ranks:"],
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -104,5 +148,8 @@ def test_a_report_shows_the_command_of_each_arm(tmp_path):
         record.command = f"torchrun -m runners.ddp --option x='{record.arm}\n<b>'"
 
     found = concluded(tmp_path, ratios={"new": 0.9}, change=change)
-    assert "\nnew by itself:\n\n    torchrun -m runners.ddp --option x='new\n    <b>'\n" in MarkdownReport().render(found).decode()
+    assert (
+        "\nnew by itself:\n\n    torchrun -m runners.ddp --option x='new\n    <b>'\n"
+        in MarkdownReport().render(found).decode()
+    )
     assert "x=&#39;new\n&lt;b&gt;&#39;</pre>" in HtmlReport().render(found).decode()

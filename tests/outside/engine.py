@@ -1,4 +1,5 @@
-"""A backend in one file, in the manner of DeepSpeed: an engine that builds the optimizer and owns backward and step."""
+"""A backend in one file, in the manner of DeepSpeed: an engine that builds the optimizer and owns
+backward and step."""
 
 import torch
 import torch.distributed as dist
@@ -9,7 +10,8 @@ from backends.torch_distributed import TorchDistributed
 
 
 class Engine(nn.Module):
-    """Reduces all gradients in one flat buffer in the last backward of a step, and drops them in ``step``."""
+    """Reduces all gradients in one flat buffer in the last backward of a step, and drops them in
+    ``step``."""
 
     def __init__(self, module, build_optimizer, micro_steps):
         super().__init__()
@@ -29,7 +31,9 @@ class Engine(nn.Module):
             flat = torch.cat([parameter.grad.flatten() for parameter in self.trained()])
             dist.all_reduce(flat)
             flat /= dist.get_world_size()
-            for parameter, part in zip(self.trained(), flat.split([p.numel() for p in self.trained()]), strict=True):
+            for parameter, part in zip(
+                self.trained(), flat.split([p.numel() for p in self.trained()]), strict=True
+            ):
                 parameter.grad.copy_(part.view_as(parameter))
 
     def step(self):
@@ -54,7 +58,9 @@ class EnginePrepared(Prepared):
 
     def step(self):
         if self.keeps_gradients:
-            self.gradients = {name: gradient.clone() for name, gradient in super().full_gradients().items()}
+            self.gradients = {
+                name: gradient.clone() for name, gradient in super().full_gradients().items()
+            }
         self.model.step()
 
     def full_gradients(self):

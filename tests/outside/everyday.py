@@ -1,4 +1,5 @@
-"""Workloads whose steps draw, keep state or hold tensors of unusual kinds, as everyday training scripts do."""
+"""Workloads whose steps draw, keep state or hold tensors of unusual kinds, as everyday training
+scripts do."""
 
 from __future__ import annotations
 
@@ -23,12 +24,17 @@ class Noisy(Dataset):
         return 64
 
     def __getitem__(self, index):
-        inputs = torch.full((10,), float(index)) / 64 + 0.1 * torch.randn(10) + 0.1 * float(np.random.rand())
+        inputs = (
+            torch.full((10,), float(index)) / 64
+            + 0.1 * torch.randn(10)
+            + 0.1 * float(np.random.rand())
+        )
         return inputs * random.choice([1.0, -1.0]), torch.tensor([float(index % 3)])
 
 
 class Augmented(Plain):
-    """A loader without a generator of its own, random transforms and dropout: nearly every script."""
+    """A loader without a generator of its own, random transforms and dropout: nearly every
+    script."""
 
     workers = 0
 
@@ -37,7 +43,11 @@ class Augmented(Plain):
 
     def batches(self, *, rank, world_size, device):
         sampler = DistributedSampler(Noisy(), num_replicas=world_size, rank=rank, seed=self.seed)
-        return iter(DataLoader(Noisy(), batch_size=self.local_batch_size, sampler=sampler, num_workers=self.workers))
+        return iter(
+            DataLoader(
+                Noisy(), batch_size=self.local_batch_size, sampler=sampler, num_workers=self.workers
+            )
+        )
 
 
 class AugmentedByWorkers(Augmented):
@@ -53,7 +63,8 @@ class Shuffled(Augmented):
 
 
 class OwnGenerators(Plain):
-    """Generators that the workload keeps, for samples and for noise in the loss; more noise from the default ones."""
+    """Generators that the workload keeps, for samples and for noise in the loss; more noise from
+    the default ones."""
 
     def __init__(self, **more):
         super().__init__(**more)
@@ -67,7 +78,12 @@ class OwnGenerators(Plain):
 
     def compute_loss(self, model, batch):
         inputs, targets = batch
-        noise = torch.randn(inputs.shape, generator=self.generator) + self.rng.random() + random.random() + torch.rand(())
+        noise = (
+            torch.randn(inputs.shape, generator=self.generator)
+            + self.rng.random()
+            + random.random()
+            + torch.rand(())
+        )
         return nn.functional.mse_loss(model(inputs + noise), targets)
 
 
@@ -85,7 +101,9 @@ class Distilled(Plain):
     def compute_loss(self, model, batch):
         with torch.no_grad():
             taught = self.teacher(batch[0])
-        return super().compute_loss(model, batch) + self.weight * nn.functional.mse_loss(model(batch[0]), taught)
+        return super().compute_loss(model, batch) + self.weight * nn.functional.mse_loss(
+            model(batch[0]), taught
+        )
 
 
 class ChangesItsBatch(Plain):
@@ -160,7 +178,8 @@ class LeavesOutALayerByTurns(Plain):
 
 
 class MaskedNet(nn.Module):
-    """A causal mask of -inf in a persistent buffer, a best value that is infinite, and a mean that nobody has taken yet."""
+    """A causal mask of -inf in a persistent buffer, a best value that is infinite, and a mean that
+    nobody has taken yet."""
 
     def __init__(self):
         super().__init__()
@@ -182,7 +201,8 @@ class Masked(Plain):
 
 
 class OddNet(nn.Sequential):
-    """Tensors of other kinds than trained floats, a state that is no tensor, and buffers that come and grow in forward."""
+    """Tensors of other kinds than trained floats, a state that is no tensor, and buffers that come
+    and grow in forward."""
 
     def __init__(self):
         super().__init__(nn.Linear(10, 16), nn.Tanh(), nn.Linear(16, 1))
@@ -216,7 +236,10 @@ class Half(Plain):
         return super().build_model().to(self.dtype)
 
     def samples(self, rank):
-        return ((inputs.to(self.dtype), targets.to(self.dtype)) for inputs, targets in super().samples(rank))
+        return (
+            (inputs.to(self.dtype), targets.to(self.dtype))
+            for inputs, targets in super().samples(rank)
+        )
 
 
 class ComplexNet(nn.Module):
@@ -242,7 +265,12 @@ class Clipping(torch.optim.SGD):
 
     @torch.no_grad()
     def step(self, closure=None):
-        gradients = [parameter.grad for group in self.param_groups for parameter in group["params"] if parameter.grad is not None]
+        gradients = [
+            parameter.grad
+            for group in self.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
         norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
         for gradient in gradients:
             gradient.mul_(0.1 / norm)
@@ -284,7 +312,13 @@ class Wrapped:
 
 class OpaqueBatches(Plain):
     def samples(self, rank):
-        return map(Wrapped, *zip(*[one for one, _ in zip(super().samples(rank), range(40), strict=False)], strict=True))
+        return map(
+            Wrapped,
+            *zip(
+                *[one for one, _ in zip(super().samples(rank), range(40), strict=False)],
+                strict=True,
+            ),
+        )
 
     def batches(self, *, rank, world_size, device):
         yield from self.samples(rank)

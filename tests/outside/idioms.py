@@ -29,7 +29,9 @@ class Plain(Workload):
         return nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Linear(16, 1))
 
     def build_optimizer(self, model):
-        return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=self.options.weight_decay)
+        return torch.optim.SGD(
+            model.parameters(), lr=0.05, momentum=0.9, weight_decay=self.options.weight_decay
+        )
 
     def samples(self, rank):
         generator = torch.Generator().manual_seed(1000 * self.seed + rank)
@@ -85,7 +87,10 @@ class FewerThanSaid(Digits):
 
 class TwoOptimizers(Plain):
     def build_optimizer(self, model):
-        return [torch.optim.SGD(model[0].parameters(), lr=0.05, momentum=0.9), torch.optim.Adam(model[2].parameters(), lr=0.01)]
+        return [
+            torch.optim.SGD(model[0].parameters(), lr=0.05, momentum=0.9),
+            torch.optim.Adam(model[2].parameters(), lr=0.01),
+        ]
 
 
 class Recommender(Plain):
@@ -95,7 +100,10 @@ class Recommender(Plain):
         return Bags()
 
     def build_optimizer(self, model):
-        return [torch.optim.SparseAdam(model.rows.parameters(), lr=0.01), torch.optim.SGD(model.classify.parameters(), lr=0.05)]
+        return [
+            torch.optim.SparseAdam(model.rows.parameters(), lr=0.01),
+            torch.optim.SGD(model.classify.parameters(), lr=0.05),
+        ]
 
     def samples(self, rank):
         generator = torch.Generator().manual_seed(1000 * self.seed + rank)
@@ -138,7 +146,9 @@ class Tied(Plain):
 
     def compute_loss(self, model, batch):
         tokens, following = batch
-        return nn.functional.cross_entropy(model(tokens)["logits"].flatten(0, 1), following.flatten())
+        return nn.functional.cross_entropy(
+            model(tokens)["logits"].flatten(0, 1), following.flatten()
+        )
 
 
 class TiedModel(nn.Module):
@@ -233,7 +243,12 @@ class Skipping(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.layer, self.last, self.steps = nn.Linear(10, 10), nn.Linear(10, 10), nn.Linear(10, 1), 0
+        self.first, self.layer, self.last, self.steps = (
+            nn.Linear(10, 10),
+            nn.Linear(10, 10),
+            nn.Linear(10, 1),
+            0,
+        )
 
     def forward(self, x):
         self.steps += 1
@@ -322,7 +337,9 @@ class RaisesInLoader(Plain):
     """In a loader process, in the fourth batch."""
 
     def batches(self, *, rank, world_size, device):
-        yield from torch.utils.data.DataLoader(Damaged(rank), batch_size=self.local_batch_size, num_workers=1)
+        yield from torch.utils.data.DataLoader(
+            Damaged(rank), batch_size=self.local_batch_size, num_workers=1
+        )
 
 
 class Damaged(torch.utils.data.Dataset):

@@ -1,4 +1,5 @@
-"""Workloads as people write them at first: each has one thing that fails later, or that looks like a mistake and is none."""
+"""Workloads as people write them at first: each has one thing that fails later, or that looks like
+a mistake and is none."""
 
 import collections
 import dataclasses
@@ -85,7 +86,9 @@ class Checkpointed(OwnLoss):
 
     def build_model(self):
         net = Net()
-        net.forward = lambda x: net.head(torch.utils.checkpoint.checkpoint(net.body, x, use_reentrant=False))
+        net.forward = lambda x: net.head(
+            torch.utils.checkpoint.checkpoint(net.body, x, use_reentrant=False)
+        )
         return net
 
     def compute_loss(self, model, batch):
@@ -157,10 +160,19 @@ KINDS = {
     "none": lambda x, y: (x, y, None, "a text", b"bytes", 3, {"a": [None]}),
     "dataclass": lambda x, y: Outer(inner=Inner(x), y=y),
     "graph": lambda x, y: Graph(x=x, y=y, edges=torch.eye(len(x)).to_sparse()),
-    "numpy": lambda x, y: {"x": x, "y": y, "ids": np.arange(len(x)), "names": np.array(["a"] * len(x), dtype=object)},
+    "numpy": lambda x, y: {
+        "x": x,
+        "y": y,
+        "ids": np.arange(len(x)),
+        "names": np.array(["a"] * len(x), dtype=object),
+    },
     "named": Pair,
     "nested": lambda x, y: (x, y, torch.nested.nested_tensor([one[:2] for one in x])),
-    "jagged": lambda x, y: (x, y, torch.nested.nested_tensor([one[:2] for one in x], layout=torch.jagged)),
+    "jagged": lambda x, y: (
+        x,
+        y,
+        torch.nested.nested_tensor([one[:2] for one in x], layout=torch.jagged),
+    ),
     "quantised": lambda x, y: (x, y, torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)),
     "not a number": lambda x, y: (x, y, torch.full((2,), float("nan"))),
     "texts": lambda x, y: [" ".join(map(str, one)) for one in x.tolist()],

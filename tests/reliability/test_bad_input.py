@@ -1,4 +1,5 @@
-"""What nobody means, and what somebody may mean badly: one line with a remedy, within bounds of time and memory."""
+"""What nobody means, and what somebody may mean badly: one line with a remedy, within bounds of
+time and memory."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ MAX_CHARACTERS = 1000
 """Of a message."""
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "\n".join(
-    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
 
@@ -69,12 +71,24 @@ def test_files_without_end_are_not_read_to_their_end():
     ("changes", "message"),
     [
         ({"name": "a" * 300}, "at most 100 of them"),
-        ({"world_size": 10**6}, "world_size = 1000000: Input should be less than or equal to 65536"),
-        ({"world_size": 5000}, "world_size 5000 is more than 1024 ranks on one machine; name hosts, or use fewer"),
+        (
+            {"world_size": 10**6},
+            "world_size = 1000000: Input should be less than or equal to 65536",
+        ),
+        (
+            {"world_size": 5000},
+            "world_size 5000 is more than 1024 ranks on one machine; name hosts, or use fewer",
+        ),
         ({"environment": {"A=B": "1"}}, "'A=B' is not an environment variable"),
-        ({"measurement": {"seconds_per_launch": float("inf")}}, "seconds_per_launch = inf: Input should be a finite number"),
+        (
+            {"measurement": {"seconds_per_launch": float("inf")}},
+            "seconds_per_launch = inf: Input should be a finite number",
+        ),
         ({"workload": ["x" * 10**6]}, "..."),
-        ({"seed": 10**5000}, "seed = a number of thousands of digits: Input should be less than 4294967296"),
+        (
+            {"seed": 10**5000},
+            "seed = a number of thousands of digits: Input should be less than 4294967296",
+        ),
         ({"baseline": "x" * 10**6}, "unknown baseline arm 'xxx"),
     ],
 )
@@ -101,21 +115,40 @@ NO_STEP = "it has impossible times or numbers"
 DAMAGED = [
     *(
         ("record.json", partial(Path.write_bytes, data=content), "")
-        for content in (b"[" * 100_000, b"{", b"\xff\xfe", b"[]", b"", b'{"schema_version": 1, "launch": 1e999}')
+        for content in (
+            b"[" * 100_000,
+            b"{",
+            b"\xff\xfe",
+            b"[]",
+            b"",
+            b'{"schema_version": 1, "launch": 1e999}',
+        )
     ),
     ("steps.parquet", Path.unlink, "is missing, and the record beside it tells of "),
     ("steps.parquet", overwrite_footer, "cannot be read: "),
     ("steps.parquet", with_column("data_wait_s", ""), "could not convert string to float"),
     ("steps.parquet", with_column("round", None), "cannot be read: "),
     ("steps.parquet", with_column("rank", -1), NO_STEP),
-    ("steps.parquet", with_column("turn", 1000), "it has steps of 1 blocks that the record beside it does not have"),
-    ("steps.parquet", with_column("kind", "other"), "blocks that the record beside it does not have"),
+    (
+        "steps.parquet",
+        with_column("turn", 1000),
+        "it has steps of 1 blocks that the record beside it does not have",
+    ),
+    (
+        "steps.parquet",
+        with_column("kind", "other"),
+        "blocks that the record beside it does not have",
+    ),
     ("steps.parquet", with_column("step_s", float("inf")), NO_STEP),
     ("steps.parquet", with_column("step_s", -1.0), NO_STEP),
 ]
 
 
-@pytest.mark.parametrize(("name", "damage", "message"), DAMAGED, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    DAMAGED,
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_a_damaged_file_of_a_launch_is_told_in_one_line(tmp_path, name, damage, message):
     folder = write_results(tmp_path, plan=make_plan(["horovod-mpi"], launches=1, rounds=2))
     path = folder.launch_folder(0, "ddp-gloo") / name
@@ -131,7 +164,10 @@ def test_a_workload_that_is_no_name_is_told(tmp_path):
 
 
 def test_of_many_mistakes_a_message_tells_the_first():
-    changes = {name: [{"x" * 90: "y" * 90}] for name in ("name", "seed", "world_size", "local_batch_size", "threads", "device")}
+    changes = {
+        name: [{"x" * 90: "y" * 90}]
+        for name in ("name", "seed", "world_size", "local_batch_size", "threads", "device")
+    }
     message = refusal(PlanError, lambda: check_plan({**TINY, **changes}, source="test"))
     assert len(message) < 600
     assert message.endswith(" more")
@@ -140,7 +176,9 @@ def test_of_many_mistakes_a_message_tells_the_first():
 def test_a_page_shows_a_manifest_whose_commit_is_anything(tmp_path):
     folder = write_results(tmp_path, plan=make_plan(["horovod-mpi"], launches=1))
     manifest = folder.read_manifest()
-    folder.write_manifest(manifest.model_copy(update={"driver": manifest.driver | {"git_commit": {"<b>": 1}}}))
+    folder.write_manifest(
+        manifest.model_copy(update={"driver": manifest.driver | {"git_commit": {"<b>": 1}}})
+    )
     assert "commit {&#39;" in HtmlReport().render(conclude(folder)).decode()
 
 
@@ -150,8 +188,14 @@ def test_a_page_shows_a_manifest_whose_commit_is_anything(tmp_path):
         ({"SLURM_STEP_ID": "²"}, ""),
         ({"SLURM_STEP_ID": "1" * 5000}, ""),
         ({"PALS_RANKID": "1", "PMI_SIZE": "2\n3"}, "(PMI_SIZE=2 3)"),
-        ({"RANK": "9" * 4000, "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "the variables of torchrun do not fit together: rank 999"),
-        ({"RANK": "x" * 4000, "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "do not fit together: environment variable RANK is 'xxx"),
+        (
+            {"RANK": "9" * 4000, "WORLD_SIZE": "2", "LOCAL_RANK": "0"},
+            "the variables of torchrun do not fit together: rank 999",
+        ),
+        (
+            {"RANK": "x" * 4000, "WORLD_SIZE": "2", "LOCAL_RANK": "0"},
+            "do not fit together: environment variable RANK is 'xxx",
+        ),
     ],
 )
 def test_variables_of_launchers_that_hold_anything(variables, message):
@@ -161,7 +205,9 @@ def test_variables_of_launchers_that_hold_anything(variables, message):
     assert message in refusal(RingsideError, read) if message else read()
 
 
-@pytest.mark.parametrize(("mask", "before", "after"), [(0o022, None, 0o644), (0o077, None, 0o600), (0o022, 0o600, 0o600)])
+@pytest.mark.parametrize(
+    ("mask", "before", "after"), [(0o022, None, 0o644), (0o077, None, 0o600), (0o022, 0o600, 0o600)]
+)
 def test_files_have_the_permissions_that_their_user_wants(tmp_path, mask, before, after):
     path = tmp_path / "file"
     if before is not None:
@@ -188,7 +234,9 @@ time.sleep(600)
 def test_two_comparisons_do_not_write_into_one_folder(tmp_path):
     plan, out = write_plan(tmp_path), tmp_path / "out"
     out.mkdir()
-    with subprocess.Popen([sys.executable, "-c", HOLDS, out], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, out], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+    ) as other:
         try:
             assert other.stdout.readline() == "locked\n"
             done = ringside_here("compare", plan, "-o", out)
@@ -203,6 +251,8 @@ def test_two_comparisons_do_not_write_into_one_folder(tmp_path):
 
 def test_a_plan_in_a_results_folder_is_read_as_carefully(tmp_path):
     (tmp_path / "plan.yaml").write_text(BOMB)
-    assert "more than 100,000 values" in refusal(RingsideError, lambda: ResultsFolder(tmp_path).read_plan())
+    assert "more than 100,000 values" in refusal(
+        RingsideError, lambda: ResultsFolder(tmp_path).read_plan()
+    )
     (tmp_path / "plan.yaml").write_bytes(b"\xff")
     assert "cannot be read" in refusal(RingsideError, lambda: ResultsFolder(tmp_path).read_plan())

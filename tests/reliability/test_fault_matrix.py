@@ -1,7 +1,8 @@
-"""Cells of the fault matrix, drawn by the commit: two faults of arms in one comparison, sometimes one of the driver or its disk.
+"""Cells of the fault matrix, drawn by the commit: two faults of arms in one comparison, sometimes
+one of the driver or its disk.
 
-They are drawn from one cell for each fault, but for a launcher that never starts ranks, whose time-out is long.
-All cells: ``python benchmarks/fault_matrix.py``.
+They are drawn from one cell for each fault, but for a launcher that never starts ranks, whose
+time-out is long. All cells: ``python benchmarks/fault_matrix.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What hosts send of their ranks: never what a link leads to, never into another place, and out of a folder of the user's own."""
+"""What hosts send of their ranks: never what a link leads to, never into another place, and out of
+a folder of the user's own."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ SECRET = b"a secret of the user's"
 
 @pytest.fixture
 def spool(tmp_path, monkeypatch):
-    """The folder of a run, in a temporary folder of its own; beside it a file that is nobody's business."""
+    """The folder of a run, in a temporary folder of its own; beside it a file that is nobody's
+    business."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "secret").write_bytes(SECRET)
     return remote_results.make_folder(RUN)
@@ -60,7 +62,11 @@ def archive(*entries):
     with tarfile.open(fileobj=content, mode="w") as tar:
         for name, kind, target in entries:
             entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname, entry.size = kind, target, len(SECRET) if kind == tarfile.REGTYPE else 0
+            entry.type, entry.linkname, entry.size = (
+                kind,
+                target,
+                len(SECRET) if kind == tarfile.REGTYPE else 0,
+            )
             tar.addfile(entry, io.BytesIO(SECRET))
     return content.getvalue()
 
@@ -90,7 +96,9 @@ def test_a_link_in_the_results_is_replaced_and_not_written_through(tmp_path):
     arm = ArmProcesses([], run_id=RUN, folder=results, placement=placement)
     arm._keep_logs({"rank-0.log": b"log", "../rank-1.log": b"log", "rank-0.jsonl": b"log"})
     assert outside.read_text() == "as it was"
-    assert (results / "rank-0.log").read_text() == "log" and not (results / "rank-0.log").is_symlink()
+    assert (results / "rank-0.log").read_text() == "log" and not (
+        results / "rank-0.log"
+    ).is_symlink()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["outside", "rank-0.log", "results"]
 
 
@@ -112,7 +120,9 @@ def test_a_folder_that_others_may_write_is_not_used(spool, tmp_path, what):
     else:
         spool.parent.rename(tmp_path / "elsewhere")
         spool.parent.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(LaunchError, match="is no folder of this user alone, and ranks would write their logs there"):
+    with pytest.raises(
+        LaunchError, match="is no folder of this user alone, and ranks would write their logs there"
+    ):
         remote_results.make_folder(RUN)
     assert fetched(end=True) == {}
     assert (spool / "rank-0.log").read_bytes() == SECRET, "nothing of it is removed"

@@ -1,4 +1,5 @@
-"""Names, messages and logs that hold markup, quotes, escape sequences or very much: every report shows them as text."""
+"""Names, messages and logs that hold markup, quotes, escape sequences or very much: every report
+shows them as text."""
 
 from __future__ import annotations
 
@@ -27,10 +28,17 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff\ufffe]")
 
 
 def written(root, text, *, has_cases):
-    """A folder whose records hold a text wherever they hold any that is free, with its reports; and the comparison."""
-    cases = [Case(name=f"{text}/{size}", operation=text, message_bytes=size) for size in (1024, 2048)] if has_cases else []
+    """A folder whose records hold a text wherever they hold any that is free, with its reports; and
+    the comparison."""
+    cases = (
+        [Case(name=f"{text}/{size}", operation=text, message_bytes=size) for size in (1024, 2048)]
+        if has_cases
+        else []
+    )
     truth = Truth(statuses={("horovod-mpi", 0): "failed"}, message=text, log=text, cases=cases)
-    plan = make_plan(launches=2).model_copy(update={"reports": ["html", "markdown", "junit", "csv"]})
+    plan = make_plan(launches=2).model_copy(
+        update={"reports": ["html", "markdown", "junit", "csv"]}
+    )
     folder = write_results(root / "results", plan=plan, truth=truth)
     told = {"notes": [text], "driver": {"host": text, "cpu": text}}
     folder.write_manifest(make_manifest(plan).model_copy(update=told))
@@ -39,7 +47,12 @@ def written(root, text, *, has_cases):
         content = json.loads(path.read_text())
         content |= {"hosts": [text], "sample_unit": text, "options": {text: text}}
         for rank in content["ranks"]:
-            rank |= {"host": text, "device": text, "backend": {text: text}, "environment": {text: text}}
+            rank |= {
+                "host": text,
+                "device": text,
+                "backend": {text: text},
+                "environment": {text: text},
+            }
             rank["fingerprint"] |= {"cpu": text, "host": text}
         if content["error"]:
             content["error"] |= {"hosts": [text], "excerpt": [text], "log_tail": {text: text}}
@@ -61,13 +74,19 @@ class Shape(HTMLParser):
 
 
 def figures_of(page):
-    return json.loads(re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL)[1])
+    return json.loads(
+        re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL)[
+            1
+        ]
+    )
 
 
 def texts_in(value):
     if isinstance(value, str):
         yield value
-    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    for part in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
         yield from texts_in(part)
 
 
@@ -92,7 +111,13 @@ def test_figures_hold_no_markup_but_our_own(hostile):
     root, _, _ = hostile
     found = list(texts_in(figures_of((root / "report.html").read_text())))
     assert found
-    assert {tag for text in found for tag in re.findall("<[^>]*>", text)} <= {"<extra>", "</extra>", "<b>", "</b>", "<br>"}
+    assert {tag for text in found for tag in re.findall("<[^>]*>", text)} <= {
+        "<extra>",
+        "</extra>",
+        "<b>",
+        "</b>",
+        "<br>",
+    }
     assert not any(CONTROL.search(text) for text in found)
 
 
@@ -117,7 +142,9 @@ def test_junit_is_xml(hostile):
 def test_a_terminal_is_sent_our_own_colours_only(hostile):
     _, comparison, _ = hostile
     out = io.StringIO()
-    Console(file=out, force_terminal=True, width=200, color_system="truecolor").print(comparison_lines(comparison))
+    Console(file=out, force_terminal=True, width=200, color_system="truecolor").print(
+        comparison_lines(comparison)
+    )
     assert not CONTROL.search(re.sub("\x1b\\[[0-9;]*m", "", out.getvalue()))
 
 
@@ -131,7 +158,12 @@ def test_what_is_said_on_the_way_is_not_obeyed(capsys):
         raise PlanError(f"a name {EVIL}{TERMINAL}")
 
     assert exit_code_of(refuse) == 2
-    assert [exit_code_of(partial(sys.exit, code)) for code in (None, 0, 3, "no GPU")] == [0, 0, 3, 1]
+    assert [exit_code_of(partial(sys.exit, code)) for code in (None, 0, 3, "no GPU")] == [
+        0,
+        0,
+        3,
+        1,
+    ]
     with LaunchProgress(seconds_per_launch=1.0) as progress:
         progress.say(f"failed: {EVIL}[/nothing]{TERMINAL}")
         progress._console = Console(file=sys.stderr, force_terminal=True)
@@ -156,5 +188,8 @@ def test_escape_sequences_are_left_out_and_the_rest_is_seen():
 
 def test_very_much_text_is_no_longer_a_report(tmp_path):
     folder, _ = written(tmp_path, "x<" * 200_000, has_cases=False)
-    sizes = {name: (folder.root / name).stat().st_size for name in ("report.html", "report.md", "junit.xml")}
+    sizes = {
+        name: (folder.root / name).stat().st_size
+        for name in ("report.html", "report.md", "junit.xml")
+    }
     assert sum(sizes.values()) < 4 << 20, sizes

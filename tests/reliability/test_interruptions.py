@@ -26,9 +26,18 @@ def test_an_interruption_before_the_first_launch_has_its_exit_code_and_its_line(
     """Other signals have theirs: ``test_nothing_is_lost``."""
     (tmp_path / "slow.py").write_text(SLOW_TO_LOAD)
     plan = write_plan(tmp_path, workload=f"{tmp_path / 'slow.py'}:Slow")
-    asked = ["compare", str(plan), "-o", str(tmp_path / "my out"), "--set", "measurement={launches: 1, block_s: 0.2}"]
+    asked = [
+        "compare",
+        str(plan),
+        "-o",
+        str(tmp_path / "my out"),
+        "--set",
+        "measurement={launches: 1, block_s: 0.2}",
+    ]
     command = [sys.executable, "-m", "runners.cli", *asked, "--max-minutes", "60.0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
+    ) as process:
         try:
             wait_until((tmp_path / "slow.loading").exists, seconds=120)
             process.send_signal(signal.SIGINT)
@@ -37,4 +46,6 @@ def test_an_interruption_before_the_first_launch_has_its_exit_code_and_its_line(
             process.kill()
     assert process.returncode == 130, told
     again = shlex.join(["ringside", *asked, "--max-minutes", "60.0"])
-    assert told.splitlines() == [f"ringside: interrupted; go on with: {again}"], "what is refused for another digest is no advice"
+    assert told.splitlines() == [f"ringside: interrupted; go on with: {again}"], (
+        "what is refused for another digest is no advice"
+    )

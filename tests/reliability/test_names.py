@@ -1,4 +1,5 @@
-"""A user's folder with modules that have the names of our packages: it works, or one line names the clash before anything runs."""
+"""A user's folder with modules that have the names of our packages: it works, or one line names the
+clash before anything runs."""
 
 from __future__ import annotations
 
@@ -45,14 +46,27 @@ class Own(SGDTrained):
         return Points()
 '''
 STANDALONE = (
-    *("--workload", "workloads.py:Own", "--local-batch-size", "4", "--blocks", "2", "--block-steps", "3", "--warmup-steps", "1"),
+    *(
+        "--workload",
+        "workloads.py:Own",
+        "--local-batch-size",
+        "4",
+        "--blocks",
+        "2",
+        "--block-steps",
+        "3",
+        "--warmup-steps",
+        "1",
+    ),
     *(*NO_LOCAL, "-o", "out"),
 )
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """All six names. ``workloads.py`` holds the user's own workload, ``runners.py`` what a test leaves of it."""
+    """All six names.
+
+    ``workloads.py`` holds the user's own workload, ``runners.py`` what a test leaves of it."""
     for name in ("runners", "measurement", "backends", "install"):
         (tmp_path / f"{name}.py").write_text(LOUD)
     (tmp_path / "reports").mkdir()
@@ -67,7 +81,14 @@ def test_a_comparison_in_a_folder_with_all_six(folder):
     arms = {"ddp": {"backend": "ddp", "launcher": "spawn"}}
     if HAS_HOROVOD:
         arms["hvd"] = {**HOROVOD, "launcher": "horovodrun"}
-    write_plan(folder, workload="workloads.py:Own", world_size=1, local_batch_size=4, arms=arms, measurement={"rounds": 2})
+    write_plan(
+        folder,
+        workload="workloads.py:Own",
+        world_size=1,
+        local_batch_size=4,
+        arms=arms,
+        measurement={"rounds": 2},
+    )
     done = run("ringside", "compare", "plan.yaml", "-o", "out", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {record.status for record in ResultsFolder(folder / "out").records()} == {"ok"}
@@ -75,8 +96,14 @@ def test_a_comparison_in_a_folder_with_all_six(folder):
 
 @pytest.mark.costly
 def test_the_command_of_its_own_name_and_loaders_by_spawn_in_a_folder_with_all_six(folder):
-    """Processes by spawn import the script that was started, and then a class in a file whose name is taken."""
-    spawn = ("--workload-option", "loader_workers=1", "--workload-option", "loader_start_method=spawn")
+    """Processes by spawn import the script that was started, and then a class in a file whose name
+    is taken."""
+    spawn = (
+        "--workload-option",
+        "loader_workers=1",
+        "--workload-option",
+        "loader_start_method=spawn",
+    )
     done = run("ringside-ddp", *STANDALONE, *spawn, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(ResultsFolder(folder / "out").records()) == 1
@@ -94,10 +121,15 @@ def test_runners_on_pythonpath_is_named(folder, command):
 def test_a_class_that_is_looked_for_in_our_package_is_told_where_it_is(folder, monkeypatch):
     done = run("ringside", "check", "workloads:Own", cwd=folder)
     assert done.returncode == 2
-    assert f"that is a package of ringside's: rename '{folder}/workloads.py', or name its classes as " in done.stderr
+    assert (
+        f"that is a package of ringside's: rename '{folder}/workloads.py', or name its classes as "
+        in done.stderr
+    )
     (folder / "model.py").write_text("from reports import layers\n")
     monkeypatch.chdir(folder)
-    with pytest.raises(PlanError, match=f"that is a package of ringside's: rename '{folder}/reports/__init__.py'"):
+    with pytest.raises(
+        PlanError, match=f"that is a package of ringside's: rename '{folder}/reports/__init__.py'"
+    ):
         resolve_workload(f"{folder / 'model.py'}:Own", {})
 
 

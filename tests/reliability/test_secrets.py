@@ -20,7 +20,14 @@ from measurement.agent.ringside_agent import settings
 from measurement.records.results import ResultsFolder
 from runners.processes.key_file import PREFIX, shared_key
 from runners.processes.run_processes import RUN_ID
-from tests.conftest import REPOSITORY, drawn, needs_horovod, started_processes, wait_until, write_plan
+from tests.conftest import (
+    REPOSITORY,
+    drawn,
+    needs_horovod,
+    started_processes,
+    wait_until,
+    write_plan,
+)
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 SECRET = "hunter2-hunter2"
@@ -38,7 +45,13 @@ ARMS = {
 
 
 def started(*command):
-    return subprocess.Popen(list(map(str, command)), cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        list(map(str, command)),
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def compare(plan):
@@ -53,7 +66,8 @@ def end_of(process):
 
 
 def seen_while(process):
-    """Until it ends, again and again every process that the test started: its number, its words and its environment."""
+    """Until it ends, again and again every process that the test started: its number, its words and
+    its environment."""
     while process.poll() is None:
         time.sleep(LOOK_EVERY_S)
         for one in started_processes():
@@ -67,12 +81,22 @@ def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, m
     monkeypatch.setenv("SITE_API_KEY", SECRET)
     monkeypatch.setenv("SITE_FOLDER", "/site/data")
     short = {"rounds": 1, "local_every": 0}
-    plan = write_plan(tmp_path, world_size=1, arms=ARMS, forward_environment=["SITE_*"], measurement=short)
+    plan = write_plan(
+        tmp_path, world_size=1, arms=ARMS, forward_environment=["SITE_*"], measurement=short
+    )
     process = compare(plan)
     seen, with_folder, keys, tried, read_by_others = set(), set(), {}, set(), set()
     for _, words, held in seen_while(process):
-        named = [*words, settings.decode(held[settings.VARIABLE]).key_file] if settings.VARIABLE in held else words
-        keys |= {name: Path(name).read_text() for name in named if name.endswith("/key") and Path(name).is_file()}
+        named = (
+            [*words, settings.decode(held[settings.VARIABLE]).key_file]
+            if settings.VARIABLE in held
+            else words
+        )
+        keys |= {
+            name: Path(name).read_text()
+            for name in named
+            if name.endswith("/key") and Path(name).is_file()
+        }
         for secret in (SECRET, *keys.values()):
             if secret in " ".join(words) or (RUN_ID in held and secret in held.values()):
                 seen.add(" ".join(words))
@@ -89,7 +113,9 @@ def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, m
     assert not any(Path(name).parent.exists() for name in keys), "the key goes with the comparison"
     assert with_folder == set(ARMS), "what the plan names, all ranks have"
     written = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    assert not any(secret.encode() in content for secret in (SECRET, *keys.values()) for content in written)
+    assert not any(
+        secret.encode() in content for secret in (SECRET, *keys.values()) for content in written
+    )
 
 
 @pytest.mark.costly("secrets alone")
@@ -98,17 +124,29 @@ def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, m
     drawn(
         [
             "torchrun --standalone --nproc-per-node 1 -m runners.ddp",
-            pytest.param("mpirun -np 1 --allow-run-as-root python -m runners.hvd", marks=needs_horovod),
+            pytest.param(
+                "mpirun -np 1 --allow-run-as-root python -m runners.hvd", marks=needs_horovod
+            ),
         ],
         number=1,
     ),
     ids=lambda command: command.split()[0],
 )
 def test_a_run_that_stands_alone_neither_shows_nor_writes_a_secret(tmp_path, monkeypatch, command):
-    """horovodrun, which its user starts, writes its whole environment into command lines; docs/security.md says so."""
+    """horovodrun, which its user starts, writes its whole environment into command lines;
+    docs/security.md says so."""
     monkeypatch.setenv("SITE_API_KEY", SECRET)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    short = ["--local-batch-size", "16", "--blocks", "2", "--block-steps", "3", "-o", str(tmp_path / "run")]
+    short = [
+        "--local-batch-size",
+        "16",
+        "--blocks",
+        "2",
+        "--block-steps",
+        "3",
+        "-o",
+        str(tmp_path / "run"),
+    ]
     process, shown, ranks = started(*command.split(), *short), set(), set()
     for pid, words, _ in seen_while(process):
         line = " ".join(words)
@@ -117,12 +155,21 @@ def test_a_run_that_stands_alone_neither_shows_nor_writes_a_secret(tmp_path, mon
     assert SECRET not in end_of(process)
     assert len(ranks) >= 2
     assert shown == set()
-    assert not any(SECRET.encode() in path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert not any(
+        SECRET.encode() in path.read_bytes()
+        for path in (tmp_path / "run").rglob("*")
+        if path.is_file()
+    )
 
 
 def reads(name, *, user):
     """Whether another user reads a file."""
-    return subprocess.run(["cat", name], user=user, group=user, extra_groups=[], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            ["cat", name], user=user, group=user, extra_groups=[], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 EVIL = """
@@ -134,7 +181,8 @@ class C(Digits): pass
 
 
 def is_let_in(user):
-    """Whether a process of another user may pose as a rank's supervisor, where the supervisors of a host meet."""
+    """Whether a process of another user may pose as a rank's supervisor, where the supervisors of a
+    host meet."""
     child = os.fork()
     if not child:
         found = 0
@@ -142,7 +190,11 @@ def is_let_in(user):
             os.setgroups([])
             os.setgid(user)
             os.setuid(user)
-            for name in {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "@ringside-" in line}:
+            for name in {
+                line.split()[-1]
+                for line in Path("/proc/net/unix").read_text().splitlines()
+                if "@ringside-" in line
+            }:
                 with socket.socket(socket.AF_UNIX) as other, contextlib.suppress(ConnectionError):
                     other.settimeout(20)
                     other.connect(name.replace("@", "\0", 1))
@@ -160,11 +212,22 @@ def test_who_reaches_the_store_and_the_supervisors_has_nothing_imported_and_is_l
     plan = write_plan(tmp_path, arms=["ddp", "naive"], measurement={"rounds": 1, "local_every": 0})
     process = compare(plan)
     wait_until(lambda: drivers_port() or process.poll() is not None, seconds=60)
-    store = TCPStore("127.0.0.1", drivers_port(), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=20))
+    store = TCPStore(
+        "127.0.0.1",
+        drivers_port(),
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=20),
+    )
     for place in ("0/naive/job", "0/naive/command/0"):
         store.set(place, f'{{"workload": "{tmp_path}/evil.py:C"}}')
     for user in OTHERS:
-        wait_until(lambda: "@ringside-" in Path("/proc/net/unix").read_text() or process.poll() is not None, seconds=60)
+        wait_until(
+            lambda: (
+                "@ringside-" in Path("/proc/net/unix").read_text() or process.poll() is not None
+            ),
+            seconds=60,
+        )
         assert not is_let_in(user)
     end_of(process)
     assert {record.status for record in ResultsFolder(tmp_path / "out").records()} == {"ok"}
@@ -186,10 +249,17 @@ def test_the_key_of_a_driver_that_was_killed_goes_with_the_next_comparison(tmp_p
     ended = subprocess.Popen(["true"])
     ended.wait()
     host = socket.gethostname()
-    names = [f"{PREFIX}{host}-{ended.pid}-x", f"{PREFIX}{host}-{os.getppid()}-x", f"{PREFIX}another-{ended.pid}-x", "ringside-1"]
+    names = [
+        f"{PREFIX}{host}-{ended.pid}-x",
+        f"{PREFIX}{host}-{os.getppid()}-x",
+        f"{PREFIX}another-{ended.pid}-x",
+        "ringside-1",
+    ]
     for name in names:
         (tmp_path / name).mkdir()
     with shared_key([]) as made:
         assert made.path.read_text() == made.key
-        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], made.path.parent.name])
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+            [*names[1:], made.path.parent.name]
+        )
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])

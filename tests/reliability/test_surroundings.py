@@ -1,4 +1,5 @@
-"""Surroundings that few think of: a user without a name and home, a locale of ASCII, a long TMPDIR, a folder that is gone."""
+"""Surroundings that few think of: a user without a name and home, a locale of ASCII, a long TMPDIR,
+a folder that is gone."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from tests.kit.dataset_files import write_mnist
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 NAMELESS = ("unshare", "--user", "--map-user=12345", "--map-group=12345")
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-"""Python then takes ASCII for the encoding of files, pipes and terminals: whatever is left to the locale fails."""
+"""Python then takes ASCII for the encoding of files, pipes and terminals: whatever is left to the
+locale fails."""
 ARMS = {
     "ddp": {"backend": "ddp", "launcher": "torchrun"},
     "horovod-mpi": {"backend": "horovod", "transport": "mpi", "launcher": "horovodrun"},
@@ -24,8 +26,18 @@ ARMS = {
 
 def run(*argv, more=(), without=(), **how):
     """Run a command of ours with other variables; what it said on both outputs is text."""
-    environment = {name: value for name, value in os.environ.items() if name not in without} | dict(more)
-    return subprocess.run(argv, env=environment, capture_output=True, encoding="utf-8", timeout=240, check=False, **how)
+    environment = {name: value for name, value in os.environ.items() if name not in without} | dict(
+        more
+    )
+    return subprocess.run(
+        argv,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=240,
+        check=False,
+        **how,
+    )
 
 
 def ringside(*words, before=(), **how):
@@ -34,9 +46,13 @@ def ringside(*words, before=(), **how):
 
 @pytest.fixture(scope="module")
 def nameless():
-    """The beginning of a command that runs as a user without a name, who reads and writes what we do."""
+    """The beginning of a command that runs as a user without a name, who reads and writes what we
+    do."""
     done = run(
-        *NAMELESS, sys.executable, "-c", "import os, pwd; print(os.getuid(), 12345 in [one.pw_uid for one in pwd.getpwall()])"
+        *NAMELESS,
+        sys.executable,
+        "-c",
+        "import os, pwd; print(os.getuid(), 12345 in [one.pw_uid for one in pwd.getpwall()])",
     )
     if done.stdout.strip() != "12345 False":
         pytest.skip(f"no user namespaces here: {done.stderr.strip()}")
@@ -61,13 +77,27 @@ def test_a_comparison_without_a_name_a_home_and_a_locale(tmp_path, nameless):
     )
     who = ("HOME", "USER", "LOGNAME", "XDG_CACHE_HOME")
     more = {**ASCII, "TMPDIR": str(folder)}
-    done = ringside("compare", str(plan), "-o", str(tmp_path / "out"), before=nameless, more=more, without=who, cwd=REPOSITORY)
+    done = ringside(
+        "compare",
+        str(plan),
+        "-o",
+        str(tmp_path / "out"),
+        before=nameless,
+        more=more,
+        without=who,
+        cwd=REPOSITORY,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     results = ResultsFolder(tmp_path / "out")
     assert {record.arm: record.status for record in results.records()} == dict.fromkeys(ARMS, "ok")
-    assert len({record.parity.samples_digest for record in results.records()}) == 1, "the same samples of the files"
+    assert len({record.parity.samples_digest for record in results.records()}) == 1, (
+        "the same samples of the files"
+    )
     assert "DDP" in done.stdout
-    written = {name: (results.root / name).read_bytes() for name in ("report.html", "report.md", "report.csv", "comparison.json")}
+    written = {
+        name: (results.root / name).read_bytes()
+        for name in ("report.html", "report.md", "report.csv", "comparison.json")
+    }
     assert "übung – 数据".encode() in (results.root / "plan.yaml").read_bytes()
     again = ringside("report", str(results.root), more={"LC_ALL": "C.UTF-8"}, cwd=REPOSITORY)
     assert again.returncode == 0, again.stderr
@@ -75,16 +105,25 @@ def test_a_comparison_without_a_name_a_home_and_a_locale(tmp_path, nameless):
 
 
 def test_the_doctor_of_a_user_without_a_name(nameless, tmp_path):
-    done = ringside("doctor", before=nameless, without=("HOME", "USER", "LOGNAME"), more=ASCII, cwd=tmp_path)
+    done = ringside(
+        "doctor", before=nameless, without=("HOME", "USER", "LOGNAME"), more=ASCII, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "user id 12345 has no name here" in " ".join(done.stdout.split())
 
 
-@pytest.mark.parametrize("command", [("-m", "runners.cli", "doctor"), ("-m", "runners.ddp", "--blocks", "1")])
+@pytest.mark.parametrize(
+    "command", [("-m", "runners.cli", "doctor"), ("-m", "runners.ddp", "--blocks", "1")]
+)
 def test_a_current_folder_that_is_gone(tmp_path, command):
     gone = tmp_path / "gone"
     gone.mkdir()
     script = f"import os, sys; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); os.execv(sys.executable, sys.argv[1:])"
-    done = run(sys.executable, "-c", script, sys.executable, *command, more={"PYTHONPATH": str(REPOSITORY)})
+    done = run(
+        sys.executable, "-c", script, sys.executable, *command, more={"PYTHONPATH": str(REPOSITORY)}
+    )
     assert done.returncode == 2, done.stderr
-    assert done.stderr == "ringside: the current folder cannot be read: No such file or directory; cd to one that exists\n"
+    assert (
+        done.stderr
+        == "ringside: the current folder cannot be read: No such file or directory; cd to one that exists\n"
+    )

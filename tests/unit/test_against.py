@@ -55,7 +55,9 @@ def dates(tmp_path_factory):
     root = tmp_path_factory.mktemp("dates")
     for seed, (name, speed) in enumerate({"old": 1.1, "new": 1.1, "slow": 1.1 * 0.95}.items()):
         truth = Truth(**CALM, ratios={"horovod-gloo": speed})
-        folder = write_results(root / name, plan=make_plan(truth.ratios, **FEWER), truth=truth, seed=seed + 1)
+        folder = write_results(
+            root / name, plan=make_plan(truth.ratios, **FEWER), truth=truth, seed=seed + 1
+        )
         manifest = folder.read_manifest()
         folder.write_manifest(changed(manifest, created_at=f"2026-01-0{seed + 1}T12:00:00+00:00"))
     return root
@@ -72,29 +74,46 @@ def test_a_repeat_shows_no_regression_and_5_percent_that_are_planted_end_with_co
         ("horovod-gloo", "ddp-gloo"): "no regression",
     }
     assert (found.verdict, found.beyond, found.notes) == ("no regression", [], [])
-    slow = ringside_here("report", dates / "slow", "--against", dates / "old", "--allow-slower", "2%")
+    slow = ringside_here(
+        "report", dates / "slow", "--against", dates / "old", "--allow-slower", "2%"
+    )
     assert slow.returncode == 3, slow.stderr
     assert "regressed (beyond 2%): horovod-gloo " in slow.stdout.splitlines()[0]
-    ratio = Comparison.model_validate_json((dates / "slow" / "comparison.json").read_text()).against.changes[-1]
+    ratio = Comparison.model_validate_json(
+        (dates / "slow" / "comparison.json").read_text()
+    ).against.changes[-1]
     assert ratio.change.ci_low < 0.95 < ratio.change.ci_high and ratio.is_beyond
-    assert ringside_here("report", dates / "slow", "--against", dates / "old", "--allow-slower", "20%").returncode == 0
+    assert (
+        ringside_here(
+            "report", dates / "slow", "--against", dates / "old", "--allow-slower", "20%"
+        ).returncode
+        == 0
+    )
 
 
 def measured(root, **changed):
     """A result of which only the conditions matter, as it was or ``changed``."""
     plan = make_plan(("horovod-gloo",))
     manifest = make_manifest(plan)
-    return StoredComparison(folder=ResultsFolder(root), **{"plan": plan, "manifest": manifest, **changed})
+    return StoredComparison(
+        folder=ResultsFolder(root), **{"plan": plan, "manifest": manifest, **changed}
+    )
 
 
 PLAN, DRIVER = make_plan(("horovod-gloo",)), make_manifest(make_plan()).driver | {"torch": "2.14.0"}
 UNLIKE = {
-    "cpu: 'Synthetic CPU' -> Other": {"manifest": changed(make_manifest(PLAN), driver=DRIVER | {"cpu": "Other"})},
-    "ringside: 0.1.0 -> 0.2.0": {"manifest": changed(make_manifest(PLAN), ringside_version="0.2.0")},
+    "cpu: 'Synthetic CPU' -> Other": {
+        "manifest": changed(make_manifest(PLAN), driver=DRIVER | {"cpu": "Other"})
+    },
+    "ringside: 0.1.0 -> 0.2.0": {
+        "manifest": changed(make_manifest(PLAN), ringside_version="0.2.0")
+    },
     "hosts: none -> a:1,b:1": {"plan": changed(PLAN, hosts="a:1,b:1")},
     "arms.horovod-gloo.options.compression: none -> fp16": {
         "plan": changed(
-            PLAN, arms=PLAN.arms | {"horovod-gloo": changed(PLAN.arms["horovod-gloo"], options={"compression": "fp16"})}
+            PLAN,
+            arms=PLAN.arms
+            | {"horovod-gloo": changed(PLAN.arms["horovod-gloo"], options={"compression": "fp16"})},
         )
     },
 }
@@ -109,14 +128,24 @@ def test_other_conditions_are_refused_field_by_field(tmp_path, line):
     assert line.replace("'Synthetic CPU'", "Synthetic CPU") in lines, lines
     assert len(lines) == 3, "nothing else differs"
     field = line.partition(":")[0]
-    said = replace(then, allowed=[field]).require_like(measured(tmp_path / "new", **{"manifest": then.manifest, **UNLIKE[line]}))
+    said = replace(then, allowed=[field]).require_like(
+        measured(tmp_path / "new", **{"manifest": then.manifest, **UNLIKE[line]})
+    )
     assert said[0].startswith(f"Compared although it differs (--allow): {field}: ")
 
 
 def test_longer_measuring_other_arms_and_other_sources_are_no_other_conditions(tmp_path):
-    longer = changed(make_plan(("horovod-gloo", "horovod-mpi"), launches=9), name="renamed", reports=["html"])
-    sources = [changed(make_manifest(PLAN), sources={"train.py": digest}) for digest in ("a" * 16, "b" * 16)]
-    then, now = measured(tmp_path / "old", manifest=sources[0]), measured(tmp_path / "new", plan=longer, manifest=sources[1])
+    longer = changed(
+        make_plan(("horovod-gloo", "horovod-mpi"), launches=9), name="renamed", reports=["html"]
+    )
+    sources = [
+        changed(make_manifest(PLAN), sources={"train.py": digest})
+        for digest in ("a" * 16, "b" * 16)
+    ]
+    then, now = (
+        measured(tmp_path / "old", manifest=sources[0]),
+        measured(tmp_path / "new", plan=longer, manifest=sources[1]),
+    )
     assert then.require_like(now) == ["Sources differ: train.py: aaaaaaaa -> bbbbbbbb"]
 
 
@@ -125,13 +154,18 @@ def test_what_ranks_report_otherwise_is_refused_as_one_message_with_code_2(dates
     folder = write_results(tmp_path / "threads", plan=plan)
     for path in folder.root.glob("launch-*/ddp-gloo/record.json"):
         record = json.loads(path.read_text())
-        path.write_text(json.dumps(record | {"ranks": [rank | {"threads": 4} for rank in record["ranks"]]}))
+        path.write_text(
+            json.dumps(record | {"ranks": [rank | {"threads": 4} for rank in record["ranks"]]})
+        )
     done = ringside_here("report", folder.root, "--against", dates / "old")
     assert (done.returncode, done.stdout) == (2, "")
     assert "threads: 1 -> 4" in done.stderr and "Traceback" not in done.stderr
     for words, said in (
         ([dates / "new", "--against", dates / "new"], "the same folder"),
-        ([dates / "new", "--against", dates / "old", "--allow-slower", "much"], "--allow-slower 'much' is no share"),
+        (
+            [dates / "new", "--against", dates / "old", "--allow-slower", "much"],
+            "--allow-slower 'much' is no share",
+        ),
         ([dates / "new", "--allow-slower", "5%"], "name that with --against OLD"),
         ([dates / "new", dates / "slow", "--against", dates / "old"], "one comparison"),
     ):

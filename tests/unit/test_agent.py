@@ -1,4 +1,5 @@
-"""The agent's parts that need no rank: what it may import, its lists, batches, sketches, steps and phases, and how it is begun."""
+"""The agent's parts that need no rank: what it may import, its lists, batches, sketches, steps and
+phases, and how it is begun."""
 
 from __future__ import annotations
 
@@ -20,7 +21,15 @@ import torch
 
 from measurement.agent.ringside_agent import after_import, blocks, place, settings, watching
 from measurement.agent.ringside_agent.machine import host
-from measurement.agent.ringside_agent.reading import batches, configuration, libraries, models, reports, sketches, values
+from measurement.agent.ringside_agent.reading import (
+    batches,
+    configuration,
+    libraries,
+    models,
+    reports,
+    sketches,
+    values,
+)
 from measurement.agent.ringside_agent.reading.first_steps import FirstSteps
 from measurement.agent.ringside_agent.recorder import FOREIGN_STEPS, WITHOUT_BACKWARD, Recorder
 from measurement.conditions.conditions import CONDITIONS
@@ -41,15 +50,25 @@ def test_it_is_python_3_8_and_imports_nothing_but_the_standard_library(path):
         if isinstance(node, ast.ImportFrom) and node.level == 0:
             names = [node.module]
         for name in names:
-            is_late = path.name == "rank_supervisor.py" and name == "measurement.probes.host_counters"
+            is_late = (
+                path.name == "rank_supervisor.py" and name == "measurement.probes.host_counters"
+            )
             assert is_late or name.partition(".")[0] in sys.stdlib_module_names
 
 
 def test_it_records_the_variables_that_ringside_does_and_no_secrets(monkeypatch):
-    given = {"OMP_NUM_THREADS": "2", "HOROVOD_RANK": "1", "NCCL_SECRET": "s", "LD_PRELOAD": "x.so", "OTHER": "o"}
+    given = {
+        "OMP_NUM_THREADS": "2",
+        "HOROVOD_RANK": "1",
+        "NCCL_SECRET": "s",
+        "LD_PRELOAD": "x.so",
+        "OTHER": "o",
+    }
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    found = host.steering(settings.decode(settings.encode(settings.decode(told(**lists_for_agent())))))
+    found = host.steering(
+        settings.decode(settings.encode(settings.decode(told(**lists_for_agent()))))
+    )
     assert found == recorded_environment(os.environ)
     assert given.keys() & found.keys() == {"OMP_NUM_THREADS", "LD_PRELOAD"}
     assert host.steering(settings.decode(told())) == {}
@@ -57,16 +76,26 @@ def test_it_records_the_variables_that_ringside_does_and_no_secrets(monkeypatch)
 
 def test_the_facts_of_a_host_are_those_that_conditions_name():
     elsewhere = {"mpirun"}  # the preflight's
-    assert {one.field for one in CONDITIONS if one.source == "host"} == set(host.fingerprint()) | elsewhere
+    assert {one.field for one in CONDITIONS if one.source == "host"} == set(
+        host.fingerprint()
+    ) | elsewhere
 
 
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
         ({}, place.World()),
-        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, place.World(1, 2, 1, 2, 0, "openmpi")),
         (
-            {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"},
+            {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
+            place.World(1, 2, 1, 2, 0, "openmpi"),
+        ),
+        (
+            {
+                "SLURM_PROCID": "2",
+                "SLURM_STEP_NUM_TASKS": "4",
+                "SLURM_LOCALID": "0",
+                "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+            },
             place.World(2, 4, 0, 2, 1, "srun"),
         ),
         ({"SLURM_PROCID": "0"}, place.World()),  # a batch script
@@ -83,7 +112,14 @@ def test_the_larger_world_of_two_libraries_counts(monkeypatch):
 
 
 def told(**changes):
-    whole = {"driver": "d:1", "supervisors": "s:2", "key_file": "k", "arm": "a", "launch": 0, **changes}
+    whole = {
+        "driver": "d:1",
+        "supervisors": "s:2",
+        "key_file": "k",
+        "arm": "a",
+        "launch": 0,
+        **changes,
+    }
     return base64.urlsafe_b64encode(json.dumps(whole).encode()).decode()
 
 
@@ -107,13 +143,21 @@ def run(code, *, path, **variables):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "variables", [{}, {settings.VARIABLE: told()}, {settings.VARIABLE: "nonsense"}], ids=["off", "on", "broken"]
+    "variables",
+    [{}, {settings.VARIABLE: told()}, {settings.VARIABLE: "nonsense"}],
+    ids=["off", "on", "broken"],
 )
 def test_the_users_own_sitecustomize_runs_and_so_does_the_script(tmp_path, variables):
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = __name__\n")
-    done = run("import sitecustomize; print(mine, sitecustomize.__file__)", path=[AGENT, tmp_path], **variables)
+    done = run(
+        "import sitecustomize; print(mine, sitecustomize.__file__)",
+        path=[AGENT, tmp_path],
+        **variables,
+    )
     assert done.stdout.split() == ["sitecustomize", str(tmp_path / "sitecustomize.py")]
-    assert ("the agent could not begin" in done.stderr) == (variables.get(settings.VARIABLE) == "nonsense")
+    assert ("the agent could not begin" in done.stderr) == (
+        variables.get(settings.VARIABLE) == "nonsense"
+    )
 
 
 @pytest.mark.process
@@ -165,7 +209,9 @@ def test_a_module_that_is_missing_or_only_looked_for_is_waited_for(tmp_path, mon
     seen = []
     with monkeypatch.context() as patch:
         patch.setattr(sys, "meta_path", list(sys.meta_path))
-        after_import({"comes_later": lambda: seen.append(True), "json": lambda: seen.append("json")})
+        after_import(
+            {"comes_later": lambda: seen.append(True), "json": lambda: seen.append("json")}
+        )
         assert seen == ["json"], "which is there already"
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module("comes_later")
@@ -227,7 +273,10 @@ def test_batches_that_a_step_used_are_digested_whenever_they_were_drawn(drawn, p
         for name in step:
             yielded.keep(training if name.isdigit() else other, torch.tensor([ord(name)]))
         yielded.steps.append([])
-    wanted = [batches.combined([batches.digest_of(torch.tensor([ord(name)])) for name in step]) for step in used.split()]
+    wanted = [
+        batches.combined([batches.digest_of(torch.tensor([ord(name)])) for name in step])
+        for step in used.split()
+    ]
     assert yielded.used(passes, reads_ahead=False) == wanted
     assert yielded.loader == training._ringside.settings
 
@@ -245,21 +294,32 @@ def test_a_loader_that_is_written_into_its_loop_is_read(seen):
         seen.script.yielded.steps.append([])
     assert seen.script.yielded.used([1, 1], reads_ahead=False)[0] is not None
     found = configuration.of_data(seen.script)
-    assert (found["loader.batch_size"], found["loader.length"], found["sampler.class"]) == (3, 2, "SequentialSampler")
+    assert (found["loader.batch_size"], found["loader.length"], found["sampler.class"]) == (
+        3,
+        2,
+        "SequentialSampler",
+    )
 
 
 @pytest.fixture
 def seen(monkeypatch):
     """What is seen of loaders and GradScaler while a test runs."""
     loading, scaler = torch.utils.data.dataloader, torch.amp.GradScaler
-    for owner, name in ((loading._BaseDataLoaderIter, "__init__"), (loading._BaseDataLoaderIter, "__next__")):
+    for owner, name in (
+        (loading._BaseDataLoaderIter, "__init__"),
+        (loading._BaseDataLoaderIter, "__next__"),
+    ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     monkeypatch.setattr(loading.DataLoader, "__iter__", loading.DataLoader.__iter__)
     for name in ("scale", "step"):
         monkeypatch.setattr(scaler, name, getattr(scaler, name))
     recorder = Recorder()
     first = FirstSteps(settings.decode(told()), recorder)
-    recorder.on_batch, recorder.on_loader, recorder.failed = first.on_batch, first.on_loader, Steps.fail
+    recorder.on_batch, recorder.on_loader, recorder.failed = (
+        first.on_batch,
+        first.on_loader,
+        Steps.fail,
+    )
     recorder.unread = first.script.unread
     watching.watch_loaders(loading, recorder)
     watching.watch_scaler(torch, recorder)
@@ -337,11 +397,24 @@ def test_models_are_found_by_their_tops():
     inner = torch.nn.Linear(2, 2)
     outer, other = Wrapped(Wrapped(inner)), torch.nn.Linear(3, 3)
     found = models.find_roots()
-    assert [any(one is root for root in found) for one in (inner, outer, other)] == [False, True, True]
-    assert models.trained_first([other, outer], {id(one) for one in inner.parameters()}) == [outer, other]
+    assert [any(one is root for root in found) for one in (inner, outer, other)] == [
+        False,
+        True,
+        True,
+    ]
+    assert models.trained_first([other, outer], {id(one) for one in inner.parameters()}) == [
+        outer,
+        other,
+    ]
     lends = torch.nn.Sequential(inner)
-    assert models.trained_first([lends, outer, other], {id(one) for one in inner.parameters()}, called=outer) == [outer, other]
-    assert [prefix for prefix, _ in models.prefixes([outer, other, torch.nn.Linear(1, 1)])] == ["", "Linear.", "Linear#2."]
+    assert models.trained_first(
+        [lends, outer, other], {id(one) for one in inner.parameters()}, called=outer
+    ) == [outer, other]
+    assert [prefix for prefix, _ in models.prefixes([outer, other, torch.nn.Linear(1, 1)])] == [
+        "",
+        "Linear.",
+        "Linear#2.",
+    ]
 
 
 def test_models_and_schedules_are_found_that_the_garbage_collector_no_longer_sees(monkeypatch):
@@ -479,7 +552,12 @@ def test_samples_are_those_of_all_batches_that_a_step_uses_whenever_they_are_dra
 
 def play(steps, doings):
     optimizer = steps.optimizer()
-    does = {"D": lambda: steps.recorder.drawn.append(8), "B": lambda: steps.backward(optimizer), "S": optimizer.step, " ": list}
+    does = {
+        "D": lambda: steps.recorder.drawn.append(8),
+        "B": lambda: steps.backward(optimizer),
+        "S": optimizer.step,
+        " ": list,
+    }
     for doing in doings:
         does[doing]()
 
@@ -525,10 +603,15 @@ def test_what_an_evaluation_waits_for_its_loader_is_no_wait_of_a_training():
 
 
 def test_batches_that_are_drawn_in_evaluation_mode_are_no_samples_of_a_step():
-    """The Trainer draws them with gradients enabled. A model that is always in this mode is trained all the same."""
+    """The Trainer draws them with gradients enabled.
+
+    A model that is always in this mode is trained all the same."""
     for is_trained_so in (False, True):
         recorder = Recorder()
-        first, take = FirstSteps(settings.decode(told()), recorder), watching.timed_next(lambda _: torch.zeros(4), recorder)
+        first, take = (
+            FirstSteps(settings.decode(told()), recorder),
+            watching.timed_next(lambda _: torch.zeros(4), recorder),
+        )
         model = torch.nn.Linear(2, 1).train(not is_trained_so)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         model(torch.ones(1, 2)).sum().backward()
@@ -541,7 +624,8 @@ def test_batches_that_are_drawn_in_evaluation_mode_are_no_samples_of_a_step():
 
 @pytest.mark.parametrize(("zeroes_every", "kept"), [(1, False), (3, True)])
 def test_gradients_that_no_step_zeroes_are_seen_before_the_next_backward_pass(zeroes_every, kept):
-    """With two backward passes a step, of which the second finds the first one's, as accumulation wants."""
+    """With two backward passes a step, of which the second finds the first one's, as accumulation
+    wants."""
     recorder = Recorder()
     first = FirstSteps(settings.decode(told()), recorder)
     model = torch.nn.Linear(2, 1)
@@ -562,7 +646,9 @@ def test_gradients_that_no_step_zeroes_are_seen_before_the_next_backward_pass(ze
 
 @pytest.mark.parametrize("by", ["train", "attribute"])
 def test_an_evaluation_ends_where_the_model_trains_again(monkeypatch, by):
-    """Lightning restores the attribute of each module. A part without parameters may train meanwhile."""
+    """Lightning restores the attribute of each module.
+
+    A part without parameters may train meanwhile."""
     for name in ("train", "__setattr__"):
         monkeypatch.setattr(torch.nn.Module, name, getattr(torch.nn.Module, name))
     assign, recorder = torch.nn.Module.__setattr__, Recorder()

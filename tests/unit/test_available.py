@@ -1,4 +1,5 @@
-"""``ringside compare --available``: arms that the machine cannot run are left out, and a folder keeps the arms it began with."""
+"""``ringside compare --available``: arms that the machine cannot run are left out, and a folder
+keeps the arms it began with."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def planned(arms=LOCAL, **changes):
 
 
 def chosen(plan, tmp_path, *, only_available=True, has_next=True):
-    return arms_to_compare(plan, ResultsFolder(tmp_path / "out"), only_available=only_available, has_next=has_next)
+    return arms_to_compare(
+        plan, ResultsFolder(tmp_path / "out"), only_available=only_available, has_next=has_next
+    )
 
 
 def test_where_all_can_run_nothing_changes(tmp_path):
@@ -54,10 +57,16 @@ def test_where_all_can_run_nothing_changes(tmp_path):
             ["ddp-gloo", "fsdp2-gloo"],
             "left out: horovod-gloo, horovod-mpi: Horovod is not installed; 'ringside doctor' says why",
         ),
-        ({"mpirun"}, ["ddp-gloo", "horovod-gloo"], "left out: horovod-mpi: 'mpirun' is not installed; 'ringside doctor' says why"),
+        (
+            {"mpirun"},
+            ["ddp-gloo", "horovod-gloo"],
+            "left out: horovod-mpi: 'mpirun' is not installed; 'ringside doctor' says why",
+        ),
     ],
 )
-def test_what_is_missing_is_left_out_and_the_next_best_question_asked(tmp_path, installed, missing, left, line):
+def test_what_is_missing_is_left_out_and_the_next_best_question_asked(
+    tmp_path, installed, missing, left, line
+):
     installed -= missing
     found = chosen(planned(question="horovod"), tmp_path)
     assert list(found.arms) == left
@@ -67,7 +76,10 @@ def test_what_is_missing_is_left_out_and_the_next_best_question_asked(tmp_path, 
 
 def test_a_plan_of_ones_own_is_not_made_another_question(tmp_path, installed):
     installed -= {"horovod"}
-    with pytest.raises(PlanError, match="only 'ddp-gloo' can run here, with nothing to compare it to; left out: horovod-gloo, "):
+    with pytest.raises(
+        PlanError,
+        match="only 'ddp-gloo' can run here, with nothing to compare it to; left out: horovod-gloo, ",
+    ):
         chosen(planned(), tmp_path, has_next=False)
 
 
@@ -88,6 +100,8 @@ def test_a_folder_goes_on_with_the_arms_that_it_began_with(tmp_path, installed):
     installed |= {"horovod"}
     for only_available in (True, False):
         again = chosen(plan, tmp_path, only_available=only_available)
-        assert list(again.arms) == ["ddp-gloo", "ddp-mpi"] and plan_digest(again) == plan_digest(begun)
+        assert list(again.arms) == ["ddp-gloo", "ddp-mpi"] and plan_digest(again) == plan_digest(
+            begun
+        )
     changed = planned({**LOCAL, "ddp-gloo": {"backend": "naive"}})
     assert plan_digest(chosen(changed, tmp_path)) != plan_digest(begun), "which is refused"

@@ -69,22 +69,39 @@ def test_nodes_that_a_plan_leaves_alone_are_told(job, tmp_path):
         assert chosen.hosts == "slurm"
         return
     (warning,) = inspect(chosen).warnings
-    assert warning == f"this job has 2 nodes, and all ranks run on this one; to use them: --set hosts={job}"
+    assert (
+        warning
+        == f"this job has 2 nodes, and all ranks run on this one; to use them: --set hosts={job}"
+    )
     assert inspect(read_tiny(tmp_path, hosts="localhost:2")).warnings == []
 
 
 def test_the_pod_that_drives_is_first(tmp_path):
     """mpirun's ranks would lie elsewhere than torchrun's."""
-    (tmp_path / "hosts").write_text("j-node-0-0.j slots=1\nj-node-0-1.j slots=1\nj-launcher-0-0.j slots=1\n")
-    environment = {"OMPI_MCA_orte_default_hostfile": str(tmp_path / "hosts"), "HOSTNAME": "j-launcher-0-0"}
-    assert [entry.host for entry in job_hosts("kubernetes", environment)] == ["j-launcher-0-0.j", "j-node-0-0.j", "j-node-0-1.j"]
+    (tmp_path / "hosts").write_text(
+        "j-node-0-0.j slots=1\nj-node-0-1.j slots=1\nj-launcher-0-0.j slots=1\n"
+    )
+    environment = {
+        "OMPI_MCA_orte_default_hostfile": str(tmp_path / "hosts"),
+        "HOSTNAME": "j-launcher-0-0",
+    }
+    assert [entry.host for entry in job_hosts("kubernetes", environment)] == [
+        "j-launcher-0-0.j",
+        "j-node-0-0.j",
+        "j-node-0-1.j",
+    ]
 
 
 def test_outside_of_a_job(tmp_path):
     assert (job_system({}), unused_nodes({})) == (None, None)
-    assert job_system({"OMPI_MCA_orte_default_hostfile": "hosts"}) is None  # a user's own, in no pod
+    assert (
+        job_system({"OMPI_MCA_orte_default_hostfile": "hosts"}) is None
+    )  # a user's own, in no pod
     for word in JOB_IDS:
-        with pytest.raises(PlanError, match=f"^hosts: {word} means the nodes of a job, and this process is in no such job"):
+        with pytest.raises(
+            PlanError,
+            match=f"^hosts: {word} means the nodes of a job, and this process is in no such job",
+        ):
             job_hosts(word, {})
 
 

@@ -1,4 +1,5 @@
-"""Where a bisection looks next, and what it may name: states whose truth is known, nothing is started."""
+"""Where a bisection looks next, and what it may name: states whose truth is known, nothing is
+started."""
 
 from __future__ import annotations
 
@@ -14,10 +15,15 @@ from tests.kit.budgets import REGIMES
 
 
 def bad_from(first, *, undecided=()):
-    """Looks that take all the minutes they are given, and see the truth but for some states, of which there is no figure."""
+    """Looks that take all the minutes they are given, and see the truth but for some states, of
+    which there is no figure."""
 
     def look(at, minutes):
-        return Seen(minutes=minutes) if at in undecided else Seen(minutes=minutes, is_bad=at >= first, low=0.9, high=1.0)
+        return (
+            Seen(minutes=minutes)
+            if at in undecided
+            else Seen(minutes=minutes, is_bad=at >= first, low=0.9, high=1.0)
+        )
 
     return look
 
@@ -43,7 +49,9 @@ def test_undecided_states_are_looked_at_again_while_there_is_time_and_in_a_later
     def look(at, minutes):
         looks.append((at, minutes))
         needed = 30 if at == 12 else 1
-        return Seen(minutes=minutes, is_bad=at >= 13 if minutes > needed else None, low=0.9, high=1.0)
+        return Seen(
+            minutes=minutes, is_bad=at >= 13 if minutes > needed else None, low=0.9, high=1.0
+        )
 
     good, bad = search(24, look, known, minutes=40)
     assert (good, bad) != (12, 13) and bad == 13
@@ -66,11 +74,18 @@ def test_no_look_begins_when_the_minutes_are_spent():
     assert search(24, look, known, minutes=3) == (0, 24) and looks == [24, 12]
 
 
-@pytest.mark.parametrize(("spent", "said"), [(59.0, ""), (60.0, "; the minutes are spent: -o out with more --minutes")])
+@pytest.mark.parametrize(
+    ("spent", "said"), [(59.0, ""), (60.0, "; the minutes are spent: -o out with more --minutes")]
+)
 def test_minutes_are_said_to_be_spent_only_where_they_are(spent, said):
-    """States may stay unseen with minutes left: no more may be skipped than the error is shared among."""
+    """States may stay unseen with minutes left: no more may be skipped than the error is shared
+    among."""
     bisection = Bisection.__new__(Bisection)
-    bisection.options, bisection.folder, bisection.threshold = BisectOptions(minutes=60.0), Path("out"), 0.985
+    bisection.options, bisection.folder, bisection.threshold = (
+        BisectOptions(minutes=60.0),
+        Path("out"),
+        0.985,
+    )
     bisection.seen = {24: Seen(minutes=spent, is_bad=True)}
     assert bisection._more([Seen()]) == said
 
@@ -78,7 +93,9 @@ def test_minutes_are_said_to_be_spent_only_where_they_are(spent, said):
 @pytest.mark.parametrize("is_bad", [False, None])
 def test_nothing_is_named_where_the_bad_state_is_not_shown_to_be(is_bad):
     known: dict[int, Seen] = {}
-    assert search(24, lambda at, minutes: Seen(minutes=minutes, is_bad=is_bad), known, minutes=60) == (0, None)
+    assert search(
+        24, lambda at, minutes: Seen(minutes=minutes, is_bad=is_bad), known, minutes=60
+    ) == (0, None)
     assert list(known) == [24]
 
 
@@ -89,7 +106,8 @@ def test_no_more_states_are_skipped_than_the_error_is_shared_among():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "is_bad"), [(0.9, 0.97, True), (0.99, 1.01, False), (0.97, 0.99, None), (None, None, None)]
+    ("low", "high", "is_bad"),
+    [(0.9, 0.97, True), (0.99, 1.01, False), (0.97, 0.99, None), (None, None, None)],
 )
 def test_an_interval_that_holds_the_threshold_decides_nothing(low, high, is_bad):
     assert judged(low, high, 0.985) is is_bad
@@ -97,14 +115,19 @@ def test_an_interval_that_holds_the_threshold_decides_nothing(low, high, is_bad)
 
 def test_minutes_to_go_follow_from_width_and_distance():
     seen = Seen(minutes=10, low=0.9, high=0.9 * 1.1**2)
-    assert seen.more_minutes(0.9 * 1.1 * 1.05) == pytest.approx(10 * ((np.log(1.1) / np.log(1.05)) ** 2 - 1))
+    assert seen.more_minutes(0.9 * 1.1 * 1.05) == pytest.approx(
+        10 * ((np.log(1.1) / np.log(1.05)) ** 2 - 1)
+    )
     assert Seen(minutes=10).more_minutes(0.98) is None
 
 
 def test_no_commit_is_named_where_none_is_slower():
-    """By the intervals that reports have, on launches whose noise was measured: ``benchmarks/bisection.py`` has all regimes."""
+    """By the intervals that reports have, on launches whose noise was measured:
+    ``benchmarks/bisection.py`` has all regimes."""
     named = 0
     for number in range(10):
-        commits = Commits(REGIMES[0], first=1, lost=0, slower=0.03, random=np.random.default_rng(number))
+        commits = Commits(
+            REGIMES[0], first=1, lost=0, slower=0.03, random=np.random.default_rng(number)
+        )
         named += search(LAST, commits.look, {}, minutes=60)[1] is not None
     assert named == 0

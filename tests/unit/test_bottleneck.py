@@ -1,4 +1,5 @@
-"""What holds training back, from shares of known truth: the definitions, the threshold and what the reports say."""
+"""What holds training back, from shares of known truth: the definitions, the threshold and what the
+reports say."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ def shares(data_wait, exposed_exchange=None, **others):
 
 
 def test_the_rank_that_waits_most_counts_over_all_its_steps():
-    steps = pd.DataFrame({"rank": [0, 0, 1, 1], "data_wait_s": [0.0, 0.1, 0.5, 0.1], "step_s": [1.0, 1.0, 1.0, 2.0]})
+    steps = pd.DataFrame(
+        {"rank": [0, 0, 1, 1], "data_wait_s": [0.0, 0.1, 0.5, 0.1], "step_s": [1.0, 1.0, 1.0, 2.0]}
+    )
     assert data_wait_share(steps) == pytest.approx(0.6 / 3)
 
 

@@ -1,4 +1,5 @@
-"""A budget of minutes: how long launches are chosen to be, from variances alone, and what that costs."""
+"""A budget of minutes: how long launches are chosen to be, from variances alone, and what that
+costs."""
 
 from __future__ import annotations
 
@@ -46,7 +47,10 @@ def test_few_launches_are_more_and_shorter_than_that():
     assert found.launches >= 4 and found.rounds < 30
 
 
-@pytest.mark.parametrize(("one", "expected"), [(spread(0.001, 0.1), MIN_ROUNDS), (spread(0.3, 0.0), MAX_ROUNDS), (UNKNOWN, 18)])
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [(spread(0.001, 0.1), MIN_ROUNDS), (spread(0.3, 0.0), MAX_ROUNDS), (UNKNOWN, 18)],
+)
 def test_rounds_stay_within_bounds(one, expected):
     found = choose([20] * 3, cost=USUAL, spread=one, left_s=36_000)
     assert abs(found.rounds - expected) <= 2
@@ -54,7 +58,9 @@ def test_rounds_stay_within_bounds(one, expected):
 
 def test_three_launches_hardly_tell_how_much_launches_vary():
     """Where they agree by chance, the usual ratio of both variances still holds most."""
-    assert spread(0.14, 0.0, degrees=2).expected.launch_variance == pytest.approx((0.14 / 3.5) ** 2 * 4 / 6)
+    assert spread(0.14, 0.0, degrees=2).expected.launch_variance == pytest.approx(
+        (0.14 / 3.5) ** 2 * 4 / 6
+    )
 
 
 @pytest.mark.parametrize("left_s", [-5.0, 0.0, 20.0])
@@ -70,10 +76,15 @@ def test_a_launch_of_few_rounds_that_would_make_the_interval_wider_is_not_made()
 
 @pytest.mark.parametrize(
     ("cost", "launches", "rounds"),
-    [(USUAL, 8, 18), (Cost(start_s=40.0, round_s=1.2), 5, 16), (Cost(start_s=1.0, round_s=0.2), 115, 8)],
+    [
+        (USUAL, 8, 18),
+        (Cost(start_s=40.0, round_s=1.2), 5, 16),
+        (Cost(start_s=1.0, round_s=0.2), 115, 8),
+    ],
 )
 def test_pilots_have_the_best_length_where_variances_are_as_usual(cost, launches, rounds):
-    """A machine that starts slowly has room for fewer than eight: they would have six rounds, and intervals a tenth wider."""
+    """A machine that starts slowly has room for fewer than eight: they would have six rounds, and
+    intervals a tenth wider."""
     found = pilot(cost, left_s=300)
     assert (found.launches, found.rounds) == (launches, rounds)
     second = pilot(cost, left_s=300 - cost.start_s - rounds * cost.round_s, done=[rounds], owed=2)
@@ -83,16 +94,26 @@ def test_pilots_have_the_best_length_where_variances_are_as_usual(cost, launches
 def test_there_are_three_pilots_however_long_a_start_takes():
     slow = Cost(start_s=100.0, round_s=1.0)
     third = pilot(slow, left_s=-9, done=[4, 4], owed=1)
-    assert [(one.launches, one.rounds) for one in (pilot(slow, left_s=300), third)] == [(3, 4), (1, 4)]
-    assert choose([4, 4], cost=slow, spread=UNKNOWN, left_s=-9) is None, "where one of three timed nothing"
+    assert [(one.launches, one.rounds) for one in (pilot(slow, left_s=300), third)] == [
+        (3, 4),
+        (1, 4),
+    ]
+    assert choose([4, 4], cost=slow, spread=UNKNOWN, left_s=-9) is None, (
+        "where one of three timed nothing"
+    )
 
 
 def test_the_first_pilot_ends_when_it_knows_what_its_rounds_take():
     first = RoundLimit(rounds=None, budget_s=300)
-    done = next(number for number in range(1, 100) if first.is_reached(number, 0.8 * number, start_s=18))
+    done = next(
+        number for number in range(1, 100) if first.is_reached(number, 0.8 * number, start_s=18)
+    )
     assert done == pilot(Cost(start_s=18 * 1.3, round_s=0.8), left_s=300).rounds
     chosen = RoundLimit(rounds=20, budget_s=60)
-    assert [chosen.is_reached(number, 0.5 * number, start_s=18) for number in (19, 20)] == [False, True]
+    assert [chosen.is_reached(number, 0.5 * number, start_s=18) for number in (19, 20)] == [
+        False,
+        True,
+    ]
     assert not chosen.is_reached(3, 90.0, start_s=18), "a launch has four rounds at least"
     assert chosen.is_reached(4, 60.0, start_s=18), "and ends with the budget"
 
@@ -100,7 +121,9 @@ def test_the_first_pilot_ends_when_it_knows_what_its_rounds_take():
 def test_variances_are_recovered_from_launches():
     random, regime = np.random.default_rng(1), REGIMES[0]
     launches = [launch(regime, 40, random) for _ in range(60)]
-    pool = [launch_ratios(one, scale=scale) for one, scale in zip(tables(launches), SCALES, strict=True)]
+    pool = [
+        launch_ratios(one, scale=scale) for one, scale in zip(tables(launches), SCALES, strict=True)
+    ]
     found = spread_of(pool)
     scale = np.mean(SCALES) / SCALES[0]
     assert math.sqrt(found.round_variance / scale) == pytest.approx(regime.of_rounds, rel=0.1)
@@ -109,7 +132,8 @@ def test_variances_are_recovered_from_launches():
 
 
 def measured(tmp_path, name, *, ratio, launches=3):
-    """A folder with launches of a plan that has a budget; each took 60 s of 12 rounds, and 8 s to start."""
+    """A folder with launches of a plan that has a budget; each took 60 s of 12 rounds, and 8 s to
+    start."""
     measurement = changed(Measurement(minutes=10, block_steps=2), launches=launches)
     plan = changed(make_plan([name]), measurement=measurement)
     truth = Truth(ratios={name: ratio}, launch_noise=0.02, drift=0.0)
@@ -130,7 +154,9 @@ def test_the_choice_does_not_depend_on_the_ratio(tmp_path):
 @pytest.mark.slow
 def test_a_folder_tells_what_its_launches_cost_and_what_was_chosen_is_in_the_report(tmp_path):
     plan, folder = measured(tmp_path, "horovod-gloo", ratio=1.1)
-    assert cost_of(plan, folder.records()) == Cost(start_s=8.0, round_s=5.0), "start_s stands in where launch_s is not known"
+    assert cost_of(plan, folder.records()) == Cost(start_s=8.0, round_s=5.0), (
+        "start_s stands in where launch_s is not known"
+    )
     chosen = choose_length(plan, folder, launch=3, left_s=400.0)
     assert (chosen.launch, chosen.rounds >= MIN_ROUNDS, chosen.launches > 3) == (3, True, True)
     assert choose_length(plan, folder, launch=3, left_s=10.0) is None

@@ -1,4 +1,6 @@
-"""Building Horovod: the key of a wheel, the edits, what is said when the build cannot start. No network, no build."""
+"""Building Horovod: the key of a wheel, the edits, what is said when the build cannot start.
+
+No network, no build."""
 
 import os
 import re
@@ -30,12 +32,16 @@ def test_the_key_changes_with_each_thing_the_wheel_depends_on(part):
 
 def test_the_key_is_a_readable_file_name_and_stays_the_same():
     assert KEY.name() == replace(KEY).name()
-    assert re.fullmatch(r"0\.28\.1-torch2\.15\.0\+cu132-cpython-311-openmpi4\.1\.8-cpu-[0-9a-f]{10}", KEY.name())
+    assert re.fullmatch(
+        r"0\.28\.1-torch2\.15\.0\+cu132-cpython-311-openmpi4\.1\.8-cpu-[0-9a-f]{10}", KEY.name()
+    )
     assert "-mpich5.0.2-cpu-" in replace(KEY, openmpi="", mpich="5.0.2").name()
     assert "/" not in replace(KEY, torch="../../etc").name()
 
 
-@pytest.mark.parametrize("text", ["set(CMAKE_CXX_STANDARD 17)\n", "", "set(CMAKE_CXX_STANDARD 14)\n" * 2])
+@pytest.mark.parametrize(
+    "text", ["set(CMAKE_CXX_STANDARD 17)\n", "", "set(CMAKE_CXX_STANDARD 14)\n" * 2]
+)
 def test_a_text_that_is_not_there_once_is_an_error_and_nothing_is_written(text, tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(text, encoding="utf-8")
     with pytest.raises(toolchain.BuildError, match=r"C\+\+20 in the project.*CMakeLists\.txt"):
@@ -58,19 +64,27 @@ def test_auto_builds_for_gpus_only_where_everything_is_there(lacking):
 
 
 def test_asking_decides_as_far_as_the_machine_can():
-    assert toolchain.choose_operations("nccl", has_toolkit=True, has_gpu=False, has_nccl=True) == "nccl"
+    assert (
+        toolchain.choose_operations("nccl", has_toolkit=True, has_gpu=False, has_nccl=True)
+        == "nccl"
+    )
     with pytest.raises(toolchain.PrerequisiteError, match="nvcc on PATH, or CUDA_HOME"):
         toolchain.choose_operations("nccl", has_toolkit=False, has_gpu=True, has_nccl=True)
 
 
 def test_each_missing_prerequisite_is_named(tmp_path):
     problems = toolchain.missing_prerequisites(None, tmp_path, None)
-    assert all(word in problem for word, problem in zip(("C++ compiler", "Python.h", "make"), problems, strict=True))
+    assert all(
+        word in problem
+        for word, problem in zip(("C++ compiler", "Python.h", "make"), problems, strict=True)
+    )
 
 
 def test_a_compiler_that_cannot_compile_cpp20_is_named(tmp_path):
     old = tmp_path / "c++"
-    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "c++ 4.8" && exit 0\nexit 1\n', encoding="utf-8")
+    old.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo "c++ 4.8" && exit 0\nexit 1\n', encoding="utf-8"
+    )
     old.chmod(0o755)
     assert "does not compile C++20" in (toolchain.compiler_problem(str(old)) or "")
     assert "c++ 4.8" in (toolchain.compiler_problem(str(old)) or "")
@@ -88,7 +102,9 @@ def bare_machine(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_without_a_compiler_the_exit_code_is_2_and_one_paragraph_says_how_to_get_one(bare_machine, capsys):
+def test_without_a_compiler_the_exit_code_is_2_and_one_paragraph_says_how_to_get_one(
+    bare_machine, capsys
+):
     assert build_horovod.main(["--operations", "cpu"]) == 2
     said = capsys.readouterr().err
     assert "no C++ compiler" in said
@@ -109,10 +125,19 @@ def test_a_state_that_cannot_be_read_is_none(stored, tmp_path, monkeypatch):
     ("log", "cause"),
     [
         ("x.cc:3:10: fatal error: mpi.h: No such file or directory", "the header mpi.h is missing"),
-        ("CMake Error: Could NOT find MPI_CXX (missing: MPI_CXX_WORKS)", "CMake did not find MPI_CXX"),
-        ("c++: fatal error: Killed signal terminated program cc1plus", "the compiler cc1plus ran out of memory"),
+        (
+            "CMake Error: Could NOT find MPI_CXX (missing: MPI_CXX_WORKS)",
+            "CMake did not find MPI_CXX",
+        ),
+        (
+            "c++: fatal error: Killed signal terminated program cc1plus",
+            "the compiler cc1plus ran out of memory",
+        ),
         ("/bin/sh: 1: c++: not found", "the program c++ is missing"),
-        ("a.cc:1:2: error: 'concept' does not name a type", "the compiler said: 'concept' does not name a type"),
+        (
+            "a.cc:1:2: error: 'concept' does not name a type",
+            "the compiler said: 'concept' does not name a type",
+        ),
         ("nothing that we know", "the build failed"),
     ],
 )
@@ -121,7 +146,9 @@ def test_the_cause_of_a_failed_build_is_named(log, cause):
 
 
 def test_the_tail_of_a_log_is_short_and_its_last_lines():
-    tail = wheel.log_tail("\n".join(["early", *(f"{n} " + "word " * 400 for n in range(50))])).splitlines()
+    tail = wheel.log_tail(
+        "\n".join(["early", *(f"{n} " + "word " * 400 for n in range(50))])
+    ).splitlines()
     assert len(tail) == wheel.LOG_TAIL_LINES
     assert max(len(line) for line in tail) <= 160
     assert tail[-1].startswith("49 ")
@@ -155,10 +182,14 @@ def test_a_wheel_that_cannot_be_imported_leaves_the_cache(monkeypatch, tmp_path)
 
 def test_the_build_ignores_the_callers_horovod_settings(monkeypatch, tmp_path):
     monkeypatch.setenv("HOROVOD_WITHOUT_GLOO", "1")
-    environment = wheel.build_environment("cpu", tmp_path, targets=(), progress=wheel.BuildProgress("Horovod"))
+    environment = wheel.build_environment(
+        "cpu", tmp_path, targets=(), progress=wheel.BuildProgress("Horovod")
+    )
     assert "HOROVOD_WITHOUT_GLOO" not in environment
     assert environment["HOROVOD_WITH_MPI"] == "1"
-    assert environment["CXXFLAGS"].endswith("-include cstdint -include string")  # GCC 13 and later refuse the sources without
+    assert environment["CXXFLAGS"].endswith(
+        "-include cstdint -include string"
+    )  # GCC 13 and later refuse the sources without
     assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
     assert "HOROVOD_GPU_OPERATIONS" not in environment
 

@@ -1,4 +1,5 @@
-"""Micro-benchmarks in the reports: pairs and controls by case, latency and bandwidths by hand, what is not offered said."""
+"""Micro-benchmarks in the reports: pairs and controls by case, latency and bandwidths by hand, what
+is not offered said."""
 
 from __future__ import annotations
 
@@ -16,10 +17,15 @@ REASON = "not offered by Horovod"
 SIZES = {"1KiB": 1 << 10, "64KiB": 1 << 16, "1MiB": 1 << 20}
 CASES = [
     *(
-        Case(name=f"all_reduce/{name}", operation="all_reduce", message_bytes=size, busbw_factor=1.5)
+        Case(
+            name=f"all_reduce/{name}", operation="all_reduce", message_bytes=size, busbw_factor=1.5
+        )
         for name, size in SIZES.items()
     ),
-    *(Case(name=f"send_recv/{name}", operation="send_recv", message_bytes=size, messages=2) for name, size in SIZES.items()),
+    *(
+        Case(name=f"send_recv/{name}", operation="send_recv", message_bytes=size, messages=2)
+        for name, size in SIZES.items()
+    ),
 ]
 TRUTH = Truth(
     ratios={"horovod-gloo": 0.8, "horovod-mpi": 1.0},
@@ -59,7 +65,10 @@ def test_every_case_has_its_own_pairs_and_ratio(found):
 
 def test_a_case_that_is_not_offered_is_no_hole(found):
     arm, result = found.arm("horovod-gloo"), found.result("horovod-gloo", "send_recv/1KiB")
-    assert (arm.case("send_recv/1KiB").not_offered, arm.case("send_recv/1KiB").latency_s) == (REASON, None)
+    assert (arm.case("send_recv/1KiB").not_offered, arm.case("send_recv/1KiB").latency_s) == (
+        REASON,
+        None,
+    )
     assert (result.throughput_ratio, result.note, result.pairs) == (None, REASON, 0)
     assert result not in found.undecided
     assert found.arm("ddp-gloo").case("send_recv/1KiB").latency_s is not None
@@ -68,7 +77,9 @@ def test_a_case_that_is_not_offered_is_no_hole(found):
 @pytest.mark.slow
 def test_the_control_has_its_veto_in_its_own_case_only(tmp_path):
     apart = {(arm, CASES[0].name): 1.06 for arm in ("ddp-gloo-control", "horovod-gloo")}
-    vetoed = concluded(tmp_path, ratios={"horovod-gloo": 1.03}, cases=CASES[:2], case_ratios=apart, noise=0.003)
+    vetoed = concluded(
+        tmp_path, ratios={"horovod-gloo": 1.03}, cases=CASES[:2], case_ratios=apart, noise=0.003
+    )
     first, second = (vetoed.result("horovod-gloo", case.name) for case in CASES[:2])
     assert (first.verdict, second.verdict) == ("undecided", "faster")
     assert "'faster', but the control deviates" in first.note
@@ -84,21 +95,35 @@ def test_an_arm_that_failed_has_no_timing_in_any_case(tmp_path):
 
 
 def test_a_case_without_blocks_has_no_figures(folder):
-    (record,) = [record for record in folder.records() if (record.arm, record.launch) == ("ddp-gloo", 0)]
+    (record,) = [
+        record for record in folder.records() if (record.arm, record.launch) == ("ddp-gloo", 0)
+    ]
     empty = pd.DataFrame(columns=["launch", "case", "throughput_per_s"])
-    assert {figures.latency_s for figures in summarise_cases([record], empty, confidence=0.95)} == {None}
+    assert {figures.latency_s for figures in summarise_cases([record], empty, confidence=0.95)} == {
+        None
+    }
 
 
 @pytest.mark.slow
 def test_the_fewest_workers_that_load_most_have_the_headline(tmp_path):
     names = ("0 workers", "1 worker", "2 workers", "4 workers")
-    cases = [Case(name=f"mnist/{name}", operation="mnist", samples=64, messages=max(int(name[0]), 1)) for name in names]
-    speed = {("ddp-gloo", case.name): share for case, share in zip(cases, (0.5, 0.8, 1.0, 0.5005), strict=True)}
+    cases = [
+        Case(name=f"mnist/{name}", operation="mnist", samples=64, messages=max(int(name[0]), 1))
+        for name in names
+    ]
+    speed = {
+        ("ddp-gloo", case.name): share
+        for case, share in zip(cases, (0.5, 0.8, 1.0, 0.5005), strict=True)
+    }
     found = concluded(tmp_path, ratios={}, cases=cases, case_ratios=speed, noise=1e-9, drift=0.0)
     assert found.headline.startswith("mnist: 2 workers load most, 6,")
     assert found.headline.endswith("samples/s, 4.0 times what ranks load by themselves")
     arm = found.arm("ddp-gloo")
-    assert [arm.case(case.name).samples_per_s.value for case in cases] == pytest.approx([1600, 2560, 6400, 6406], rel=0.02)
-    assert arm.case(cases[2].name).latency_s.value == pytest.approx(0.01, rel=0.02), "a batch, of two in a step"
+    assert [arm.case(case.name).samples_per_s.value for case in cases] == pytest.approx(
+        [1600, 2560, 6400, 6406], rel=0.02
+    )
+    assert arm.case(cases[2].name).latency_s.value == pytest.approx(0.01, rel=0.02), (
+        "a batch, of two in a step"
+    )
     (chart,) = charts(found).values()
     assert chart["data"][0]["x"] == [0, 1, 2, 3]

@@ -1,4 +1,5 @@
-"""The operations among ranks that are threads: right results pass, wrong ones are named; sizes and bandwidth factors by hand."""
+"""The operations among ranks that are threads: right results pass, wrong ones are named; sizes and
+bandwidth factors by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ class Threads(Communicator):
         self.tables = tables
 
     def exchange(self, tensor):
-        barrier, table = self.tables.setdefault(self.ranks, (threading.Barrier(len(self.ranks), timeout=10), {}))
+        barrier, table = self.tables.setdefault(
+            self.ranks, (threading.Barrier(len(self.ranks), timeout=10), {})
+        )
         table[self.rank] = tensor.clone()
         barrier.wait()
         found = [table[rank] for rank in self.ranks]
@@ -82,7 +85,13 @@ class Threads(Communicator):
 
 
 def combined(tensors, op):
-    two = {"sum": torch.add, "avg": torch.add, "prod": torch.mul, "min": torch.minimum, "max": torch.maximum}[op]
+    two = {
+        "sum": torch.add,
+        "avg": torch.add,
+        "prod": torch.mul,
+        "min": torch.minimum,
+        "max": torch.maximum,
+    }[op]
     found = functools.reduce(two, tensors)
     return found / len(tensors) if op == "avg" else found
 
@@ -92,7 +101,14 @@ def run(operation, *, size="1 KiB", world_size=2, communicator=Threads, **option
     options = CollectivesOptions(operations=(operation,), sizes=(size,), **options)
     benchmark = Collectives(seed=1, options=options)
     (case,) = benchmark.cases(world_size)
-    tables, found = {tuple(range(n)): (threading.Barrier(n, timeout=10), {}) for n in (world_size, world_size - 1) if n}, {}
+    tables, found = (
+        {
+            tuple(range(n)): (threading.Barrier(n, timeout=10), {})
+            for n in (world_size, world_size - 1)
+            if n
+        },
+        {},
+    )
 
     def rank_main(rank):
         place = communicator(rank=rank, ranks=range(world_size), tables=tables)
@@ -111,7 +127,16 @@ def run(operation, *, size="1 KiB", world_size=2, communicator=Threads, **option
     return found
 
 
-COLLECTIVES = ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "reduce", "gather", "scatter", "all_to_all"]
+COLLECTIVES = [
+    "all_reduce",
+    "broadcast",
+    "all_gather",
+    "reduce_scatter",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+]
 GROUPED = ["group_all_reduce", "group_broadcast"]
 
 
@@ -147,7 +172,9 @@ def test_right_results_of_every_op_pass_and_another_ops_do_not(operation, op, dt
             def combine(self, tensors, _, other=other):
                 return combined(tensors, other)
 
-        assert any(run(operation, world_size=5, op=op, dtype=dtype, communicator=Confused).values()), other
+        assert any(
+            run(operation, world_size=5, op=op, dtype=dtype, communicator=Confused).values()
+        ), other
 
 
 class LosesTheLast(Threads):
@@ -177,23 +204,32 @@ class Doubles(Threads):
 
 @pytest.mark.parametrize("operation", COLLECTIVES)
 def test_one_lost_element_is_found(operation):
-    assert any("element" in (wrong or "") for wrong in run(operation, communicator=LosesTheLast).values())
+    assert any(
+        "element" in (wrong or "") for wrong in run(operation, communicator=LosesTheLast).values()
+    )
 
 
-@pytest.mark.parametrize("operation", ["broadcast", "all_gather", "gather", "scatter", "all_to_all"])
+@pytest.mark.parametrize(
+    "operation", ["broadcast", "all_gather", "gather", "scatter", "all_to_all"]
+)
 def test_ranks_in_the_wrong_order_are_found(operation):
     assert any(run(operation, communicator=Swaps).values())
 
 
 def test_the_value_seen_and_the_right_one_are_told():
     """Element 0 is 0 on rank 0 and 7 on rank 1: the sum is 7."""
-    assert run("all_reduce", communicator=Doubles)[0] == "14 where 7 is right (element 0; 256 of 256 elements are wrong)"
+    assert (
+        run("all_reduce", communicator=Doubles)[0]
+        == "14 where 7 is right (element 0; 256 of 256 elements are wrong)"
+    )
 
 
 def test_what_a_library_leaves_out_is_not_offered():
     benchmark = Collectives(seed=1, options=CollectivesOptions(sizes=(1024,), operations="all"))
     place = Threads(rank=0, ranks=range(2), tables={})
-    reasons = {case.operation: benchmark.unsupported_reason(case, place) for case in benchmark.cases(2)}
+    reasons = {
+        case.operation: benchmark.unsupported_reason(case, place) for case in benchmark.cases(2)
+    }
     assert reasons == dict.fromkeys(COLLECTIVES) | dict.fromkeys(
         ("send_recv", "isend_irecv", "root_isend"), "not offered by threads"
     )
@@ -218,13 +254,21 @@ def test_what_a_library_leaves_out_is_not_offered():
 )
 def test_busbw_factors_by_hand(operation, ranks, factor):
     """nccl-tests, doc/PERFORMANCE.md; of five ranks four are in the group."""
-    (case,) = Collectives(seed=1, options=CollectivesOptions(operations=(operation,), sizes=(1 << 20,))).cases(ranks)
+    (case,) = Collectives(
+        seed=1, options=CollectivesOptions(operations=(operation,), sizes=(1 << 20,))
+    ).cases(ranks)
     assert case.busbw_factor == pytest.approx(factor)
 
 
 def test_a_size_that_cannot_be_shared_is_rounded_down_and_keeps_its_name():
-    cases = Collectives(seed=1, options=CollectivesOptions(operations=("all_reduce", "all_gather"), sizes=("64 KiB",))).cases(3)
-    assert [(case.name, case.message_bytes) for case in cases] == [("all_reduce/64KiB", 65536), ("all_gather/64KiB", 65532)]
+    cases = Collectives(
+        seed=1,
+        options=CollectivesOptions(operations=("all_reduce", "all_gather"), sizes=("64 KiB",)),
+    ).cases(3)
+    assert [(case.name, case.message_bytes) for case in cases] == [
+        ("all_reduce/64KiB", 65536),
+        ("all_gather/64KiB", 65532),
+    ]
 
 
 def test_operations_dtypes_and_places_are_multiplied_and_only_what_is_unusual_is_named():
@@ -239,13 +283,19 @@ def test_operations_dtypes_and_places_are_multiplied_and_only_what_is_unusual_is
         *("all_reduce", "all_reduce out-of-place", "all_reduce max", "all_reduce max out-of-place"),
         *("all_reduce bfloat16", "all_reduce bfloat16 out-of-place", "all_reduce max bfloat16"),
         "all_reduce max bfloat16 out-of-place",
-        *("all_gather in-place", "all_gather", "all_gather bfloat16 in-place", "all_gather bfloat16"),
+        *(
+            "all_gather in-place",
+            "all_gather",
+            "all_gather bfloat16 in-place",
+            "all_gather bfloat16",
+        ),
         *("gather", "gather bfloat16"),
     ]
 
 
 @pytest.mark.parametrize(
-    ("given_", "size"), [(65536, 65536), ("65536", 65536), ("64KiB", 65536), ("64 KiB", 65536), ("1 GiB", 1 << 30)]
+    ("given_", "size"),
+    [(65536, 65536), ("65536", 65536), ("64KiB", 65536), ("64 KiB", 65536), ("1 GiB", 1 << 30)],
 )
 def test_sizes_in_either_form(given_, size):
     assert parse_size(given_) == size
@@ -261,15 +311,29 @@ def test_a_size_survives_its_own_text(size):
     [
         ({"workload_options": {"sizes": ["64 kB"]}}, "sizes.0 = '64 kB': not a size; give bytes"),
         ({"workload_options": {"sizes": [3]}}, "greater than or equal to 64"),
-        ({"workload_options": {"operations": ["all_redcue"]}}, "unknown operation 'all_redcue'; did you mean 'all_reduce'?"),
-        ({"workload_options": {"operations": ["group_all_reduce"]}}, "needs 3 ranks or more, and world_size is 2"),
-        ({"workload_options": {"operations": ["reduce"], "root": 2}}, "root 2 is not a rank of world_size 2; give 0 to 1"),
+        (
+            {"workload_options": {"operations": ["all_redcue"]}},
+            "unknown operation 'all_redcue'; did you mean 'all_reduce'?",
+        ),
+        (
+            {"workload_options": {"operations": ["group_all_reduce"]}},
+            "needs 3 ranks or more, and world_size is 2",
+        ),
+        (
+            {"workload_options": {"operations": ["reduce"], "root": 2}},
+            "root 2 is not a rank of world_size 2; give 0 to 1",
+        ),
         ({"world_size": 1}, "needs 2 ranks or more, and world_size is 1"),
-        ({"world_size": 1, "arms": {"ddp": {"backend": "single"}}}, "backend 'single' offers no collectives"),
+        (
+            {"world_size": 1, "arms": {"ddp": {"backend": "single"}}},
+            "backend 'single' offers no collectives",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_can(changes, message):
     plan = tiny(**{"workload": "collectives", **changes})
     with pytest.raises(PlanError) as refused:
-        resolve_cases(plan, resolve_workload(plan.workload, plan.workload_options), resolve_arms(plan))
+        resolve_cases(
+            plan, resolve_workload(plan.workload, plan.workload_options), resolve_arms(plan)
+        )
     assert message in str(refused.value)

@@ -1,4 +1,5 @@
-"""From stored records to conclusions: known ratios recovered, failures kept as rows, a bad control believed before the rest."""
+"""From stored records to conclusions: known ratios recovered, failures kept as rows, a bad control
+believed before the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ EQUAL = {"horovod-gloo": 1.0}
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """Two candidates, 10% faster and 10% slower; everything ok. For tests that change what they have read, and no file."""
+    """Two candidates, 10% faster and 10% slower; everything ok.
+
+    For tests that change what they have read, and no file."""
     return write_results(tmp_path_factory.mktemp("sound"))
 
 
@@ -58,11 +61,18 @@ def test_the_headline_answers_the_plans_question_and_tells_of_the_others_in_brie
     horovods = ["horovod-gloo", "horovod-mpi"]
     assert [line.split()[0] for line in found.findings[:2]] == horovods
     fp16 = found.result("ddp-fp16").throughput_ratio
-    assert found.headline.startswith("horovod-gloo is ") and f", ddp-fp16 {fp16 - 1:.0%} faster" in found.headline
+    assert (
+        found.headline.startswith("horovod-gloo is ")
+        and f", ddp-fp16 {fp16 - 1:.0%} faster" in found.headline
+    )
     assert found.headline.endswith(": naive")
     records = folder.records()
-    asked = compare(changed(folder.read_plan(), question="naive"), records, read_steps(folder, records))
-    assert asked.findings[0].split()[0] == "naive" or asked.findings[0].startswith("Undecided whether naive")
+    asked = compare(
+        changed(folder.read_plan(), question="naive"), records, read_steps(folder, records)
+    )
+    assert asked.findings[0].split()[0] == "naive" or asked.findings[0].startswith(
+        "Undecided whether naive"
+    )
 
 
 def test_ranks_that_share_cores_are_told_of_first(stored):
@@ -70,7 +80,9 @@ def test_ranks_that_share_cores_are_told_of_first(stored):
     for record in records:
         record.ranks = [changed(rank, affinity=[0], device="cpu") for rank in record.ranks]
     found = compare(stored.read_plan(), records, read_steps(stored, records))
-    assert found.warnings[0].startswith("2 ranks share 1 core: each also waits for its turn on a core")
+    assert found.warnings[0].startswith(
+        "2 ranks share 1 core: each also waits for its turn on a core"
+    )
 
 
 def test_pages_that_steps_fault_in_are_told_by_launch_where_they_matter(stored):
@@ -90,20 +102,41 @@ def test_pages_that_steps_fault_in_are_told_by_launch_where_they_matter(stored):
 def test_a_verdict_that_hangs_on_a_few_stalls_is_withheld(tmp_path):
     """One step in 500 that takes 0.2 s more: nine in all, which make all of the difference."""
     stalls = {"stalls": {"horovod-gloo": (0.002, 0.2)}, "noise": 0.002, "drift": 0.0, "seed": 2}
-    found = concluded(tmp_path, ratios={"horovod-gloo": 0.997}, **stalls, rounds=40, block_steps=20, launches=5, floor=False)
+    found = concluded(
+        tmp_path,
+        ratios={"horovod-gloo": 0.997},
+        **stalls,
+        rounds=40,
+        block_steps=20,
+        launches=5,
+        floor=False,
+    )
     result = found.result("horovod-gloo")
     assert found.arm("horovod-gloo").stalls.count == 9
-    assert (result.verdict_alone, result.verdict, result.withheld_by) == ("slower", "undecided", "stalls")
+    assert (result.verdict_alone, result.verdict, result.withheld_by) == (
+        "slower",
+        "undecided",
+        "stalls",
+    )
     assert result.ratio_without_stalls == pytest.approx(0.997, abs=0.002)
     assert "the result depends on" in found.findings[0]
     assert found.undecided == [], "measuring on would not decide it soon"
 
 
 def test_load_that_hurts_one_arm_more_gives_no_verdict_that_the_quiet_rounds_contradict(tmp_path):
-    load = {"loaded_rounds": range(13), "slowed_by_load": {"horovod-gloo": 2.0}, "noise": 0.01, "drift": 0.0}
+    load = {
+        "loaded_rounds": range(13),
+        "slowed_by_load": {"horovod-gloo": 2.0},
+        "noise": 0.01,
+        "drift": 0.0,
+    }
     found = concluded(tmp_path, ratios=EQUAL, **load, rounds=40, launches=5, local_every=0)
     result = found.result("horovod-gloo")
-    assert (result.verdict_alone, result.verdict, result.withheld_by) == ("slower", "undecided", "load")
+    assert (result.verdict_alone, result.verdict, result.withheld_by) == (
+        "slower",
+        "undecided",
+        "load",
+    )
     assert result.quiet_ratio == pytest.approx(1.0, abs=0.01)
     assert found.warnings[0].startswith(
         "The machine was not quiet: in 32% of the blocks others took 10% or more of the ranks' cores"
@@ -121,33 +154,56 @@ def test_one_disturbed_round_in_forty_changes_nothing(tmp_path):
 def test_a_second_look_is_told_and_its_interval_wider(stored, sound):
     records = stored.records()
     manifest = changed(stored.read_manifest(), looks=[2, 3])
-    second = compare(stored.read_plan(), records, read_steps(stored, records), context=StoredContext(manifest=manifest))
-    assert any(line.startswith("Interim analyses: 2, after 2, 3 launches") for line in second.warnings)
+    second = compare(
+        stored.read_plan(),
+        records,
+        read_steps(stored, records),
+        context=StoredContext(manifest=manifest),
+    )
+    assert any(
+        line.startswith("Interim analyses: 2, after 2, 3 launches") for line in second.warnings
+    )
     assert second.result("horovod-gloo").ci_low < sound.result("horovod-gloo").ci_low
 
 
-def test_an_arm_that_failed_once_uses_its_other_launches_and_one_that_was_wrong_once_has_no_timing_at_all(tmp_path):
+def test_an_arm_that_failed_once_uses_its_other_launches_and_one_that_was_wrong_once_has_no_timing_at_all(
+    tmp_path,
+):
     statuses = {("horovod-gloo", 1): "timeout", ("horovod-mpi", 1): "wrong"}
     found = concluded(tmp_path, statuses=statuses)
     assert (found.arm("horovod-gloo").status, found.arm("horovod-gloo").launches) == ("timeout", 2)
     assert (found.result("horovod-gloo").launches, found.result("horovod-gloo").pairs) == (2, 24)
     assert "horovod-gloo is timeout in 1 launch; the others count" in found.warnings
     arm = found.arm("horovod-mpi")
-    assert (arm.status, arm.launches, arm.throughput_per_s, arm.step_time_s) == ("wrong", 0, None, {})
+    assert (arm.status, arm.launches, arm.throughput_per_s, arm.step_time_s) == (
+        "wrong",
+        0,
+        None,
+        {},
+    )
     assert found.result("horovod-mpi").throughput_ratio is None
     assert not arm.parity.passed
     assert "conv1" in arm.parity.failures[0]
 
 
 def test_an_arm_that_was_never_started_is_a_row_too(stored):
-    plan, records = stored.read_plan(), [r for r in stored.records() if r.arm != "horovod-mpi" and r.launch == 0]
+    plan, records = (
+        stored.read_plan(),
+        [r for r in stored.records() if r.arm != "horovod-mpi" and r.launch == 0],
+    )
     found = compare(plan, records, read_steps(stored, records))
     assert found.arm("horovod-mpi").status == "not measured"
     assert [arm.name for arm in found.arms] == list(plan.compared_arms())
 
 
 def test_a_failing_control_comes_first_and_demotes_smaller_claims(tmp_path):
-    found = concluded(tmp_path, ratios={"horovod-gloo": 1.07, "horovod-mpi": 1.5}, control_ratio=1.06, noise=0.01, floor=False)
+    found = concluded(
+        tmp_path,
+        ratios={"horovod-gloo": 1.07, "horovod-mpi": 1.5},
+        control_ratio=1.06,
+        noise=0.01,
+        floor=False,
+    )
     assert found.control.startswith("The A/A control failed: ddp-gloo against itself differs")
     assert found.result("horovod-gloo").ci_low > 1
     assert found.result("horovod-gloo").verdict == "undecided"
@@ -162,7 +218,9 @@ def test_an_interrupted_launch_counts_as_far_as_it_got(tmp_path):
     def change(record):
         record.parity = None if record.arm == "horovod-mpi" else record.parity
 
-    found = concluded(tmp_path, cut={(arm, 2): 5 for arm in make_plan().compared_arms()}, change=change)
+    found = concluded(
+        tmp_path, cut={(arm, 2): 5 for arm in make_plan().compared_arms()}, change=change
+    )
     assert found.result("horovod-gloo").pairs == 12 + 12 + 5
     counts = "was interrupted; what it had measured counts"
     assert f"ddp-gloo {counts}" in found.warnings
@@ -184,7 +242,9 @@ def test_sequential_mode_pairs_whole_launches(tmp_path):
     result = conclude(folder).result("horovod-gloo")
     assert (result.launches, result.pairs) == (5, 5)
     assert result.ci_low < 1.1 < result.ci_high
-    assert measured_minutes(folder.read_plan(), folder.records()) == pytest.approx(5 * 5), "four arms and the floor"
+    assert measured_minutes(folder.read_plan(), folder.records()) == pytest.approx(5 * 5), (
+        "four arms and the floor"
+    )
 
 
 def test_the_order_of_records_and_steps_does_not_matter(stored, sound):
@@ -198,7 +258,9 @@ def test_parts_of_a_block_make_the_whole(stored):
     """Steps are read in parts, which end anywhere."""
     records = [record for record in stored.records() if record.launch == 0]
     raw, whole = raw_steps(stored, records), read_steps(stored, records)
-    parts = Steps.joined([Steps.of(raw.iloc[start : start + 61]) for start in range(0, len(raw), 61)])
+    parts = Steps.joined(
+        [Steps.of(raw.iloc[start : start + 61]) for start in range(0, len(raw), 61)]
+    )
     pd.testing.assert_frame_equal(parts.rank_blocks, whole.rank_blocks)
     pd.testing.assert_frame_equal(parts.slowest, whole.slowest)
 
@@ -208,7 +270,9 @@ def test_records_of_a_plan_that_had_more_keys_have_the_digest_of_their_manifest(
     manifest = changed(stored.read_manifest(), plan_digest="of before")
     with pytest.raises(RecordError, match="of another plan"):
         compare(stored.read_plan(), records, Steps.joined([]))
-    assert compare(stored.read_plan(), records, Steps.joined([]), context=StoredContext(manifest=manifest)).results
+    assert compare(
+        stored.read_plan(), records, Steps.joined([]), context=StoredContext(manifest=manifest)
+    ).results
 
 
 def test_a_folder_without_records_is_refused(tmp_path):
@@ -221,17 +285,28 @@ def test_a_folder_without_records_is_refused(tmp_path):
 
 
 def raw_steps(folder, records):
-    return pd.concat([folder.steps(record).assign(launch=record.launch, arm=record.arm) for record in records], ignore_index=True)
+    return pd.concat(
+        [folder.steps(record).assign(launch=record.launch, arm=record.arm) for record in records],
+        ignore_index=True,
+    )
 
 
 def steps_by_hand(rows):
     names = ["launch", "arm", "rank", "turn", "round", "block", "kind", "step", "samples", "step_s"]
     table = pd.DataFrame(rows, columns=names)
-    return table.assign(case=None, data_wait_s=0.0, forward_s=0.0, backward_s=table["step_s"], optimizer_s=0.0, exchange_s=0.0)
+    return table.assign(
+        case=None,
+        data_wait_s=0.0,
+        forward_s=0.0,
+        backward_s=table["step_s"],
+        optimizer_s=0.0,
+        exchange_s=0.0,
+    )
 
 
 def test_blocks_and_pairs_by_hand():
-    """Two ranks, one block of two steps each: the baseline's slowest rank takes 4 s, the candidate's 2 s, for 40 samples."""
+    """Two ranks, one block of two steps each: the baseline's slowest rank takes 4 s, the
+    candidate's 2 s, for 40 samples."""
     rows = [
         (0, arm, rank, turn, 0, 0, "sync", step, 10, seconds)
         for turn, arm, times in (
@@ -246,11 +321,17 @@ def test_blocks_and_pairs_by_hand():
     assert blocks["throughput_per_s"].tolist() == [10.0, 20.0]
     pairs = pair_blocks(make_plan(), blocks, "horovod-gloo")
     assert pairs["log_ratio"].tolist() == pytest.approx([math.log(2)])
-    assert Steps.of(steps_by_hand(rows[::-1])).slowest["rank"].tolist() == [0, 1, 0, 0], "of ranks that take equally long the first"
+    assert Steps.of(steps_by_hand(rows[::-1])).slowest["rank"].tolist() == [0, 1, 0, 0], (
+        "of ranks that take equally long the first"
+    )
 
 
 def test_a_candidate_is_held_against_both_copies_of_the_baseline():
-    times = {"ddp-gloo": (4.0, 4.0, 4.0), "ddp-gloo-control": (1.0, None, 1.0), "horovod-gloo": (1.0, 1.0, None)}
+    times = {
+        "ddp-gloo": (4.0, 4.0, 4.0),
+        "ddp-gloo-control": (1.0, None, 1.0),
+        "horovod-gloo": (1.0, 1.0, None),
+    }
     rows = [
         (0, arm, 0, 3 * number + turn, number, number, "sync", 0, 8, seconds)
         for turn, (arm, by_round) in enumerate(times.items())
@@ -260,10 +341,18 @@ def test_a_candidate_is_held_against_both_copies_of_the_baseline():
     blocks = tabulate_blocks(Steps.of(steps_by_hand(rows)))
     pairs = pair_blocks(make_plan(), blocks, "horovod-gloo")
     assert pairs["round"].tolist() == [0, 1]
-    assert pairs["log_ratio"].tolist() == pytest.approx([math.log(2), math.log(4)]), "8 and 2 per second make 4; 2 alone stays 2"
-    (table,) = total_tables(make_plan(), blocks, [["horovod-gloo", "ddp-gloo", "ddp-gloo-control"]])[0]
+    assert pairs["log_ratio"].tolist() == pytest.approx([math.log(2), math.log(4)]), (
+        "8 and 2 per second make 4; 2 alone stays 2"
+    )
+    (table,) = total_tables(
+        make_plan(), blocks, [["horovod-gloo", "ddp-gloo", "ddp-gloo-control"]]
+    )[0]
     nan = math.nan
-    expected = [[[8, 1], [8, 4], [8, 1]], [[8, 1], [8, 4], [nan, nan]], [[nan, nan], [8, 4], [8, 1]]]
+    expected = [
+        [[8, 1], [8, 4], [8, 1]],
+        [[8, 1], [8, 4], [nan, nan]],
+        [[nan, nan], [8, 4], [8, 1]],
+    ]
     assert np.array_equal(table, expected, equal_nan=True)
     assert pair_blocks(make_plan(), blocks[blocks["arm"] != "ddp-gloo"], "horovod-gloo").empty
 
@@ -276,24 +365,45 @@ def test_candidates_are_held_against_each_other_and_ties_are_named(tmp_path):
 
 
 def test_blocks_with_a_skipped_step_do_not_count(stored):
-    """A step that the optimizer does not take is shorter: one arm's overflows would make it faster."""
+    """A step that the optimizer does not take is shorter: one arm's overflows would make it
+    faster."""
     records = stored.records()
     raw, arm = raw_steps(stored, records), "horovod-gloo"
-    skipping = [block for record in records if record.arm == arm for block in record.blocks if block.kind == "sync"][:5]
+    skipping = [
+        block
+        for record in records
+        if record.arm == arm
+        for block in record.blocks
+        if block.kind == "sync"
+    ][:5]
     for block in skipping:
         block.skipped_steps = 2
-    is_short = (raw["arm"] == arm) & raw["turn"].isin({block.turn for block in skipping}) & (raw["launch"] == 0)
+    is_short = (
+        (raw["arm"] == arm)
+        & raw["turn"].isin({block.turn for block in skipping})
+        & (raw["launch"] == 0)
+    )
     raw.loc[is_short, [name for name in raw if name.endswith("_s")]] /= 100
     found = compare(stored.read_plan(), records, Steps.of(raw))
     assert found.arm(arm).skipped_steps == 10
     assert found.result(arm).throughput_ratio == pytest.approx(1.1, rel=0.05)
     assert found.result(arm).pairs == 36 - 5
-    assert any("skipped 10 timed steps" in line and "their blocks do not count" in line for line in found.warnings)
+    assert any(
+        "skipped 10 timed steps" in line and "their blocks do not count" in line
+        for line in found.warnings
+    )
 
 
 @pytest.mark.parametrize(
     ("bound", "words"),
-    [(0.853, "14%"), (0.414, "58%"), (0.9951, "0.4%"), (1.234, "23%"), (2.087, "2.08 times"), (0.0479, "20.8 times")],
+    [
+        (0.853, "14%"),
+        (0.414, "58%"),
+        (0.9951, "0.4%"),
+        (1.234, "23%"),
+        (2.087, "2.08 times"),
+        (0.0479, "20.8 times"),
+    ],
 )
 def test_at_least_is_rounded_toward_no_difference(bound, words):
     assert at_least(bound) == words

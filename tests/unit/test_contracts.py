@@ -1,4 +1,5 @@
-"""What every registered workload, backend and report must keep, and the examples of the documents with them."""
+"""What every registered workload, backend and report must keep, and the examples of the documents
+with them."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ from workloads import Workload, workload_class
 from workloads.base import shard_sums
 
 CPU = torch.device("cpu")
-TRAINED = [name for name in workloads.REGISTRY.table if issubclass(workload_class(name)[0], Workload)]
+TRAINED = [
+    name for name in workloads.REGISTRY.table if issubclass(workload_class(name)[0], Workload)
+]
 SMALL = {"synthetic": {"model": "squeezenet1_1", "image_size": 64, "num_classes": 4}}
 LABELS_PER_SAMPLE = {"language_model": 16}
 
@@ -45,17 +48,26 @@ def test_a_workload_keeps_its_contract(name, readme_workloads, tmp_path):
     options = {**SMALL.get(name, {}), **write_data(name, tmp_path / "data")}
     setup = resolve_workload(readme_workloads.get(name, name), options)
     made = [setup.workload(local_batch_size=4, seed=3, options=setup.options) for _ in range(2)]
-    first, again = (list(itertools.islice(one.batches(rank=0, world_size=2, device=CPU), 3)) for one in made)
+    first, again = (
+        list(itertools.islice(one.batches(rank=0, world_size=2, device=CPU), 3)) for one in made
+    )
     other = next(made[0].batches(rank=1, world_size=2, device=CPU))
-    flat = [torch.cat([t.double().flatten() for t in (b if isinstance(b, tuple) else (b,))]) for b in [*first, *again, other]]
-    assert all(torch.equal(a, b) for a, b in zip(flat[:3], flat[3:6], strict=True)), "equal arguments, equal batches"
+    flat = [
+        torch.cat([t.double().flatten() for t in (b if isinstance(b, tuple) else (b,))])
+        for b in [*first, *again, other]
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(flat[:3], flat[3:6], strict=True)), (
+        "equal arguments, equal batches"
+    )
     assert not torch.equal(flat[0], flat[6]), "each rank has its own shard"
     assert made[0].count_samples(first[0]) == 4 * LABELS_PER_SAMPLE.get(name, 1)
     torch.manual_seed(1)
     model = made[0].build_model()
     torch.manual_seed(1)
     twin = made[1].build_model()
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True)
+    )
     optimizer = made[0].build_optimizer(model)
     before = [parameter.clone() for parameter in model.parameters()]
     loss = made[0].compute_loss(model, first[0])
@@ -66,7 +78,9 @@ def test_a_workload_keeps_its_contract(name, readme_workloads, tmp_path):
     assert made[0].sample_unit
     made[0].require_data()
     metrics = shard_sums(made[0], model, rank=0, world_size=1, device=CPU).metrics()
-    assert bool(metrics) == any(True for _ in made[0].evaluation_batches(rank=0, world_size=1, device=CPU))
+    assert bool(metrics) == any(
+        True for _ in made[0].evaluation_batches(rank=0, world_size=1, device=CPU)
+    )
 
 
 @pytest.mark.parametrize("name", sorted(set(workloads.REGISTRY.table) - set(TRAINED)))
@@ -79,7 +93,9 @@ def test_a_micro_benchmark_keeps_its_contract(name):
         assert all(case.size > 0 and case.messages > 0 and case.busbw_factor > 0 for case in cases)
         assert cases == made[1].cases(world_size), "the same on every rank"
         groups = [list(ranks) for ranks in made[0].groups(world_size)]
-        assert all(ranks == sorted(set(ranks)) and set(ranks) < set(range(world_size)) for ranks in groups)
+        assert all(
+            ranks == sorted(set(ranks)) and set(ranks) < set(range(world_size)) for ranks in groups
+        )
     assert made[0].sample_unit == ("samples" if name == "loaders" else "bytes")
 
 
@@ -90,7 +106,9 @@ def test_a_backend_says_what_it_takes(name):
     for transport in cls.transports or (None,):
         gives = [make_launcher(launcher).gives(transport) for launcher in cls.customary_launchers]
         backend = cls(transport=transport)
-        assert any(backend.needs() <= given for given in gives), f"no customary launcher can start it over {transport}"
+        assert any(backend.needs() <= given for given in gives), (
+            f"no customary launcher can start it over {transport}"
+        )
     with pytest.raises(PlanError, match="unknown option 'nonsense'"):
         make_backend(name, transport=None, options={"nonsense": 1})
     cls().check(world_size=1)
@@ -100,10 +118,13 @@ def test_a_backend_says_what_it_takes(name):
 
 
 @pytest.mark.parametrize(
-    "registry", [workloads.REGISTRY, backends.REGISTRY, reports.REGISTRY, LAUNCHERS], ids=lambda registry: registry.kind
+    "registry",
+    [workloads.REGISTRY, backends.REGISTRY, reports.REGISTRY, LAUNCHERS],
+    ids=lambda registry: registry.kind,
 )
 def test_a_name_of_our_own_is_found_without_reading_every_installed_package(registry, monkeypatch):
-    """That takes 0.02 s of a core where 150 are installed, and planning looks names up two hundred times."""
+    """That takes 0.02 s of a core where 150 are installed, and planning looks names up two hundred
+    times."""
     monkeypatch.setattr("measurement.registry.entry_points", lambda **_: pytest.fail("read"))
     for name in registry.table:
         assert isinstance(registry.resolve(name), type)
@@ -113,7 +134,9 @@ def test_a_name_of_our_own_is_found_without_reading_every_installed_package(regi
 
 def test_a_workload_of_an_installed_package_is_found_without_importing_torchvision(monkeypatch):
     """That import takes seconds, and each rank would pay for it."""
-    point = EntryPoint(name="theirs", value=workloads.REGISTRY.table["digits"], group=workloads.REGISTRY.group)
+    point = EntryPoint(
+        name="theirs", value=workloads.REGISTRY.table["digits"], group=workloads.REGISTRY.group
+    )
     monkeypatch.setattr("measurement.registry.entry_points", lambda **_: [point])
     monkeypatch.setattr("workloads._torchvision_models", lambda: pytest.fail("imported"))
     assert workload_class("theirs") == workload_class("digits")

@@ -19,7 +19,9 @@ from measurement.records.record import CoreUse, load_of
 
 SPIN = "import time\nuntil = time.perf_counter() + {}\nwhile time.perf_counter() < until: pass"
 
-pytestmark = pytest.mark.skipif(core_use.read(usable_cores()) is None, reason="the kernel has no /proc/stat")
+pytestmark = pytest.mark.skipif(
+    core_use.read(usable_cores()) is None, reason="the kernel has no /proc/stat"
+)
 
 
 def use_of(act):
@@ -50,7 +52,9 @@ def test_time_of_a_thread_besides_the_training_thread_is_told_apart():
 
     used = use_of(spin_beside)
     assert 0.5 * used.own_s < used.other_threads_s <= used.own_s
-    assert load_of([used])["other_threads_share"] == pytest.approx(used.other_threads_s / used.wall_s)
+    assert load_of([used])["other_threads_share"] == pytest.approx(
+        used.other_threads_s / used.wall_s
+    )
 
 
 @pytest.mark.process
@@ -66,9 +70,12 @@ def test_a_childs_time_is_own_while_it_lives():
 
 @contextlib.contextmanager
 def strangers(number):
-    """Processes that take a core each, started by a shell that ends at once, so that they are nobody's children here."""
+    """Processes that take a core each, started by a shell that ends at once, so that they are
+    nobody's children here."""
     script = f"for one in {'. ' * number}; do {sys.executable} -c '{SPIN.format(60)}' > /dev/null 2>&1 & echo $!; done"
-    told = subprocess.run(["sh", "-c", script], check=True, timeout=10, capture_output=True, text=True).stdout
+    told = subprocess.run(
+        ["sh", "-c", script], check=True, timeout=10, capture_output=True, text=True
+    ).stdout
     try:
         yield
     finally:
@@ -90,7 +97,14 @@ def test_a_busy_machine_is_told():
 
 
 def use(**changes):
-    given = {"machine": "a", "cores": [0], "wall_s": 1.0, "busy_s": 1.0, "steal_s": 0.0, "own_s": 1.0}
+    given = {
+        "machine": "a",
+        "cores": [0],
+        "wall_s": 1.0,
+        "busy_s": 1.0,
+        "steal_s": 0.0,
+        "own_s": 1.0,
+    }
     return CoreUse(**given | changes)
 
 
@@ -103,11 +117,14 @@ def test_pinned_ranks_count_each_on_its_own_core():
 def test_ranks_that_share_cores_are_not_each_others_load():
     both = [use(cores=[0, 1], busy_s=2.0, own_s=own) for own in (1.2, 0.8)]
     assert load_of(both)["foreign_share"] == pytest.approx(0.0)
-    assert load_of([both[0], use(machine="b", cores=[0, 1], busy_s=2.0, own_s=1.0)])["foreign_share"] == pytest.approx(1.8 / 4)
+    assert load_of([both[0], use(machine="b", cores=[0, 1], busy_s=2.0, own_s=1.0)])[
+        "foreign_share"
+    ] == pytest.approx(1.8 / 4)
 
 
 def test_hosts_of_one_kernel_count_the_same_cores(monkeypatch):
-    """As the pods of a node, or the hosts of a lab: each counts all that the cores did, and its own ranks alone."""
+    """As the pods of a node, or the hosts of a lab: each counts all that the cores did, and its own
+    ranks alone."""
     here = use_of(lambda: None)
     monkeypatch.setattr(core_use.socket, "gethostname", lambda: "pod")
     core_use.machine_id.cache_clear()
@@ -118,5 +135,10 @@ def test_hosts_of_one_kernel_count_the_same_cores(monkeypatch):
 
 
 def test_ranks_that_share_gpus_are_told_so():
-    assert [shared_gpus_warning(ranks, gpus) for ranks, gpus in [(2, 2), (2, 4), (2, 0)]] == [None] * 3
-    assert shared_gpus_warning(2, 1) == "2 ranks have 1 GPU: some compute on the same one, in turns, and NCCL refuses that"
+    assert [shared_gpus_warning(ranks, gpus) for ranks, gpus in [(2, 2), (2, 4), (2, 0)]] == [
+        None
+    ] * 3
+    assert (
+        shared_gpus_warning(2, 1)
+        == "2 ranks have 1 GPU: some compute on the same one, in turns, and NCCL refuses that"
+    )

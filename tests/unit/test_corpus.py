@@ -1,4 +1,5 @@
-"""What is concluded from stored results of real runs stays as it was, to the last digit and word, or the difference is listed."""
+"""What is concluded from stored results of real runs stays as it was, to the last digit and word,
+or the difference is listed."""
 
 from __future__ import annotations
 
@@ -35,9 +36,13 @@ def test_what_is_kept_is_small_and_names_no_machine():
     assert sum(path.stat().st_size for path in corpus.DATA.iterdir() if path.is_file()) < MAX_BYTES
     assert STORED.keys() == CASES.keys()
     told = (
-        lzma.decompress(corpus.RECORDS.read_bytes()) + "".join(text for case in STORED.values() for text in case.values()).encode()
+        lzma.decompress(corpus.RECORDS.read_bytes())
+        + "".join(text for case in STORED.values() for text in case.values()).encode()
     )
-    assert set(re.findall(rb"/(?:tmp|home|root|work)/[a-z]+[/\"]", told)) <= {b"/home/user/", b"/tmp/ringside"}
+    assert set(re.findall(rb"/(?:tmp|home|root|work)/[a-z]+[/\"]", told)) <= {
+        b"/home/user/",
+        b"/tmp/ringside",
+    }
 
 
 def number_at(digit):
@@ -57,13 +62,20 @@ def test_a_number_apart_in_its_11th_digit_differs_and_in_its_13th_does_not(name)
     (line, *_) = corpus.lines_of(CASE, found)
     assert line.startswith(f"{CASE} {name}: ") and f"{number}" in line and f"{other}" in line
     if name == "comparison.json":
-        assert line == f"{CASE} {name}: .results[ddp-gloo-control].throughput_ratio: stored {number}, rebuilt {other}"
+        assert (
+            line
+            == f"{CASE} {name}: .results[ddp-gloo-control].throughput_ratio: stored {number}, rebuilt {other}"
+        )
 
 
 @pytest.mark.parametrize("name", ["report.md", PRINTED, "report.html", "pull-request.md"])
 def test_another_word_differs(name):
-    (found, *_) = compare(STORED[CASE], STORED[CASE] | {name: STORED[CASE][name].replace("slower", "slowest", 1)})
-    assert re.fullmatch(rf"{name}: line: stored …?'.*slower.*'…?, rebuilt …?'.*slowest.*'…?", found.words)
+    (found, *_) = compare(
+        STORED[CASE], STORED[CASE] | {name: STORED[CASE][name].replace("slower", "slowest", 1)}
+    )
+    assert re.fullmatch(
+        rf"{name}: line: stored …?'.*slower.*'…?, rebuilt …?'.*slowest.*'…?", found.words
+    )
 
 
 def test_accepted_differences_are_written_down_with_the_reason(tmp_path, monkeypatch):
@@ -83,7 +95,15 @@ def test_accepted_differences_are_written_down_with_the_reason(tmp_path, monkeyp
 def test_the_published_schema_accepts_what_is_written():
     validator = pytest.importorskip("jsonschema").Draft202012Validator
     schema = json.loads((REPOSITORY / "docs" / "comparison.schema.json").read_text())
-    stored = {case: json.loads(files["comparison.json"]) for case, files in STORED.items() if "comparison.json" in files}
+    stored = {
+        case: json.loads(files["comparison.json"])
+        for case, files in STORED.items()
+        if "comparison.json" in files
+    }
     assert len(stored) > 10
-    assert {case: found for case, one in stored.items() if (found := [e.message for e in validator(schema).iter_errors(one)])} == {}
+    assert {
+        case: found
+        for case, one in stored.items()
+        if (found := [e.message for e in validator(schema).iter_errors(one)])
+    } == {}
     assert not validator(schema).is_valid(stored[CASE] | {"arms": "none"})

@@ -1,4 +1,5 @@
-"""The compiler of a GPU build where the machine has none: which wheels, how they become a toolkit, and one real build with them."""
+"""The compiler of a GPU build where the machine has none: which wheels, how they become a toolkit,
+and one real build with them."""
 
 import argparse
 import json
@@ -57,7 +58,9 @@ def test_the_wheels_are_of_the_release_that_torch_brings_and_pinned_where_the_pi
     pinned = toolchain.compiler_requirements("13.2")
     assert [line.split("==")[0] for line in pinned] == list(toolchain.COMPILER_WHEELS)
     assert all(line.split("==")[1].startswith("13.2.") and "*" not in line for line in pinned)
-    assert toolchain.compiler_requirements("13.0") == [f"{name}==13.0.*" for name in toolchain.COMPILER_WHEELS]
+    assert toolchain.compiler_requirements("13.0") == [
+        f"{name}==13.0.*" for name in toolchain.COMPILER_WHEELS
+    ]
 
 
 def test_compiler_and_torchs_files_make_a_toolkit_and_torchs_files_stay(torch_files, tmp_path):
@@ -67,13 +70,20 @@ def test_compiler_and_torchs_files_make_a_toolkit_and_torchs_files_stay(torch_fi
     before = sorted(torch_files.rglob("*"))
     toolkit = toolchain.complete_toolkit(tmp_path / "cuda", "13.2")
     assert (toolkit.home, toolkit.version) == (nvcc.parent.parent, "13.2")
-    for file in ("include/cuda_runtime.h", "lib/libcudart.so", "lib64/libcudart.so", "lib64/libcudart.so.13"):
+    for file in (
+        "include/cuda_runtime.h",
+        "lib/libcudart.so",
+        "lib64/libcudart.so",
+        "lib64/libcudart.so.13",
+    ):
         assert (toolkit.home / file).read_text(encoding="utf-8") == "torch's"
     assert sorted(torch_files.rglob("*")) == before
 
 
 def test_wheels_without_nvcc_are_refused_with_the_remedy(torch_files, tmp_path):
-    with pytest.raises(toolchain.PrerequisiteError, match=r"have no nvcc at .*install a CUDA toolkit"):
+    with pytest.raises(
+        toolchain.PrerequisiteError, match=r"have no nvcc at .*install a CUDA toolkit"
+    ):
         toolchain.complete_toolkit(tmp_path / "cuda", "13.2")
 
 
@@ -85,7 +95,10 @@ def test_a_torch_without_wheels_of_cuda_13_offers_no_compiler(monkeypatch):
 def test_compute_capabilities_are_read_in_both_spellings():
     assert build_horovod.parse_capabilities("9.0, 80,80,100") == ("80", "90", "100")
     assert build_horovod.parse_capabilities("") == ()
-    with pytest.raises(argparse.ArgumentTypeError, match="'hopper' is not a list of compute capabilities, such as 80,90"):
+    with pytest.raises(
+        argparse.ArgumentTypeError,
+        match="'hopper' is not a list of compute capabilities, such as 80,90",
+    ):
         build_horovod.parse_capabilities("hopper")
 
 
@@ -98,10 +111,18 @@ def test_the_capabilities_asked_for_are_in_the_key_of_the_wheel(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.skipif(os.environ.get("RINGSIDE_DRAW") == "commit", reason="takes many minutes: make test DRAW=all runs it")
+@pytest.mark.skipif(
+    os.environ.get("RINGSIDE_DRAW") == "commit",
+    reason="takes many minutes: make test DRAW=all runs it",
+)
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="hiding the machine's toolkit needs root and unshare")
-@pytest.mark.skipif(not toolchain.torch_cuda_release(), reason="this torch has no wheels of CUDA 13")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare"),
+    reason="hiding the machine's toolkit needs root and unshare",
+)
+@pytest.mark.skipif(
+    not toolchain.torch_cuda_release(), reason="this torch has no wheels of CUDA 13"
+)
 def test_a_machine_without_nvcc_builds_horovod_with_nccl_for_the_capabilities_asked_for(tmp_path):
     """Five minutes of a core, and 215 MB where the packages are not cached."""
     empty = tmp_path / "empty"
@@ -111,10 +132,22 @@ def test_a_machine_without_nvcc_builds_horovod_with_nccl_for_the_capabilities_as
     built = run(*hidden, sys.executable, "-c", BUILD, tmp_path / "kept", EMPTY=empty, CUDA_HOME="")
     wheel = built.splitlines()[-1]
     target = tmp_path / "installed"
-    run(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--target", target, wheel)
+    run(
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        target,
+        wheel,
+    )
     site = Path(sysconfig.get_path("purelib"))
     libraries = os.pathsep.join(
-        str(folder) for folder in (site.parents[1], site / "torch" / "lib", site / "nvidia" / "nccl" / "lib")
+        str(folder)
+        for folder in (site.parents[1], site / "torch" / "lib", site / "nvidia" / "nccl" / "lib")
     )
     paths = {"PYTHONPATH": f"{target}{os.pathsep}{REPOSITORY}", "LD_LIBRARY_PATH": libraries}
     said = json.loads(run(sys.executable, "-c", IMPORT, **paths).splitlines()[-1])
@@ -127,13 +160,20 @@ def test_a_machine_without_nvcc_builds_horovod_with_nccl_for_the_capabilities_as
 
 def run(*argv, **variables):
     environment = os.environ | {name: str(value) for name, value in variables.items()}
-    done = subprocess.run([str(part) for part in argv], env=environment, capture_output=True, encoding="utf-8", timeout=1500)
+    done = subprocess.run(
+        [str(part) for part in argv],
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=1500,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def cubin_capabilities(library):
-    """The compute capabilities of the machine code in a library's fat binaries, as their headers say."""
+    """The compute capabilities of the machine code in a library's fat binaries, as their headers
+    say."""
     found, start = set(), library.find(FATBIN_MAGIC)
     while start >= 0:
         header_bytes, body_bytes = struct.unpack_from("<HQ", library, start + 6)

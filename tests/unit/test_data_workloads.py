@@ -1,4 +1,5 @@
-"""Workloads on users' files: read rightly, and what is missing or damaged told in one line with the file's name."""
+"""Workloads on users' files: read rightly, and what is missing or damaged told in one line with the
+file's name."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
 
 def workload(name, folder, **options):
-    given = {"data_dir": str(folder), **({"model": "squeezenet1_1", "image_size": 64} if name == "imagenet" else {}), **options}
+    given = {
+        "data_dir": str(folder),
+        **({"model": "squeezenet1_1", "image_size": 64} if name == "imagenet" else {}),
+        **options,
+    }
     return resolve_workload(name, given).build(local_batch_size=4, seed=3)
 
 
@@ -50,17 +55,25 @@ def held_out(made):
     return tuple(torch.cat(parts) for parts in zip(*batches, strict=True))
 
 
-@pytest.mark.parametrize(("suffix", "inside"), [("", "MNIST/raw"), (".gz", "MNIST/raw"), ("", "."), (".gz", ".")])
+@pytest.mark.parametrize(
+    ("suffix", "inside"), [("", "MNIST/raw"), (".gz", "MNIST/raw"), ("", "."), (".gz", ".")]
+)
 def test_mnist_is_read_as_torchvision_reads_it(tmp_path, suffix, inside):
     from torchvision import datasets
     from torchvision.transforms import v2
 
     write_mnist(tmp_path / "theirs")
     write_mnist(tmp_path / "mine", suffix=suffix, inside=inside)
-    transform = v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.1307], [0.3081])])
+    transform = v2.Compose(
+        [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.1307], [0.3081])]
+    )
     theirs = datasets.MNIST(tmp_path / "theirs", train=False, transform=transform)
     images, labels = held_out(workload("mnist", tmp_path / "mine"))
-    assert labels.tolist() == [label for _, label in theirs] == digits_28()[1][61 : 61 + HELD_OUT_SAMPLES].tolist()
+    assert (
+        labels.tolist()
+        == [label for _, label in theirs]
+        == digits_28()[1][61 : 61 + HELD_OUT_SAMPLES].tolist()
+    )
     assert torch.allclose(images, torch.stack([image for image, _ in theirs]), atol=1e-6)
 
 
@@ -69,7 +82,10 @@ def test_cifar10_is_read_and_resized(tmp_path):
     images, labels = held_out(workload("cifar10", tmp_path))
     wanted = cifar_batch(5, HELD_OUT_SAMPLES)
     assert labels.tolist() == wanted["labels"]
-    pixels = images * torch.tensor([0.2470, 0.2435, 0.2616])[:, None, None] + torch.tensor([0.4914, 0.4822, 0.4465])[:, None, None]
+    pixels = (
+        images * torch.tensor([0.2470, 0.2435, 0.2616])[:, None, None]
+        + torch.tensor([0.4914, 0.4822, 0.4465])[:, None, None]
+    )
     assert np.array_equal((pixels * 255).round().numpy(), wanted["data"].reshape(-1, 3, 32, 32))
     large = workload("cifar10", tmp_path / "cifar-10-batches-py", image_size=224)
     assert next(large.batches(rank=0, world_size=1, device=CPU))[0].shape == (4, 3, 224, 224)
@@ -78,7 +94,9 @@ def test_cifar10_is_read_and_resized(tmp_path):
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_cifar10_is_read_whatever_wrote_it(tmp_path, protocol):
     write_cifar10(tmp_path)
-    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(pickle.dumps(cifar_batch(5, 6), protocol=protocol))
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(
+        pickle.dumps(cifar_batch(5, 6), protocol=protocol)
+    )
     assert held_out(workload("cifar10", tmp_path))[1].tolist() == cifar_batch(5, 6)["labels"]
 
 
@@ -89,7 +107,10 @@ def test_a_flat_validation_folder_gets_its_remedy(tmp_path):
     for number, image in enumerate(sorted((tmp_path / "sorted").rglob("*.jpg"))):
         image.rename(tmp_path / "val" / f"ILSVRC2012_val_{number:08d}.JPEG")
     message = refusal(workload("imagenet", tmp_path))
-    assert "files and no class folders, as ImageNet's validation archive is unpacked; move each image into a folder" in message
+    assert (
+        "files and no class folders, as ImageNet's validation archive is unpacked; move each image into a folder"
+        in message
+    )
 
 
 def test_imagenets_classes_and_the_models_outputs_are_the_folders(tmp_path):
@@ -133,7 +154,9 @@ def test_a_decoder_does_not_look_ahead():
         ("language_model", "a text file '{0}', or train.txt and val.txt in a folder of that name"),
     ],
 )
-def test_without_data_one_line_says_what_is_expected_where_and_what_is_there(tmp_path, name, expected):
+def test_without_data_one_line_says_what_is_expected_where_and_what_is_there(
+    tmp_path, name, expected
+):
     place = tmp_path / "data"
     said = refusal(workload(name, place))
     assert said.startswith(f"workload '{name}' finds no data: expected ")
@@ -145,7 +168,9 @@ def test_without_data_one_line_says_what_is_expected_where_and_what_is_there(tmp
     assert "holds nothing" in refusal(workload(name, place))
     for number in range(6):
         (place / f"{number}.dat").touch()
-    assert f"'{place}' holds 0.dat, 1.dat, 2.dat, 3.dat and 2 more" in refusal(workload(name, place))
+    assert f"'{place}' holds 0.dat, 1.dat, 2.dat, 3.dat and 2 more" in refusal(
+        workload(name, place)
+    )
     with pytest.raises(PlanError, match="finds no data"):
         workload(name, place).batches(rank=0, world_size=2, device=CPU)
 
@@ -163,7 +188,10 @@ def damaged_images(folder, damage):
         (lambda data: data[:-1], "is not an IDX file of images, or is cut off; fetch it again"),
         (lambda data: b"", "is not an IDX file of images"),
         (lambda data: idx(np.zeros((0, 28, 28))), "is not an IDX file of images"),
-        (lambda data: idx(np.zeros((61, 32, 32))), "holds images of 32 x 32; workload 'mnist' takes 28 x 28"),
+        (
+            lambda data: idx(np.zeros((61, 32, 32))),
+            "holds images of 32 x 32; workload 'mnist' takes 28 x 28",
+        ),
         (lambda data: idx(np.zeros((60, 28, 28))), "holds 60 images and"),
     ],
 )
@@ -178,8 +206,9 @@ def test_damaged_labels_and_archives(tmp_path):
     labels = digits_28()[1][:61].copy()
     labels[[7, 9]] = 10, 200
     (tmp_path / LABELS).write_bytes(idx(labels))
-    assert f"'{tmp_path / LABELS}' holds label 10 at place 7 (2 of 61 are out of range); labels are 0 to 9" in refusal(
-        workload("mnist", tmp_path)
+    assert (
+        f"'{tmp_path / LABELS}' holds label 10 at place 7 (2 of 61 are out of range); labels are 0 to 9"
+        in refusal(workload("mnist", tmp_path))
     )
     write_mnist(tmp_path / "packed", inside=".", suffix=".gz")
     path = tmp_path / "packed" / f"{LABELS}.gz"
@@ -198,9 +227,15 @@ class Malicious:
     [
         (lambda whole: {**whole, "more": Malicious()}, "it asks for "),
         (lambda whole: [1], "TypeError: "),
-        (lambda whole: {**whole, "data": whole["data"][:, :1024]}, "are not uint8 [n, 3072] and n whole numbers"),
+        (
+            lambda whole: {**whole, "data": whole["data"][:, :1024]},
+            "are not uint8 [n, 3072] and n whole numbers",
+        ),
         (lambda whole: {**whole, "labels": whole["labels"][1:]}, "are not uint8 [n, 3072]"),
-        (lambda whole: {**whole, "labels": [0, 1, 2, 3, -4, 5, 6]}, "holds label -4 at place 4 (1 of 7"),
+        (
+            lambda whole: {**whole, "labels": [0, 1, 2, 3, -4, 5, 6]},
+            "holds label -4 at place 4 (1 of 7",
+        ),
     ],
 )
 def test_a_pickle_that_is_no_cifar_batch(tmp_path, monkeypatch, content, said):
@@ -214,7 +249,9 @@ def test_a_pickle_that_is_no_cifar_batch(tmp_path, monkeypatch, content, said):
     assert not (tmp_path / "was-run").exists()
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"no image", lambda data: b""])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[: len(data) // 2], lambda data: b"no image", lambda data: b""]
+)
 def test_a_damaged_jpeg_is_named_when_it_is_loaded(tmp_path, damage):
     write_imagenet(tmp_path)
     path = tmp_path / "val" / "dog" / "3.jpg"
@@ -228,15 +265,20 @@ def test_a_damaged_jpeg_is_named_when_it_is_loaded(tmp_path, damage):
 def test_class_folders_that_do_not_fit(tmp_path):
     write_imagenet(tmp_path)
     (tmp_path / "train" / "fox").mkdir()
-    assert "other classes in val/ than in train/: only in train/: fox" in refusal(workload("imagenet", tmp_path))
+    assert "other classes in val/ than in train/: only in train/: fox" in refusal(
+        workload("imagenet", tmp_path)
+    )
     (tmp_path / "val" / "fox").mkdir()
-    assert f"class folder without an image: {tmp_path / 'train' / 'fox'};" in refusal(workload("imagenet", tmp_path))
+    assert f"class folder without an image: {tmp_path / 'train' / 'fox'};" in refusal(
+        workload("imagenet", tmp_path)
+    )
     (tmp_path / "train" / "fox").rmdir()
     assert "only in val/: fox" in refusal(workload("imagenet", tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("size", "said"), [(0, "0 bytes to make"), (16, "15 bytes to make"), (100, "10 bytes (of its last tenth)")]
+    ("size", "said"),
+    [(0, "0 bytes to make"), (16, "15 bytes to make"), (100, "10 bytes (of its last tenth)")],
 )
 def test_a_text_that_is_too_short(tmp_path, size, said):
     (tmp_path / "input.txt").write_bytes(b"a" * size)

@@ -1,6 +1,7 @@
 """Who is blamed, in words: ranks that raise, die or hang, launchers that end, hosts that go.
 
-Supervisors speak over real sockets, launchers are real short processes. Only the ranks' words are made up.
+Supervisors speak over real sockets, launchers are real short processes. Only the ranks' words are
+made up.
 """
 
 from __future__ import annotations
@@ -44,22 +45,41 @@ class Scene:
 
     def __init__(self, folder, hosts, *, here=(HERE, "host1")):
         self.folder = folder
-        self.placement = Placement(hosts=hosts, cores={entry.host: 2 for entry in hosts}, here=frozenset(here))
+        self.placement = Placement(
+            hosts=hosts, cores={entry.host: 2 for entry in hosts}, here=frozenset(here)
+        )
         self.supervisors = SupervisorServer(address="127.0.0.1", key="k")
         self.ranks: dict[int, socket.socket] = {}
         self.variables: list[Disturbance] = []
         self.is_script = False
-        self.processes = ArmProcesses([], run_id="test-of-diagnosis", folder=folder, placement=self.placement)
+        self.processes = ArmProcesses(
+            [], run_id="test-of-diagnosis", folder=folder, placement=self.placement
+        )
 
     @property
     def diagnosis(self):
-        place = {"supervisors": self.supervisors, "processes": self.processes, "placement": self.placement}
-        return Diagnosis(ARM, LAUNCH, **place, run_id="test-of-diagnosis", variables=self.variables, may_end=self.is_script)
+        place = {
+            "supervisors": self.supervisors,
+            "processes": self.processes,
+            "placement": self.placement,
+        }
+        return Diagnosis(
+            ARM,
+            LAUNCH,
+            **place,
+            run_id="test-of-diagnosis",
+            variables=self.variables,
+            may_end=self.is_script,
+        )
 
     def launch(self, *scripts):
         """Launchers of this machine; returns when those have ended that end by themselves."""
-        commands = [HostCommand(host=HERE, argv=("sh", "-c", script), environment={}) for script in scripts]
-        self.processes = ArmProcesses(commands, run_id="test-of-diagnosis", folder=self.folder, placement=self.placement)
+        commands = [
+            HostCommand(host=HERE, argv=("sh", "-c", script), environment={}) for script in scripts
+        ]
+        self.processes = ArmProcesses(
+            commands, run_id="test-of-diagnosis", folder=self.folder, placement=self.placement
+        )
         self.processes.start()
 
     def connect(self, *ranks, host="vm", clock_ahead_s=0.0):
@@ -67,7 +87,9 @@ class Scene:
         address, _, port = self.supervisors.address.rpartition(":")
         for rank in ranks:
             who = [ARM, str(LAUNCH), "0", str(rank), "9", host, str(1000 + rank)]
-            self.ranks[rank] = greet((address, int(port)), "k", who, clock=lambda: time.time() + clock_ahead_s)
+            self.ranks[rank] = greet(
+                (address, int(port)), "k", who, clock=lambda: time.time() + clock_ahead_s
+            )
             wait_until(lambda rank=rank: rank in self.supervisors.of(ARM, LAUNCH))
 
     def go(self, **at_s):
@@ -97,7 +119,10 @@ def scene(tmp_path):
 @pytest.fixture
 def two_hosts(tmp_path):
     """Ranks 0 and 1 on this machine under another name, rank 2 on a host that nobody reaches."""
-    made = Scene(tmp_path, (HostSlots(host="host1", slots=2), HostSlots(host="no-such-host.invalid", slots=1)))
+    made = Scene(
+        tmp_path,
+        (HostSlots(host="host1", slots=2), HostSlots(host="no-such-host.invalid", slots=1)),
+    )
     yield made
     made.processes.unreachable["no-such-host.invalid"] = "there is nothing to end on it"
     made.close()
@@ -108,7 +133,11 @@ def test_the_first_to_raise_is_blamed_and_not_those_that_lost_it(scene):
     scene.write_log(log_name(0), str(LOST_PEER))
     heard = {0: raised(LOST_PEER, at_s=12.5), 1: raised(NO_MORE, at_s=12.0), 2: ANSWERED}
     failed = scene.diagnosis.for_exit(heard)
-    assert (failed.status, failed.failure.message, failed.failure.ranks) == ("failed", "rank 1: ValueError: no more", [1])
+    assert (failed.status, failed.failure.message, failed.failure.ranks) == (
+        "failed",
+        "rank 1: ValueError: no more",
+        [1],
+    )
     assert failed.failure.log_tail == {log_name(1): "step 7\nValueError: no more"}
 
 
@@ -123,24 +152,43 @@ def test_ranks_that_died_without_a_word_have_the_variables_named_that_may_be_why
     scene.go(r0=12.5)
     message = scene.diagnosis.for_exit({}).failure.message
     assert message.startswith("rank 0 died without reporting an error")
-    assert message.endswith("; their environment has LD_PRELOAD=/opt/tracer.so, which loads its library before all others")
+    assert message.endswith(
+        "; their environment has LD_PRELOAD=/opt/tracer.so, which loads its library before all others"
+    )
 
 
 @pytest.mark.parametrize(
     ("launched", "went", "heard", "message"),
     [
-        ("exec sleep 60", {"r0": 11.0}, {1: raised(DAMAGED, at_s=12.0)}, "rank 1: "),  # bad input, even after a death
-        ("exit 1", {"r0": 12.4}, {1: raised(NO_MORE, at_s=12.0)}, "rank 1: "),  # the launcher ended others, since it had failed
+        (
+            "exec sleep 60",
+            {"r0": 11.0},
+            {1: raised(DAMAGED, at_s=12.0)},
+            "rank 1: ",
+        ),  # bad input, even after a death
+        (
+            "exit 1",
+            {"r0": 12.4},
+            {1: raised(NO_MORE, at_s=12.0)},
+            "rank 1: ",
+        ),  # the launcher ended others, since it had failed
         (
             "exec sleep 60",
             {"r0": 12.75, "r2": 12.5, "r1": 12.25},
             {},
             "rank 1 died without reporting an error, then ranks 2, 0; the launcher still runs",
         ),
-        ("exec sleep 60", {"r1": 12.5, "r0": 12.5}, {}, "ranks 0, 1 died without reporting an error; "),  # at the same time
+        (
+            "exec sleep 60",
+            {"r1": 12.5, "r0": 12.5},
+            {},
+            "ranks 0, 1 died without reporting an error; ",
+        ),  # at the same time
     ],
 )
-def test_the_first_to_go_is_blamed_unless_another_had_raised_its_own_error(scene, launched, went, heard, message):
+def test_the_first_to_go_is_blamed_unless_another_had_raised_its_own_error(
+    scene, launched, went, heard, message
+):
     scene.launch(launched)
     scene.connect(0, 1, 2)
     scene.go(**went)
@@ -149,16 +197,27 @@ def test_the_first_to_go_is_blamed_unless_another_had_raised_its_own_error(scene
     assert failed.ranks == ([0, 1] if "s 0, 1" in message else [1])
 
 
-@pytest.mark.parametrize(("error", "told"), [(DAMAGED, "image 'a.jpg' cannot be read"), (NO_MORE, "ValueError: no more")])
-def test_an_error_of_its_own_is_the_cause_though_another_tells_of_a_lost_peer_before(scene, error, told):
+@pytest.mark.parametrize(
+    ("error", "told"), [(DAMAGED, "image 'a.jpg' cannot be read"), (NO_MORE, "ValueError: no more")]
+)
+def test_an_error_of_its_own_is_the_cause_though_another_tells_of_a_lost_peer_before(
+    scene, error, told
+):
     """By clocks that differ."""
-    failed = scene.diagnosis.for_errors({0: raised(LOST_PEER, at_s=11.9), 1: raised(error, at_s=12.0)}).failure
+    failed = scene.diagnosis.for_errors(
+        {0: raised(LOST_PEER, at_s=11.9), 1: raised(error, at_s=12.0)}
+    ).failure
     assert failed.message.endswith(told) and failed.ranks == [1]
 
 
 def test_who_raised_first_is_the_cause_across_hosts_whose_clocks_differ(tmp_path):
-    """The launcher kills the peers within a second; they were blamed, and the error was in no record."""
-    scene = Scene(tmp_path, (HostSlots(host="host1", slots=2), HostSlots(host="host2", slots=1)), here={"host1", "host2"})
+    """The launcher kills the peers within a second; they were blamed, and the error was in no
+    record."""
+    scene = Scene(
+        tmp_path,
+        (HostSlots(host="host1", slots=2), HostSlots(host="host2", slots=1)),
+        here={"host1", "host2"},
+    )
     try:
         scene.connect(0, 1)
         scene.connect(2, host="ahead", clock_ahead_s=100.0)
@@ -167,7 +226,9 @@ def test_who_raised_first_is_the_cause_across_hosts_whose_clocks_differ(tmp_path
         failed = scene.diagnosis.for_exit({2: raised(NO_MORE, at_s=now + 100.0)})
         assert failed.failure.message == "rank 2 on host2: ValueError: no more"
         later = scene.diagnosis.for_exit({2: raised(LOST_PEER, at_s=now + 101.0)})
-        assert later.failure.message.startswith("rank 0 on host1 died without reporting an error, then rank 1 on host1")
+        assert later.failure.message.startswith(
+            "rank 0 on host1 died without reporting an error, then rank 1 on host1"
+        )
     finally:
         scene.close()
 
@@ -179,9 +240,15 @@ def test_who_died_without_a_word_is_blamed_and_not_who_could_still_speak(scene):
     scene.go(r2=12.25, r0=12.5)
     wait_until(scene.processes.has_ended)
     failed = scene.diagnosis.for_exit({0: raised(LOST_PEER, at_s=12.3)})
-    assert failed.failure.message == "rank 2 died without reporting an error; the launcher ended with code 9"
+    assert (
+        failed.failure.message
+        == "rank 2 died without reporting an error; the launcher ended with code 9"
+    )
     assert (failed.status, failed.failure.ranks, failed.failure.hosts) == ("failed", [2], ["vm"])
-    assert (failed.failure.log_tail, failed.failure.excerpt) == ({log_name(2): "last words"}, ["last words"])
+    assert (failed.failure.log_tail, failed.failure.excerpt) == (
+        {log_name(2): "last words"},
+        ["last words"],
+    )
 
 
 def test_an_error_that_tells_of_a_lost_peer_is_not_the_cause_though_it_was_heard_first(scene):
@@ -192,7 +259,14 @@ def test_an_error_that_tells_of_a_lost_peer_is_not_the_cause_though_it_was_heard
     horovod = "HorovodInternalError: Horovod has been shut down. This was caused by an exception on one of the ranks"
     nccl = "DistBackendError: NCCL error: remote process exited or there was a network error"
     store = "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed."
-    for words in (str(LOST_PEER), horovod, nccl, store, "ncclRemoteError: A call failed", "MPI_Abort(comm) was called"):
+    for words in (
+        str(LOST_PEER),
+        horovod,
+        nccl,
+        store,
+        "ncclRemoteError: A call failed",
+        "MPI_Abort(comm) was called",
+    ):
         failed = scene.diagnosis.for_exit({1: raised(RuntimeError(words), at_s=12.4)})
         assert failed.failure.message.startswith("rank 0 died without reporting an error; "), words
 
@@ -202,11 +276,15 @@ def test_a_launcher_that_ended_before_any_rank_reported_is_told_with_its_code_an
     wait_until(scene.diagnosis.looks_dead)
     failed = scene.diagnosis.for_exit({})
     assert failed.failure.message == "the ranks did not report; the launcher ended with code 3"
-    assert failed.failure.log_tail == {LAUNCHER_LOG: "-----\nno such module\n[1] lib.so(+0x1)[0x7f]"}
+    assert failed.failure.log_tail == {
+        LAUNCHER_LOG: "-----\nno such module\n[1] lib.so(+0x1)[0x7f]"
+    }
     assert failed.failure.excerpt == ["no such module"]
 
 
-def test_what_a_script_raised_is_told_with_its_remedy_however_much_its_launcher_says_after_it(scene):
+def test_what_a_script_raised_is_told_with_its_remedy_however_much_its_launcher_says_after_it(
+    scene,
+):
     scene.is_script = True
     raised = "Traceback (most recent call last):\\n  t.py, line 1\\nModuleNotFoundError: No module named its\\n"
     scene.launch(f"printf '{raised}'; seq 100; exit 3")
@@ -218,7 +296,9 @@ def test_what_a_script_raised_is_told_with_its_remedy_however_much_its_launcher_
 def test_of_several_launchers_each_code_is_told_with_its_host(scene):
     scene.launch("exit 3", "exec sleep 60")
     wait_until(scene.processes.has_ended)
-    assert scene.diagnosis.for_exit({}).failure.message.endswith(f"the launcher ended with code 3 on {HERE}")
+    assert scene.diagnosis.for_exit({}).failure.message.endswith(
+        f"the launcher ended with code 3 on {HERE}"
+    )
 
 
 def test_an_arm_whose_ranks_and_launcher_live_is_not_dead(scene):
@@ -231,22 +311,31 @@ def test_an_arm_whose_ranks_and_launcher_live_is_not_dead(scene):
 
 
 def test_silence_is_a_timeout_of_those_that_did_not_answer_with_what_they_wrote_when_asked(scene):
-    """A supervisor that is told to trace its rank answers when the rank has been sent the signal."""
+    """A supervisor that is told to trace its rank answers when the rank has been sent the
+    signal."""
     scene.connect(1)
     scene.ranks[1].sendall(b"trace\n")
     scene.write_log(log_name(1), "File 'model.py', line 3, in forward\n")
     failed = scene.diagnosis.for_timeout([1, 2], timeout_s=8)
     assert scene.ranks[1].recv(64) == b"trace\n"
-    assert (failed.status, failed.failure.message) == ("timeout", "no answer from ranks 1, 2 within 8 s")
+    assert (failed.status, failed.failure.message) == (
+        "timeout",
+        "no answer from ranks 1, 2 within 8 s",
+    )
     assert failed.failure.ranks == [1, 2]
     assert failed.failure.log_tail == {log_name(1): "File 'model.py', line 3, in forward"}
 
 
 @pytest.mark.parametrize(
     ("has_reported", "why"),
-    [(False, "if its first steps take longer, raise start_timeout_s"), (True, "do its ranks take different numbers of steps?")],
+    [
+        (False, "if its first steps take longer, raise start_timeout_s"),
+        (True, "do its ranks take different numbers of steps?"),
+    ],
 )
-def test_a_rank_of_a_script_that_is_late_is_told_by_what_it_was_waited_for(scene, has_reported, why):
+def test_a_rank_of_a_script_that_is_late_is_told_by_what_it_was_waited_for(
+    scene, has_reported, why
+):
     scene.is_script = True
     scene.connect(0, 1, 2)
     diagnosis = scene.diagnosis
@@ -257,15 +346,21 @@ def test_a_rank_of_a_script_that_is_late_is_told_by_what_it_was_waited_for(scene
 
 def test_ranks_on_several_hosts_are_told_with_theirs_and_with_hosts_that_do_not_answer(two_hosts):
     two_hosts.processes.exit_codes = [0]  # what is left has been fetched before
-    two_hosts.processes.unreachable["no-such-host.invalid"] = "host 'no-such-host.invalid': no route"
+    two_hosts.processes.unreachable["no-such-host.invalid"] = (
+        "host 'no-such-host.invalid': no route"
+    )
     failed = two_hosts.diagnosis.for_errors({1: raised(NO_MORE, at_s=1.0)})
-    assert failed.failure.message == "rank 1 on host1: ValueError: no more; host 'no-such-host.invalid': no route"
+    assert (
+        failed.failure.message
+        == "rank 1 on host1: ValueError: no more; host 'no-such-host.invalid': no route"
+    )
     assert failed.failure.hosts == ["host1"]
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh here")
 def test_a_lost_host_is_the_cause_of_all_that_its_ranks_took_with_them(two_hosts):
-    """Rank 0 went first, as far as anybody heard; rank 2's host does not answer when it is asked for its logs."""
+    """Rank 0 went first, as far as anybody heard; rank 2's host does not answer when it is asked
+    for its logs."""
     two_hosts.connect(0, 1, 2)
     two_hosts.go(r0=12.25)
     failed = two_hosts.diagnosis.for_exit({1: raised(LOST_PEER, at_s=12.0)})

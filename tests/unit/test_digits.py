@@ -1,4 +1,5 @@
-"""The digits that come with the package are those of ``sklearn.datasets.load_digits()``, bit for bit."""
+"""The digits that come with the package are those of ``sklearn.datasets.load_digits()``, bit for
+bit."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import numpy as np
 
 from workloads.digits import read_table
 
-# SHA-256 of load_digits().data and .target in scikit-learn 1.9.1, float64 [1797, 64] and int64 [1797].
+# SHA-256 of load_digits().data and .target in scikit-learn 1.9.1, float64 [1797, 64] and int64
+# [1797].
 DATA = "20def7f70a702f0af9732fbba4375e147a7d54fe70d8c45569b8e7c1c7010c10"
 TARGET = "a3c91c262eddcf7ba8f0e37507c30284493c9b20412ffe4af30d536401f7ba21"
 

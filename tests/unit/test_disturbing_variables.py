@@ -1,4 +1,5 @@
-"""Variables left in the shell: which are refused, which are told, to whom they matter, and that they are named where ranks die."""
+"""Variables left in the shell: which are refused, which are told, to whom they matter, and that
+they are named where ranks die."""
 
 from __future__ import annotations
 
@@ -8,7 +9,12 @@ import sys
 import pytest
 
 from backends import make_backend
-from measurement.conditions.disturbing_variables import TABLE, describe_variables, disturbances, refusal
+from measurement.conditions.disturbing_variables import (
+    TABLE,
+    describe_variables,
+    disturbances,
+    refusal,
+)
 from measurement.environment import recorded_environment
 from measurement.errors import PlanError
 from reports import conclude
@@ -26,7 +32,9 @@ ARMS = {
 
 
 def arms(**changes):
-    return resolve_arms(tiny(arms=ARMS, device="cpu", measurement={"control": False}, **changes)).values()
+    return resolve_arms(
+        tiny(arms=ARMS, device="cpu", measurement={"control": False}, **changes)
+    ).values()
 
 
 @pytest.fixture(autouse=True)
@@ -45,22 +53,38 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "value", "arm"), REFUSED)
-def test_what_would_not_measure_truly_is_refused_before_anything_starts(monkeypatch, name, value, arm):
+def test_what_would_not_measure_truly_is_refused_before_anything_starts(
+    monkeypatch, name, value, arm
+):
     monkeypatch.setenv(name, value)
-    with pytest.raises(PlanError, match=f"arm '{arm}': {name}={value} .*unset it|arm '{arm}': {name}={value} .*leave it out"):
+    with pytest.raises(
+        PlanError,
+        match=f"arm '{arm}': {name}={value} .*unset it|arm '{arm}': {name}={value} .*leave it out",
+    ):
         require_undisturbed(arms())
 
 
 @pytest.mark.parametrize("backend", ["ddp", "fsdp2", "naive"])
-def test_detail_reaches_every_backend_of_torch_distributed_and_horovods_timeline_none_of_them(backend):
+def test_detail_reaches_every_backend_of_torch_distributed_and_horovods_timeline_none_of_them(
+    backend,
+):
     chosen = make_backend(backend, transport=None, options={})
     assert "DDP over Gloo dies" in chosen.refused_environment({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
     assert chosen.refused_environment({"HOROVOD_TIMELINE": "x", "HOROVOD_AUTOTUNE": "1"}) is None
-    assert make_backend("horovod", transport=None, options={}).refused_environment({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}) is None
+    assert (
+        make_backend("horovod", transport=None, options={}).refused_environment(
+            {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+        )
+        is None
+    )
 
 
 def test_others_are_told_with_the_arms_that_they_reach(monkeypatch):
-    for name, value in (("TORCH_LOGS", "+dynamo"), ("HOROVOD_LOG_LEVEL", "debug"), ("PYTHONMALLOC", "debug")):
+    for name, value in (
+        ("TORCH_LOGS", "+dynamo"),
+        ("HOROVOD_LOG_LEVEL", "debug"),
+        ("PYTHONMALLOC", "debug"),
+    ):
         monkeypatch.setenv(name, value)
     lines = require_undisturbed(arms())
     assert "TORCH_LOGS=+dynamo has lines logged while steps are timed" in lines
@@ -73,18 +97,26 @@ def test_others_are_told_with_the_arms_that_they_reach(monkeypatch):
 
 @pytest.mark.slow
 def test_the_headline_and_the_warnings_name_what_ranks_had(tmp_path):
-    """Also of scripts, whose commands may set what is refused elsewhere; not what the plan sets, nor what reaches nobody."""
+    """Also of scripts, whose commands may set what is refused elsewhere; not what the plan sets,
+    nor what reaches nobody."""
     plan = make_plan(["horovod-gloo"], launches=2)
     plan = changed(plan, environment={"LD_PRELOAD": "mine.so"})
     folder = write_results(tmp_path, plan=plan)
-    shell = {"HOROVOD_TIMELINE": "/tmp/t.json", "LD_PRELOAD": "mine.so", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"}
+    shell = {
+        "HOROVOD_TIMELINE": "/tmp/t.json",
+        "LD_PRELOAD": "mine.so",
+        "NCCL_DEBUG": "INFO",
+        "OMP_NUM_THREADS": "1",
+    }
     for record in folder.records():
         record.ranks = [changed(rank, environment=shell) for rank in record.ranks]
         folder.write_launch(record)
     found = conclude(folder)
     assert found.inherited_variables == ["HOROVOD_TIMELINE"]
     assert found.headline.startswith("With HOROVOD_TIMELINE set: ")
-    assert found.warnings[0].startswith("HOROVOD_TIMELINE=/tmp/t.json has Horovod write each operation to a file")
+    assert found.warnings[0].startswith(
+        "HOROVOD_TIMELINE=/tmp/t.json has Horovod write each operation to a file"
+    )
     assert "it reaches horovod-gloo alone" in found.warnings[0]
 
 
@@ -95,7 +127,10 @@ def test_every_variable_of_the_table_is_recorded():
 
 def test_what_the_plan_chose_is_not_told(monkeypatch):
     monkeypatch.setenv("LD_PRELOAD", "left.so")
-    assert require_undisturbed(arms(environment={"LD_PRELOAD": "mine.so", "MALLOC_ARENA_MAX": "1"})) == []
+    assert (
+        require_undisturbed(arms(environment={"LD_PRELOAD": "mine.so", "MALLOC_ARENA_MAX": "1"}))
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +180,9 @@ def test_a_run_without_a_driver_refuses_and_tells_too(tmp_path):
     assert done.returncode == 2, done.stderr
     first, second = done.stderr.splitlines()
     assert first == "warning: PYTHONMALLOC=malloc replaces Python's allocator"
-    assert second.startswith("ringside: TORCH_DISTRIBUTED_DEBUG=DETAIL compares every collective between the ranks")
+    assert second.startswith(
+        "ringside: TORCH_DISTRIBUTED_DEBUG=DETAIL compares every collective between the ranks"
+    )
 
 
 @pytest.mark.process

@@ -19,9 +19,12 @@ DRIVER = "| NVIDIA-SMI 580.159.04     Driver Version: 580.159.04     CUDA Versio
 
 @pytest.mark.process
 def test_the_answer_of_a_machine_whose_driver_shows_a_gpu(tmp_path, monkeypatch):
-    """A program of this name says what an H100's driver says; torch, which finds none, is asked as it is."""
+    """A program of this name says what an H100's driver says; torch, which finds none, is asked as
+    it is."""
     program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\ncase $1 in -L) echo '{CARD}';; '') echo '{DRIVER}';; *) echo 9.0;; esac\n")
+    program.write_text(
+        f"#!/bin/sh\ncase $1 in -L) echo '{CARD}';; '') echo '{DRIVER}';; *) echo 9.0;; esac\n"
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps")
@@ -41,14 +44,26 @@ def test_the_proof_goes_on_after_a_failure_and_packs_what_came_out(tmp_path):
     folder = tmp_path / "proof"
     (folder / "input").mkdir(parents=True)
     (folder / "input" / "results").write_text("in the way")
-    command = [sys.executable, "benchmarks/gpu_proof.py", "--device", "cpu", "--output", folder, "--only", "input", "doctor"]
+    command = [
+        sys.executable,
+        "benchmarks/gpu_proof.py",
+        "--device",
+        "cpu",
+        "--output",
+        folder,
+        "--only",
+        "input",
+        "doctor",
+    ]
     done = run(*command, PYTHONPATH=str(REPOSITORY))
     assert done.returncode == 1, done.stderr
     doctor, loaders = (folder / "checks.md").read_text().splitlines()
     assert doctor.startswith("- doctor: ok; not run on a GPU")
     assert loaders.startswith("- input: exit code 2: ringside: ")
     with tarfile.open(tmp_path / "proof.tar.gz") as packed:
-        assert {"proof/checks.md", "proof/packages.txt", "proof/doctor/output.txt"} <= set(packed.getnames())
+        assert {"proof/checks.md", "proof/packages.txt", "proof/doctor/output.txt"} <= set(
+            packed.getnames()
+        )
 
 
 def arm(name, *, transport="nccl", nccl="2.30.7 (torch's)", p50=0.01, mhz=1980.0):
@@ -57,19 +72,34 @@ def arm(name, *, transport="nccl", nccl="2.30.7 (torch's)", p50=0.01, mhz=1980.0
 
 
 def found(*arms, verdict="undecided", read=True, candidate="waiting"):
-    results = [{"role": "control", "candidate": "ddp-control", "verdict": verdict}, {"role": "candidate", "candidate": candidate}]
+    results = [
+        {"role": "control", "candidate": "ddp-control", "verdict": verdict},
+        {"role": "candidate", "candidate": candidate},
+    ]
     traced = [{"arm": one["name"], "nccl": {"network": "IB"} if read else None} for one in arms]
-    return {"arms": arms, "traces": {"arms": traced}, "results": [results[0], {**results[1], "verdict": verdict}]}
+    return {
+        "arms": arms,
+        "traces": {"arms": traced},
+        "results": [results[0], {**results[1], "verdict": verdict}],
+    }
 
 
 @pytest.mark.parametrize(
     ("check", "comparison", "said"),
     [
         ("one-rank", found(arm("ddp"), arm("horovod"), arm("dp", transport=None)), ""),
-        ("one-rank", found(arm("ddp"), arm("horovod", nccl="2.28.9 (own)")), "libraries call NCCL of several releases"),
+        (
+            "one-rank",
+            found(arm("ddp"), arm("horovod", nccl="2.28.9 (own)")),
+            "libraries call NCCL of several releases",
+        ),
         ("one-rank", found(arm("ddp"), verdict="slower"), "the control does not come out equal"),
         ("delayed", found(arm("ddp"), *(arm(by, p50=0.01 + DELAY_MS / 1000) for by in DELAYS)), ""),
-        ("delayed", found(arm("ddp"), *map(arm, DELAYS)), "steps are longer by something else than 2 ms (kernel: 0.00 ms, stream"),
+        (
+            "delayed",
+            found(arm("ddp"), *map(arm, DELAYS)),
+            "steps are longer by something else than 2 ms (kernel: 0.00 ms, stream",
+        ),
         ("waiting-host", found(arm("ddp"), verdict="slower"), ""),
     ],
 )

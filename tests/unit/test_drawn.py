@@ -1,4 +1,5 @@
-"""Which costly tests run: a quarter, by the commit; every one for some commit, and all of them where that is asked for."""
+"""Which costly tests run: a quarter, by the commit; every one for some commit, and all of them
+where that is asked for."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def test_cheap(): ...
 def run_at(pytester, monkeypatch):
     """Runs tests as ``make test`` does at a commit; returns the names of those that ran."""
     pytester.makeini("[pytest]\nmarkers = costly")
-    pytester.makeconftest("from tests.conftest import leave_out_costly as pytest_collection_modifyitems")
+    pytester.makeconftest(
+        "from tests.conftest import leave_out_costly as pytest_collection_modifyitems"
+    )
     pytester.makepyfile(TESTS)
 
     def run_them(commit, draw="commit"):

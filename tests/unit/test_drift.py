@@ -10,7 +10,9 @@ from runners.protocol.messages import DriftReport
 
 def rank(rate=0.1, *, weight=(1.0, 2.0), momentum=0.9):
     hyperparameters = {"lr": [rate, 0.5], "momentum": [momentum]}
-    return DriftReport(hyperparameters=hyperparameters, parameters={"weight": list(weight)} if weight else {})
+    return DriftReport(
+        hyperparameters=hyperparameters, parameters={"weight": list(weight)} if weight else {}
+    )
 
 
 def test_ranks_that_are_apart_by_rounding_alone_have_not_drifted():
@@ -21,14 +23,22 @@ def test_ranks_that_are_apart_by_rounding_alone_have_not_drifted():
 
 
 def test_a_training_that_diverges_alike_has_not_drifted():
-    assert drift_between([rank(weight=(float("nan"), 1.0)), rank(weight=(float("nan"), 1.0))]) is None
+    assert (
+        drift_between([rank(weight=(float("nan"), 1.0)), rank(weight=(float("nan"), 1.0))]) is None
+    )
 
 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (rank(0.025), "ranks have drifted apart: learning rates 0.1, 0.025 (every rank must take the same steps"),
-        (rank(weight=(1.0, 2.1)), "ranks have drifted apart: parameters 'weight', by up to 0.045 of their size"),
+        (
+            rank(0.025),
+            "ranks have drifted apart: learning rates 0.1, 0.025 (every rank must take the same steps",
+        ),
+        (
+            rank(weight=(1.0, 2.1)),
+            "ranks have drifted apart: parameters 'weight', by up to 0.045 of their size",
+        ),
         (rank(weight=(float("nan"), 2.0)), "parameters 'weight', by up to inf"),
         (rank(momentum=0.8), "momentum 0.9, 0.8"),
     ],

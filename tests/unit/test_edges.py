@@ -1,4 +1,6 @@
-"""Verdicts at the edges: few launches, busy machines, huge and empty intervals, arms without steps. Each has its own sentence."""
+"""Verdicts at the edges: few launches, busy machines, huge and empty intervals, arms without steps.
+
+Each has its own sentence."""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ NONSENSE = re.compile(r"\d{6,}\.\d|\bnan\b|\binf\b|e\+\d\d|0\.000 to|ratio –")
 def rendered(found):
     """Every format; JSON without numbers that are none."""
     made = {name: make_report(name) for name in FORMATS}
-    files = {name: content for name, report in made.items() if (content := report.render(found)) is not None}
+    files = {
+        name: content
+        for name, report in made.items()
+        if (content := report.render(found)) is not None
+    }
     json.loads(json.dumps(charts(found), allow_nan=False))
     json.loads(files["json"], parse_constant=pytest.fail)
     return files | {"terminal": on_terminal(found, width=100).encode()}
@@ -41,7 +47,13 @@ def sound(tmp_path, *, ratio=0.8, **more):
     """A comparison of one candidate, of which every format is made and none says nonsense."""
     found = concluded(tmp_path, ratios={ONE: ratio}, **more)
     files = rendered(found)
-    for line in (found.headline, found.control, *found.findings, *found.warnings, files["terminal"].decode()):
+    for line in (
+        found.headline,
+        found.control,
+        *found.findings,
+        *found.warnings,
+        files["terminal"].decode(),
+    ):
         assert not NONSENSE.search(line), line
     return found
 
@@ -50,8 +62,16 @@ def sound(tmp_path, *, ratio=0.8, **more):
 def test_one_launch_gives_a_ratio_and_no_verdict(tmp_path, rounds):
     found = sound(tmp_path, launches=1, rounds=rounds)
     result = found.result(ONE)
-    assert (result.verdict, result.verdict_alone, result.ci_low, result.caution) == ("undecided", "undecided", None, "one launch")
-    assert "one launch gives a ratio but no verdict, since the variance between launches is unknown; measure" in found.findings[0]
+    assert (result.verdict, result.verdict_alone, result.ci_low, result.caution) == (
+        "undecided",
+        "undecided",
+        None,
+        "one launch",
+    )
+    assert (
+        "one launch gives a ratio but no verdict, since the variance between launches is unknown; measure"
+        in found.findings[0]
+    )
     assert found.fastest == [found.baseline, ONE], "neither is shown to be faster"
     assert found.undecided == [result], "--max-minutes measures on"
 
@@ -59,8 +79,13 @@ def test_one_launch_gives_a_ratio_and_no_verdict(tmp_path, rounds):
 def test_two_launches_that_disagree_say_so_and_how_many_are_needed(tmp_path):
     found = sound(tmp_path, launch_noise=1.0, launches=2)
     assert found.result(ONE).verdict == "undecided"
-    assert "two launches disagree, or agree by chance; measure three or more (the plan's measurement.launches)" in found.findings[0]
-    assert found.control.startswith("The A/A control's interval is so wide that it checks nothing below")
+    assert (
+        "two launches disagree, or agree by chance; measure three or more (the plan's measurement.launches)"
+        in found.findings[0]
+    )
+    assert found.control.startswith(
+        "The A/A control's interval is so wide that it checks nothing below"
+    )
     assert found.result(ONE).more_minutes is None
     bar = interval_axis(first_screen(found).candidates).bars[0]
     assert 0 <= bar.left < bar.dot < bar.left + bar.width <= 100
@@ -69,7 +94,10 @@ def test_two_launches_that_disagree_say_so_and_how_many_are_needed(tmp_path):
 def test_two_launches_without_any_noise_are_decided_with_a_caution(tmp_path):
     found = sound(tmp_path, noise=0.0, drift=0.0, launches=2)
     assert found.result(ONE).verdict == "slower"
-    assert any(line.startswith("with two launches, their variance is poorly estimated") for line in found.warnings)
+    assert any(
+        line.startswith("with two launches, their variance is poorly estimated")
+        for line in found.warnings
+    )
 
 
 def test_identical_launches_and_a_ratio_of_exactly_1(tmp_path):
@@ -81,10 +109,14 @@ def test_identical_launches_and_a_ratio_of_exactly_1(tmp_path):
 def test_huge_ratios_are_told_in_words_that_can_be_read(tmp_path, true):
     found = sound(tmp_path, ratio=true, noise=0.01, drift=0.0, exposed_s=0.0, floor=False)
     assert found.result(ONE).verdict == ("faster" if true > 1 else "slower")
-    assert re.search(r"is (more than )?\d+(\.\d)? times (faster|slower) than", found.headline), found.headline
+    assert re.search(r"is (more than )?\d+(\.\d)? times (faster|slower) than", found.headline), (
+        found.headline
+    )
     assert not any("a few blocks are far out" in line for line in found.warnings)
     axis = charts(found)["pairs"]["layout"]["yaxis"]
-    assert axis["type"] == "log" and axis["dtick"] in ("D2", 1), "labels at every digit lay over each other"
+    assert axis["type"] == "log" and axis["dtick"] in ("D2", 1), (
+        "labels at every digit lay over each other"
+    )
 
 
 def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_never_quiet(tmp_path):
@@ -98,19 +130,38 @@ def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_neve
 
 
 def test_what_load_may_have_made_is_no_verdict_where_no_round_was_quiet(tmp_path):
-    found = sound(tmp_path, ratio=1.0, loaded_rounds=range(12), slowed_by_load={ONE: 3.0}, noise=0.01, drift=0.0)
+    found = sound(
+        tmp_path,
+        ratio=1.0,
+        loaded_rounds=range(12),
+        slowed_by_load={ONE: 3.0},
+        noise=0.01,
+        drift=0.0,
+    )
     assert (found.result(ONE).verdict, found.result(ONE).withheld_by) == ("undecided", "load")
     assert "no round was undisturbed; load alone may cause a factor of 4.0" in found.findings[0]
 
 
 def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
     """One launch has a quiet round, so that there is a ratio of quiet rounds and no interval."""
-    busy, once = (Truth(ratios={ONE: 1 / 18}, loaded_rounds=rounds, noise=0.1) for rounds in (range(12), range(11)))
+    busy, once = (
+        Truth(ratios={ONE: 1 / 18}, loaded_rounds=rounds, noise=0.1)
+        for rounds in (range(12), range(11))
+    )
     found = concluded(tmp_path, truth=busy, truths={0: once}, launches=4, local_every=0)
     rendered(found)
-    assert (found.result(ONE).verdict, found.result(ONE).quiet_ratio) == ("slower", pytest.approx(1 / 18, rel=0.3))
+    assert (found.result(ONE).verdict, found.result(ONE).quiet_ratio) == (
+        "slower",
+        pytest.approx(1 / 18, rel=0.3),
+    )
     hurt = replace(busy, ratios={ONE: 1.0}, slowed_by_load={ONE: 3.0})
-    found = concluded(tmp_path / "hurt", truth=hurt, truths={0: replace(hurt, loaded_rounds=range(11))}, launches=4, local_every=0)
+    found = concluded(
+        tmp_path / "hurt",
+        truth=hurt,
+        truths={0: replace(hurt, loaded_rounds=range(11))},
+        launches=4,
+        local_every=0,
+    )
     assert "are too few to decide; load alone may cause a factor of" in found.findings[0]
 
 
@@ -118,11 +169,25 @@ def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
     ("written", "texts"),
     [
         (ratio, {math.nan: "–", 0.0: "< 0.001", 123.4: "123", math.inf: "> 9999"}),
-        (difference_text, {1.0521: "5.2%", 4.234: "4.23 times", 0.21: "79.0%", 1 / 18: "18.0 times", 0.0: "more than 9999 times"}),
-        (signed_difference, {1.0521: "+5.2%", 0.7: "-30%", 4.234: "4.23 times", 1 / 18: "18.0 times slower"}),
+        (
+            difference_text,
+            {
+                1.0521: "5.2%",
+                4.234: "4.23 times",
+                0.21: "79.0%",
+                1 / 18: "18.0 times",
+                0.0: "more than 9999 times",
+            },
+        ),
+        (
+            signed_difference,
+            {1.0521: "+5.2%", 0.7: "-30%", 4.234: "4.23 times", 1 / 18: "18.0 times slower"},
+        ),
     ],
 )
-def test_ratios_are_written_in_few_digits_and_beyond_what_anybody_measures_as_bounds(written, texts):
+def test_ratios_are_written_in_few_digits_and_beyond_what_anybody_measures_as_bounds(
+    written, texts
+):
     assert {value: written(value) for value in texts} == texts
 
 
@@ -132,8 +197,14 @@ def test_bounds_are_finite_however_wide_the_interval_is():
 
 
 STATUSES = [
-    ({(ONE, n): "failed" for n in range(3)}, "No comparison of horovod-gloo with ddp-gloo: horovod-gloo is failed"),
-    ({(arm, n): "failed" for n in range(3) for arm in ("ddp-gloo", "ddp-gloo.control", ONE)}, "No comparison of horovod-gloo"),
+    (
+        {(ONE, n): "failed" for n in range(3)},
+        "No comparison of horovod-gloo with ddp-gloo: horovod-gloo is failed",
+    ),
+    (
+        {(arm, n): "failed" for n in range(3) for arm in ("ddp-gloo", "ddp-gloo.control", ONE)},
+        "No comparison of horovod-gloo",
+    ),
     ({("ddp-gloo.control", n): "failed" for n in range(3)}, "The A/A control gives no interval"),
 ]
 
@@ -141,7 +212,10 @@ STATUSES = [
 @pytest.mark.parametrize(("statuses", "said"), STATUSES)
 def test_arms_that_failed_have_a_sentence(tmp_path, statuses, said):
     plan = make_plan([ONE])
-    statuses = {(plan.control_name if "control" in arm else arm, launch): how for (arm, launch), how in statuses.items()}
+    statuses = {
+        (plan.control_name if "control" in arm else arm, launch): how
+        for (arm, launch), how in statuses.items()
+    }
     found = sound(tmp_path, statuses=statuses)
     assert any(said in line for line in (found.headline, found.control, *found.findings))
 
@@ -163,7 +237,11 @@ def test_blocks_without_samples_have_no_rate_and_do_not_count(tmp_path):
     none = concluded(tmp_path / "none", ratios={ONE: 0.8}, change=_without_samples)
     rendered(none)
     assert none.result(ONE).throughput_ratio is None
-    some = concluded(tmp_path / "some", ratios={ONE: 0.8}, change=lambda record: _without_samples(record, slice(0, 3)))
+    some = concluded(
+        tmp_path / "some",
+        ratios={ONE: 0.8},
+        change=lambda record: _without_samples(record, slice(0, 3)),
+    )
     rendered(some)
     assert some.result(ONE).throughput_ratio == pytest.approx(0.8, rel=0.1)
 
@@ -174,12 +252,18 @@ def test_one_arm_alone_has_no_ratio_and_is_rendered(tmp_path):
     assert [result.role for result in found.results] == ["control"]
 
 
-CASES = [Case(name=f"all_reduce/{size}", operation="all_reduce", message_bytes=size) for size in (1024, 4096)]
+CASES = [
+    Case(name=f"all_reduce/{size}", operation="all_reduce", message_bytes=size)
+    for size in (1024, 4096)
+]
 
 
 @pytest.mark.parametrize(
     ("launches", "said"),
-    [(1, "one launch gives a ratio but no verdict"), (2, "with two launches, their variance is poorly estimated")],
+    [
+        (1, "one launch gives a ratio but no verdict"),
+        (2, "with two launches, their variance is poorly estimated"),
+    ],
 )
 def test_micro_benchmarks_of_few_launches_say_so(tmp_path, launches, said):
     found = sound(tmp_path, cases=CASES, launch_noise=0.3, launches=launches)
@@ -188,7 +272,8 @@ def test_micro_benchmarks_of_few_launches_say_so(tmp_path, launches, said):
 
 
 @pytest.mark.parametrize(
-    ("launches", "said"), [(1, "one launch gives a ratio"), (2, "with two launches, their variance is poorly estimated")]
+    ("launches", "said"),
+    [(1, "one launch gives a ratio"), (2, "with two launches, their variance is poorly estimated")],
 )
 def test_points_of_few_launches_say_so(tmp_path, launches, said):
     study = study_of({"two": {"world_size": 2}, "four": {"world_size": 4}}, launches=launches)
@@ -202,10 +287,13 @@ def test_points_of_few_launches_say_so(tmp_path, launches, said):
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(1, "one run of an arm gives a ratio"), (2, "two runs disagree, or agree by chance; make")]
+    ("number", "said"),
+    [(1, "one run of an arm gives a ratio"), (2, "two runs disagree, or agree by chance; make")],
 )
 def test_few_runs_that_stood_alone_say_so(tmp_path, number, said):
-    found = compared(write_alternating(tmp_path, number, truth=Truth(ratios={"horovod": 0.8}, launch_noise=1.0)))
+    found = compared(
+        write_alternating(tmp_path, number, truth=Truth(ratios={"horovod": 0.8}, launch_noise=1.0))
+    )
     rendered(found)
     result = found.result("horovod")
     assert (result.verdict, result.more_runs, result.more_range) == ("undecided", None, None)

@@ -14,7 +14,16 @@ from tests.conftest import parsed
 
 HOUSE = Path(__file__).parents[2]
 ROOMS = ("measurement", "workloads", "backends", "runners", "reports", "install")
-NO_TEXT = ("os.open", "archive.open", "Image.open", "tarfile.open", "gzip.open", "lzma.open", "bz2.open", "webbrowser.open")
+NO_TEXT = (
+    "os.open",
+    "archive.open",
+    "Image.open",
+    "tarfile.open",
+    "gzip.open",
+    "lzma.open",
+    "bz2.open",
+    "webbrowser.open",
+)
 
 
 def without_encoding(tree):
@@ -23,13 +32,27 @@ def without_encoding(tree):
         if not isinstance(node, ast.Call):
             continue
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-        last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        name = f"{getattr(owner, 'id', '')}.{last}" if isinstance(node.func, ast.Attribute) else last
+        last = (
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        )
+        name = (
+            f"{getattr(owner, 'id', '')}.{last}" if isinstance(node.func, ast.Attribute) else last
+        )
         given = {word.arg for word in node.keywords}
-        words = [one.value for one in (*node.args, *(word.value for word in node.keywords)) if isinstance(one, ast.Constant)]
-        is_binary = any(isinstance(word, str) and set(word) <= set("rwaxb+") and "b" in word for word in words)
-        is_file = name == "open" or (name.endswith((".open", ".fdopen", ".read_text", ".write_text")) and name not in NO_TEXT)
-        if (name.startswith("subprocess.") and "text" in given) or (is_file and not is_binary and "encoding" not in given):
+        words = [
+            one.value
+            for one in (*node.args, *(word.value for word in node.keywords))
+            if isinstance(one, ast.Constant)
+        ]
+        is_binary = any(
+            isinstance(word, str) and set(word) <= set("rwaxb+") and "b" in word for word in words
+        )
+        is_file = name == "open" or (
+            name.endswith((".open", ".fdopen", ".read_text", ".write_text")) and name not in NO_TEXT
+        )
+        if (name.startswith("subprocess.") and "text" in given) or (
+            is_file and not is_binary and "encoding" not in given
+        ):
             yield node.lineno
 
 
@@ -41,7 +64,9 @@ def test_a_results_folder_whose_name_is_no_utf8_is_refused_before_anything_is_me
 def test_an_error_of_a_file_whose_name_is_no_utf8_can_be_told():
     told = describe_error(PlanError("image 'caf\udce9.jpg' cannot be read"))
     assert told.message == "PlanError: image 'caf\N{REPLACEMENT CHARACTER}.jpg' cannot be read"
-    ErrorReply(cause="bad input", message=told.message, excerpt=list(told.excerpt), at_s=0.0).model_dump_json()
+    ErrorReply(
+        cause="bad input", message=told.message, excerpt=list(told.excerpt), at_s=0.0
+    ).model_dump_json()
 
 
 def test_every_file_and_program_is_read_in_a_named_encoding():

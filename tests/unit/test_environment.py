@@ -63,5 +63,8 @@ def test_temporary_files_go_where_they_can(tmp_path, temporary, monkeypatch):
         raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
 
     monkeypatch.setattr(tempfile, "gettempdir", none)
-    with pytest.raises(PlanError, match=r"No usable temporary directory found in .*; set TMPDIR to a folder that you can write to"):
+    with pytest.raises(
+        PlanError,
+        match=r"No usable temporary directory found in .*; set TMPDIR to a folder that you can write to",
+    ):
         temporary_folder({})

@@ -19,15 +19,26 @@ def tried(*rows):
 
 
 def test_tried_is_what_changes_speed_alone_and_can_be_imposed():
-    rows = [row("threads.torch", 1, 2), row("loader.workers", 0, 4), row("loader.batch_size", 8, 16, changes_work=True)]
+    rows = [
+        row("threads.torch", 1, 2),
+        row("loader.workers", 0, 4),
+        row("loader.batch_size", 8, 16, changes_work=True),
+    ]
     assert tried(*rows, row("model.dropout", 0.1, 0.2)) == {"threads.torch": 2, "loader.workers": 4}
 
 
 def test_threads_are_tried_once_and_what_a_library_alone_has_is_not():
-    assert tried(row("environment.OMP_NUM_THREADS", "1", "2"), row("threads.torch", 1, 2)) == {"threads.torch": 2}
+    assert tried(row("environment.OMP_NUM_THREADS", "1", "2"), row("threads.torch", 1, 2)) == {
+        "threads.torch": 2
+    }
     assert tried(row("environment.MKL_DYNAMIC", "0", None)) == {"environment.MKL_DYNAMIC": None}
-    assert tried(row("library", "horovod", "ddp"), row("environment.HOROVOD_CYCLE_TIME", "50", None)) == {}
-    assert tried(row("environment.HOROVOD_CYCLE_TIME", "50", None)) == {"environment.HOROVOD_CYCLE_TIME": None}
+    assert (
+        tried(row("library", "horovod", "ddp"), row("environment.HOROVOD_CYCLE_TIME", "50", None))
+        == {}
+    )
+    assert tried(row("environment.HOROVOD_CYCLE_TIME", "50", None)) == {
+        "environment.HOROVOD_CYCLE_TIME": None
+    }
     assert tried(row("threads.torch", {"by_rank": [1, 2]}, 2)) == {}
 
 

@@ -16,8 +16,23 @@ def refused(*records):
 
 
 def arm(name, role="candidate", environment=None, **changes):
-    fields = {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1, "local_world_size": 1, "launcher": "torchrun"}
-    more = {"host": "h", "pid": 1, "device": "cpu", "threads": 1, "affinity": [0], "seed": 1, "local_batch_size": 4}
+    fields = {
+        "rank": 0,
+        "local_rank": 0,
+        "node_rank": 0,
+        "world_size": 1,
+        "local_world_size": 1,
+        "launcher": "torchrun",
+    }
+    more = {
+        "host": "h",
+        "pid": 1,
+        "device": "cpu",
+        "threads": 1,
+        "affinity": [0],
+        "seed": 1,
+        "local_batch_size": 4,
+    }
     rank = RankReport(**{**fields, **more, "micro_steps": 1, **changes})
     return make_record(arm=name, role=role, ranks=[rank], environment=environment or {})
 
@@ -42,25 +57,42 @@ def test_variables_differ_only_where_asked_or_a_librarys_own():
     first = arm("a", role="baseline")
     other = make_record(arm="b", role="candidate", ranks=arm("b").ranks)
     other.ranks[0].environment = {"HOROVOD_CYCLE_TIME": "1", "OMP_NUM_THREADS": "4"}
-    assert [row.sentence for row in refused(first, other)] == ["environment.OMP_NUM_THREADS: not set in a, 4 in b"]
+    assert [row.sentence for row in refused(first, other)] == [
+        "environment.OMP_NUM_THREADS: not set in a, 4 in b"
+    ]
     other.environment = {"OMP_NUM_THREADS": "4"}
-    assert {row.field: (row.allowed, row.is_default) for row in arm_differences([first, other])} == {
+    assert {
+        row.field: (row.allowed, row.is_default) for row in arm_differences([first, other])
+    } == {
         "environment.HOROVOD_CYCLE_TIME": (True, True),
         "environment.OMP_NUM_THREADS": (True, False),
     }
     other.ranks[0].environment = {"TORCH_LOGS": "+dynamo"}
-    assert [(row.field, row.severity) for row in refused(first, other)] == [("environment.TORCH_LOGS", "speed")]
+    assert [(row.field, row.severity) for row in refused(first, other)] == [
+        ("environment.TORCH_LOGS", "speed")
+    ]
 
 
 def test_what_a_rank_keeps_is_told_but_is_no_condition():
-    """In sequential mode an arm that is done, and has optimizer state, meets one that has not stepped yet."""
-    done, new = arm("a", role="control", kept_bytes={"optimizer_state": 8}), arm("b", role="baseline", kept_bytes={})
+    """In sequential mode an arm that is done, and has optimizer state, meets one that has not
+    stepped yet."""
+    done, new = (
+        arm("a", role="control", kept_bytes={"optimizer_state": 8}),
+        arm("b", role="baseline", kept_bytes={}),
+    )
     (row,) = arm_differences([done, new])
-    assert (row.field, row.values, row.allowed, row.is_note) == ("kept_bytes.optimizer_state", {"a": 8, "b": None}, True, True)
+    assert (row.field, row.values, row.allowed, row.is_note) == (
+        "kept_bytes.optimizer_state",
+        {"a": 8, "b": None},
+        True,
+        True,
+    )
 
 
 def test_a_control_is_nothing_but_its_baseline():
-    found = refused(arm("a", role="baseline"), arm("c", role="control", backend={"bucket_cap_mb": 1}))
+    found = refused(
+        arm("a", role="baseline"), arm("c", role="control", backend={"bucket_cap_mb": 1})
+    )
     assert [row.sentence for row in found] == ["backend.bucket_cap_mb: not set in a, 1 in c"]
 
 
@@ -76,7 +108,10 @@ def test_one_process_beside_many_has_what_follows_from_that_and_nothing_else():
 
 
 def test_defaults_of_libraries_that_move_the_answer_are_no_notes():
-    ours, theirs = arm("a", role="baseline", backend={"bucket_cap_bytes": 1, "op": "a"}), arm("b", backend={"op": "b"})
+    ours, theirs = (
+        arm("a", role="baseline", backend={"bucket_cap_bytes": 1, "op": "a"}),
+        arm("b", backend={"op": "b"}),
+    )
     rows = {row.field: row for row in arm_differences([ours, theirs])}
     assert [(row.is_note, row.is_default) for row in rows.values()] == [(False, True), (True, True)]
     ours.options = {"bucket_cap_mb": 1}
@@ -88,6 +123,9 @@ def test_broadcast_buffers_change_a_training_where_there_are_buffers(buffer_byte
     """They were a matter of speed in workloads, and of training in scripts."""
     arms = [
         arm(name, role=role, model={"buffer_bytes": buffer_bytes}, backend=backend)
-        for name, role, backend in [("a", "baseline", {"broadcast_buffers": True}), ("b", "candidate", {})]
+        for name, role, backend in [
+            ("a", "baseline", {"broadcast_buffers": True}),
+            ("b", "candidate", {}),
+        ]
     ]
     assert [row.severity for row in arm_differences(arms)] == [severity]

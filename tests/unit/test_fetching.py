@@ -32,7 +32,10 @@ def mirror(tmp_path, monkeypatch):
     server.asked = []
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
-    digests = [(path.name, hashlib.md5(path.read_bytes()).hexdigest()) for path in (tmp_path / "served").iterdir()]
+    digests = [
+        (path.name, hashlib.md5(path.read_bytes()).hexdigest())
+        for path in (tmp_path / "served").iterdir()
+    ]
     monkeypatch.setattr(datasets.MNIST, "resources", digests)
     monkeypatch.setattr(datasets.MNIST, "mirrors", [f"http://127.0.0.1:{server.server_port}/"])
     yield server
@@ -42,7 +45,9 @@ def mirror(tmp_path, monkeypatch):
 
 
 def mnist(folder, **options):
-    return resolve_workload("mnist", {"data_dir": str(folder), **options}).build(local_batch_size=4, seed=1)
+    return resolve_workload("mnist", {"data_dir": str(folder), **options}).build(
+        local_batch_size=4, seed=1
+    )
 
 
 def test_missing_data_is_fetched_once_and_only_where_asked_for(mirror, tmp_path):
@@ -53,14 +58,19 @@ def test_missing_data_is_fetched_once_and_only_where_asked_for(mirror, tmp_path)
     asked = len(mirror.asked)
     assert asked >= 4
     again = mnist(tmp_path / "data", download=True)
-    labels = torch.cat([labels for _, labels in again.evaluation_batches(rank=0, world_size=1, device=CPU)])
+    labels = torch.cat(
+        [labels for _, labels in again.evaluation_batches(rank=0, world_size=1, device=CPU)]
+    )
     assert len(labels) == HELD_OUT_SAMPLES
     assert len(mirror.asked) == asked, "what is there is not fetched again"
 
 
 def test_a_place_that_cannot_be_written_to(mirror, tmp_path):
     (tmp_path / "data").write_text("a file")
-    with pytest.raises(PlanError, match=f"nothing can be fetched into '{tmp_path / 'data'}': File exists; set data_dir elsewhere"):
+    with pytest.raises(
+        PlanError,
+        match=f"nothing can be fetched into '{tmp_path / 'data'}': File exists; set data_dir elsewhere",
+    ):
         mnist(tmp_path / "data", download=True).require_data()
 
 

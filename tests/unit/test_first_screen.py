@@ -29,7 +29,12 @@ KINDS = {
     "undecided": Truth(ratios={"horovod-gloo": 1.01, "horovod-mpi": 1.0}, noise=0.1),
     "wrong": Truth(statuses={("horovod-mpi", n): "wrong" for n in range(3)}, message=LONG),
     "failed": Truth(statuses={("horovod-mpi", n): "failed" for n in range(3)}, message=LONG),
-    "not quiet": Truth(ratios={"horovod-gloo": 0.8, "horovod-mpi": 0.7}, loaded_rounds=range(3), noise=0.01, drift=0.0),
+    "not quiet": Truth(
+        ratios={"horovod-gloo": 0.8, "horovod-mpi": 0.7},
+        loaded_rounds=range(3),
+        noise=0.01,
+        drift=0.0,
+    ),
 }
 HEADLINES = {
     "decided": "Horovod over Gloo is 7.1% slower than DDP, over MPI 8.0%",
@@ -48,9 +53,15 @@ def words(text):
 def shown(tmp_path_factory):
     """By kind, the comparison or study and its first screen."""
     root = tmp_path_factory.mktemp("screens")
-    found = {kind: conclude(write_results(root / kind.replace(" ", "-"), truth=truth)) for kind, truth in KINDS.items()}
+    found = {
+        kind: conclude(write_results(root / kind.replace(" ", "-"), truth=truth))
+        for kind, truth in KINDS.items()
+    }
     plan = study_of({"one": {"world_size": 1}, "two": {"world_size": 2}})
-    truths = {"one": Truth(ratios={"horovod-gloo": 0.9}), "two": Truth(ratios={"horovod-gloo": 1.1})}
+    truths = {
+        "one": Truth(ratios={"horovod-gloo": 0.9}),
+        "two": Truth(ratios={"horovod-gloo": 1.1}),
+    }
     found["study"] = conclude(write_points(root / "study", plan, truths))
     return {kind: (one, first_screen(one)) for kind, one in found.items()}
 
@@ -59,23 +70,41 @@ def shown(tmp_path_factory):
 def test_headline_and_first_screen_have_few_words(shown, kind):
     found, screen = shown[kind]
     assert words(screen.headline) <= MAX_WORDS and screen.headline == found.headline
-    assert all(words(one.cause) <= MAX_CAUSE + 1 for one in screen.candidates), "and the dots where it is cut"
-    rows = [f"{one.arm} {one.point} {one.verdict} {one.percent} {one.cause}" for one in screen.candidates]
+    assert all(words(one.cause) <= MAX_CAUSE + 1 for one in screen.candidates), (
+        "and the dots where it is cut"
+    )
+    rows = [
+        f"{one.arm} {one.point} {one.verdict} {one.percent} {one.cause}"
+        for one in screen.candidates
+    ]
     marks = [f"{mark.name} {mark.word}" for mark in screen.marks]
-    assert words(" ".join([screen.headline, *rows, *marks, screen.compared, screen.next_step or ""])) <= MAX_IN_ALL
+    assert (
+        words(" ".join([screen.headline, *rows, *marks, screen.compared, screen.next_step or ""]))
+        <= MAX_IN_ALL
+    )
     assert [mark.name for mark in screen.marks] == ["control", "quiet machine", "same work"]
     assert all(mark.explanation for mark in screen.marks)
 
 
-def test_a_setting_that_was_tried_is_the_cause_where_it_explains_some_of_a_decided_difference(shown):
+def test_a_setting_that_was_tried_is_the_cause_where_it_explains_some_of_a_decided_difference(
+    shown,
+):
     def cause(kind, low):
         share = {"value": 0.893, "ci_low": low, "ci_high": 1.02}
-        tried = Explanation(arm="ddp+a", candidate="horovod-gloo", settings={"threads.torch": 2}, share=share, sentence="")
+        tried = Explanation(
+            arm="ddp+a",
+            candidate="horovod-gloo",
+            settings={"threads.torch": 2},
+            share=share,
+            sentence="",
+        )
         screen = first_screen(shown[kind][0].model_copy(update={"explanations": [tried]}))
         return next(one.cause for one in screen.candidates if one.arm == "horovod-gloo")
 
     assert cause("decided", 0.7) == "threads.torch explains 89% of it"
-    assert all("explains" not in cause(kind, low) for kind, low in [("decided", -0.1), ("undecided", 0.7)])
+    assert all(
+        "explains" not in cause(kind, low) for kind, low in [("decided", -0.1), ("undecided", 0.7)]
+    )
 
 
 def test_the_batch_is_not_told_in_the_unit_of_throughput(shown):
@@ -88,13 +117,25 @@ def test_the_batch_is_not_told_in_the_unit_of_throughput(shown):
 
 def test_the_answer_comes_first_and_the_marks_say_what_weakens_it(shown):
     assert {kind: shown[kind][0].headline for kind in HEADLINES} == HEADLINES
-    quiet = {kind: (screen.marks[1].word, screen.marks[1].ok) for kind, (_, screen) in shown.items()}
+    quiet = {
+        kind: (screen.marks[1].word, screen.marks[1].ok) for kind, (_, screen) in shown.items()
+    }
     assert re.fullmatch(r"2\d% disturbed", quiet["not quiet"][0]) and not quiet["not quiet"][1]
     assert quiet["decided"] == ("quiet", True)
     assert [one.verdict for one in shown["wrong"][1].candidates] == ["faster", "wrong"]
-    assert shown["wrong"][1].candidates[1].cause == "failed the check of its values before it was timed"
-    assert shown["failed"][1].candidates[1].cause.startswith("gradients differ from the float64 reference")
-    assert shown["failed"][1].next_step == "Fix horovod-mpi and run again: it failed, see 'What failed?'"
+    assert (
+        shown["wrong"][1].candidates[1].cause
+        == "failed the check of its values before it was timed"
+    )
+    assert (
+        shown["failed"][1]
+        .candidates[1]
+        .cause.startswith("gradients differ from the float64 reference")
+    )
+    assert (
+        shown["failed"][1].next_step
+        == "Fix horovod-mpi and run again: it failed, see 'What failed?'"
+    )
     assert re.search("should decide horovod-(gloo|mpi)$", shown["undecided"][1].next_step)
     assert re.fullmatch("Use [a-z-]+ for this model on this machine", shown["decided"][1].next_step)
 
@@ -104,7 +145,10 @@ def test_a_headline_gives_no_interval_that_says_nothing(shown):
     comparison, _ = shown["decided"]
     result = next(one for one in comparison.results if one.role == "candidate")
     assert interval_text(changed(result, ci_low=1e-6, ci_high=1e6)) == ""
-    assert interval_text(changed(result, ci_low=0.983, ci_high=1.03)) == "between 1.7% slower and 3.0% faster"
+    assert (
+        interval_text(changed(result, ci_low=0.983, ci_high=1.03))
+        == "between 1.7% slower and 3.0% faster"
+    )
 
 
 def test_all_intervals_lie_on_one_axis(shown):
@@ -118,7 +162,10 @@ def test_all_intervals_lie_on_one_axis(shown):
 
 def test_a_control_that_tells_nothing_is_no_green_mark(shown):
     found, _ = shown["decided"]
-    wide = [one.model_copy(update={"ci_low": 0.29, "ci_high": 3.103} if one.role == "control" else {}) for one in found.results]
+    wide = [
+        one.model_copy(update={"ci_low": 0.29, "ci_high": 3.103} if one.role == "control" else {})
+        for one in found.results
+    ]
     mark = first_screen(changed(found, results=wide)).marks[0]
     assert (mark.word, mark.ok) == ("too wide", False)
 
@@ -132,10 +179,19 @@ def test_memory_stands_once(shown):
 def test_what_a_host_did_not_do_or_is_not_known_has_no_figures(shown):
     """An idle interface, and two readings within one tick of the clock."""
     found, _ = shown["decided"]
-    unknown = {"busy_cores": math.nan, "core_shares": [], "sent_bytes_per_s": {"lo": 2e6, "eth0": 8.97}}
+    unknown = {
+        "busy_cores": math.nan,
+        "core_shares": [],
+        "sent_bytes_per_s": {"lo": 2e6, "eth0": 8.97},
+    }
     host = MachineFigures(host="a", memory_used_bytes=1, memory_bytes=2, **unknown)
-    table = sections(changed(found, arms=[changed(arm, machine=[host]) for arm in found.arms]))["machine"].table
-    texts = {column.title: entry.text for column, entry in zip(table.columns, table.rows[0].entries, strict=True)}
+    table = sections(changed(found, arms=[changed(arm, machine=[host]) for arm in found.arms]))[
+        "machine"
+    ].table
+    texts = {
+        column.title: entry.text
+        for column, entry in zip(table.columns, table.rows[0].entries, strict=True)
+    }
     assert (texts["cores busy"], texts["network, MB/s sent"]) == ("– of 0", "lo 2.00")
 
 
@@ -149,16 +205,28 @@ def test_stalls_of_the_baseline_are_in_the_mark_of_the_machine(shown):
     """They were at the end of the page alone."""
     found, _ = shown["decided"]
     stalls = StallFigures(count=12, seconds=3.0, share=0.05, typical_s=0.25, longest_s=0.5)
-    stalled = changed(found, arms=[changed(arm, stalls=stalls) if arm.role == "baseline" else arm for arm in found.arms])
-    assert f"{found.baseline} stalled: 12 steps, 5.0% of its time" in first_screen(stalled).marks[1].explanation
+    stalled = changed(
+        found,
+        arms=[changed(arm, stalls=stalls) if arm.role == "baseline" else arm for arm in found.arms],
+    )
+    assert (
+        f"{found.baseline} stalled: 12 steps, 5.0% of its time"
+        in first_screen(stalled).marks[1].explanation
+    )
 
 
 def test_an_arm_without_terms_is_named_beside_them(shown):
     """fsdp2 was missing from the table without a word."""
     found, _ = shown["decided"]
-    assert "Not in the table" not in caption("terms", found) and "the same loop without any exchange" in caption("terms", found)
-    arms = [changed(arm, step_terms_s=None) if arm.name == "horovod-mpi" else arm for arm in found.arms]
-    assert "Not in the table: horovod-mpi, which took no steps without exchange" in caption("terms", changed(found, arms=arms))
+    assert "Not in the table" not in caption(
+        "terms", found
+    ) and "the same loop without any exchange" in caption("terms", found)
+    arms = [
+        changed(arm, step_terms_s=None) if arm.name == "horovod-mpi" else arm for arm in found.arms
+    ]
+    assert "Not in the table: horovod-mpi, which took no steps without exchange" in caption(
+        "terms", changed(found, arms=arms)
+    )
 
 
 @pytest.mark.parametrize(

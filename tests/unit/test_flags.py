@@ -1,4 +1,5 @@
-"""Flags that are made of the fields of models: types, bounds, defaults, what counts as given, and a help that can be read."""
+"""Flags that are made of the fields of models: types, bounds, defaults, what counts as given, and a
+help that can be read."""
 
 from __future__ import annotations
 
@@ -35,21 +36,46 @@ class Options(BaseModel):
 def run(*arguments, flags=None):
     """What was given, by name, and the result of the command."""
     found = {}
-    names = flags or [Flag("Own", Options, name, default=None if name == "later" else ...) for name in Options.model_fields]
+    names = flags or [
+        Flag("Own", Options, name, default=None if name == "later" else ...)
+        for name in Options.model_fields
+    ]
     app = typer.Typer(rich_markup_mode=None)
-    app.command(cls=GroupedCommand)(command(lambda given: found.update(values_of(given, Options)), names, text="Try."))
+    app.command(cls=GroupedCommand)(
+        command(lambda given: found.update(values_of(given, Options)), names, text="Try.")
+    )
     result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
     return found, result
 
 
 def test_what_is_given_has_the_type_of_its_field():
-    found, _ = run("--steps", "9", "--rate", "0.5", "--folder", "a", "--options", "x=1", "--options", "y=2", "--is-whole")
-    given = {"steps": 9, "rate": 0.5, "folder": Path("a"), "options": ["x=1", "y=2"], "is_whole": True}
+    found, _ = run(
+        "--steps",
+        "9",
+        "--rate",
+        "0.5",
+        "--folder",
+        "a",
+        "--options",
+        "x=1",
+        "--options",
+        "y=2",
+        "--is-whole",
+    )
+    given = {
+        "steps": 9,
+        "rate": 0.5,
+        "folder": Path("a"),
+        "options": ["x=1", "y=2"],
+        "is_whole": True,
+    }
     assert found == {"kind": "one", **given}
 
 
 def test_what_is_not_given_is_the_default_or_absent():
-    assert run()[0] == {"steps": 3, "kind": "one"}, "neither what has no default nor what the reader has to know of"
+    assert run()[0] == {"steps": 3, "kind": "one"}, (
+        "neither what has no default nor what the reader has to know of"
+    )
     assert run("--later", "0")[0]["later"] == 0
 
 
@@ -67,7 +93,11 @@ def test_a_word_that_is_not_on_the_list_is_refused():
 
 def test_a_command_that_asks_for_the_same_is_written_with_its_folder():
     own = partial(Flag, "Own", Options)
-    given = {own("kind", is_argument=True): "one", own("options"): ["x=1", "y=2"], own("is_whole"): True}
+    given = {
+        own("kind", is_argument=True): "one",
+        own("options"): ["x=1", "y=2"],
+        own("is_whole"): True,
+    }
     given[own("folder", ("-o", "--folder"))] = Path("a")
     given |= {own("steps"): 3, own("later", default=None): 30}  # a default, and what somebody typed
     words = [
@@ -91,7 +121,10 @@ def test_a_command_that_asks_for_the_same_is_written_with_its_folder():
 
 def test_help_is_the_fields_docstring_with_its_default():
     said = " ".join(run("--help")[1].output.split())
-    assert "Own: --steps <int range> Steps in each block. Default: as many as there are. [default: 3; 1<=x<=9]" in said
+    assert (
+        "Own: --steps <int range> Steps in each block. Default: as many as there are. [default: 3; 1<=x<=9]"
+        in said
+    )
     assert "--kind {one,two}" in said
 
 

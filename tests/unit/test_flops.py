@@ -36,10 +36,14 @@ def train(model, images):
 
 def test_a_linear_and_a_convolution_have_the_flops_of_their_formulas():
     found, unseen = count_flops(lambda: train(nn.Linear(8, 4, bias=False), torch.zeros(3, 8)))
-    assert (sum(found.values()), unseen) == (2 * 2 * 3 * 8 * 4, []), "forward, and the weight's gradient"
+    assert (sum(found.values()), unseen) == (2 * 2 * 3 * 8 * 4, []), (
+        "forward, and the weight's gradient"
+    )
     images = torch.zeros(3, 2, 10, 10, requires_grad=True)
     found, _ = count_flops(lambda: train(nn.Conv2d(2, 5, kernel_size=3, padding=1), images))
-    assert sum(found.values()) == 3 * 2 * (3 * 10 * 10) * (2 * 3 * 3) * 5, "and the images' gradient"
+    assert sum(found.values()) == 3 * 2 * (3 * 10 * 10) * (2 * 3 * 3) * 5, (
+        "and the images' gradient"
+    )
 
 
 def test_what_has_no_formula_and_may_compute_much_is_named():
@@ -47,9 +51,13 @@ def test_what_has_no_formula_and_may_compute_much_is_named():
     def scale(values: torch.Tensor) -> torch.Tensor:
         return 2 * values
 
-    _, unseen = count_flops(lambda: scale(torch.ones(3)) @ torch.ones(3) + torch.linalg.matrix_exp(torch.eye(2)).sum())
+    _, unseen = count_flops(
+        lambda: scale(torch.ones(3)) @ torch.ones(3) + torch.linalg.matrix_exp(torch.eye(2)).sum()
+    )
     assert "ringside_test.scale" in unseen
-    assert not [name for name in unseen if name.startswith(("aten.add", "aten.mul"))], "elementwise operations are no news"
+    assert not [name for name in unseen if name.startswith(("aten.add", "aten.mul"))], (
+        "elementwise operations are no news"
+    )
 
 
 @pytest.mark.slow
@@ -106,7 +114,11 @@ def resources_of(root, *, device="cpu", **plan):
     for record in folder.records():
         factor = (1.25 if record.arm == "horovod-gloo" else 1.0) * (1 + 0.01 * record.launch)
         record.peak_memory_bytes = [100, round(factor * 2**30)]
-        record.flops = FlopCount(samples=2, by_operation={"aten.mm": 10**8}, dtype="float32") if record.launch == 0 else None
+        record.flops = (
+            FlopCount(samples=2, by_operation={"aten.mm": 10**8}, dtype="float32")
+            if record.launch == 0
+            else None
+        )
         for rank in record.ranks:
             rank.device = device
             rank.fingerprint["gpus"] = [] if device == "cpu" else [device]
@@ -120,11 +132,15 @@ def test_memory_and_mfu_of_each_arm_are_in_the_table(tmp_path):
     found = conclude(folder)
     arm = found.arm("horovod-gloo")
     assert arm.resources.memory_bytes.value == pytest.approx(1.25 * 1.01 * 2**30)
-    assert arm.resources.memory_bytes.excludes(1.26 * 1.05 * 2**30) and not arm.resources.memory_bytes.excludes(1.27 * 2**30)
+    assert arm.resources.memory_bytes.excludes(
+        1.26 * 1.05 * 2**30
+    ) and not arm.resources.memory_bytes.excludes(1.27 * 2**30)
     speed = arm.throughput_per_s
     assert arm.resources.per_device_per_s == speed.times(0.5)
     assert arm.resources.flops_per_s.value == pytest.approx(speed.value / 2 * 5e7)
-    assert arm.resources.mfu.bounds == pytest.approx([bound / 2 * 5e7 / 0.5e12 for bound in speed.bounds])
+    assert arm.resources.mfu.bounds == pytest.approx(
+        [bound / 2 * 5e7 / 0.5e12 for bound in speed.bounds]
+    )
     table = resource_table(found)
     titles = [column.title for column in table.columns]
     assert titles == ["arm", "images/s per core", "GFLOP/s per core", "MFU", "peak GiB"]
@@ -136,11 +152,17 @@ def test_memory_and_mfu_of_each_arm_are_in_the_table(tmp_path):
 def test_a_known_gpu_needs_no_peak_and_an_unknown_one_has_no_mfu(tmp_path):
     found = conclude(resources_of(tmp_path / "known", device="NVIDIA A100-SXM4-80GB"))
     own = found.arm("ddp-gloo").resources
-    assert (own.device, own.peak_flops_per_s, own.peak_source) == ("GPU", 19.5e12, "data sheet of NVIDIA A100")
+    assert (own.device, own.peak_flops_per_s, own.peak_source) == (
+        "GPU",
+        19.5e12,
+        "data sheet of NVIDIA A100",
+    )
     assert own.mfu.value == pytest.approx(own.flops_per_s.value / 19.5e12)
     found = conclude(resources_of(tmp_path / "unknown", device="NVIDIA X1"))
     assert found.arm("ddp-gloo").resources.mfu is None
-    assert "There is no MFU, since the GPU's peak in this precision is not known" in caption("resources", found)
+    assert "There is no MFU, since the GPU's peak in this precision is not known" in caption(
+        "resources", found
+    )
 
 
 @pytest.mark.slow

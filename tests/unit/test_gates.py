@@ -1,4 +1,5 @@
-"""The driver's side of the gate, with ranks that answer at once: whose failure it is, and what goes on after it."""
+"""The driver's side of the gate, with ranks that answer at once: whose failure it is, and what goes
+on after it."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ class Session:
         self.name, self.reports, self.is_ended = name, reports, False
 
     def exchange(self, command, expected, *, timeout_s):
-        return Exchange(replies=[GateReply.model_construct(report=one) for one in self.reports], took_s=0, hosts={})
+        return Exchange(
+            replies=[GateReply.model_construct(report=one) for one in self.reports],
+            took_s=0,
+            hosts={},
+        )
 
     def end(self):
         self.is_ended = True
@@ -42,14 +47,24 @@ def arm(name, reports, *, role="candidate", status="ok", error=None):
 
 
 def opened(*arms):
-    run_gates(arms, compared=arms, measurement=Measurement(), after_blocks=True, say=lambda text: None)
+    run_gates(
+        arms, compared=arms, measurement=Measurement(), after_blocks=True, say=lambda text: None
+    )
     return {one.record.arm: one.record for one in arms}
 
 
 def test_what_cannot_be_judged_is_that_arms_error_and_no_others():
     damaged = [report(rank, sizes=None) for rank in range(2)]
-    records = opened(arm("ddp", [report(0), report(1)], role="baseline"), arm("odd", damaged), arm("hvd", [report(0), report(1)]))
-    assert {name: record.status for name, record in records.items()} == {"ddp": "ok", "odd": "failed", "hvd": "ok"}
+    records = opened(
+        arm("ddp", [report(0), report(1)], role="baseline"),
+        arm("odd", damaged),
+        arm("hvd", [report(0), report(1)]),
+    )
+    assert {name: record.status for name, record in records.items()} == {
+        "ddp": "ok",
+        "odd": "failed",
+        "hvd": "ok",
+    }
     assert "could not be judged (AttributeError: " in records["odd"].error.message
     assert records["hvd"].parity.compared_with == "ddp"
 
@@ -59,7 +74,9 @@ def test_what_cannot_be_compared_with_another_arm_is_that_arms_error(monkeypatch
         raise KeyError("version")
 
     monkeypatch.setattr(gates, "compare_state", fail)
-    records = opened(arm("ddp", [report(0), report(1)], role="baseline"), arm("hvd", [report(0), report(1)]))
+    records = opened(
+        arm("ddp", [report(0), report(1)], role="baseline"), arm("hvd", [report(0), report(1)])
+    )
     assert (records["ddp"].status, records["hvd"].status) == ("ok", "failed")
     assert "could not be judged (KeyError: 'version')" in records["hvd"].error.message
 
@@ -74,7 +91,10 @@ def test_what_cannot_be_compared_with_another_arm_is_that_arms_error(monkeypatch
     ],
 )
 def test_no_launch_follows_one_in_which_no_arm_passed(outcomes, is_hopeless):
-    records = [arm(str(number), [], status=status, error=error).record for number, (status, error) in enumerate(outcomes)]
+    records = [
+        arm(str(number), [], status=status, error=error).record
+        for number, (status, error) in enumerate(outcomes)
+    ]
     floor = arm("floor", [], role="floor").record
     assert gate_fails_for_all([*records, floor]) == is_hopeless
     assert not gate_fails_for_all([floor])

@@ -1,4 +1,6 @@
-"""Cores for ranks: equal shares, near each rank's GPU, by what Linux and CUDA say of a machine. No GPU is needed."""
+"""Cores for ranks: equal shares, near each rank's GPU, by what Linux and CUDA say of a machine.
+
+No GPU is needed."""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def test_shares_are_equal_and_near_the_gpu_as_far_as_cores_are_left(near, shares
 
 
 def test_hardware_threads_of_a_core_stay_with_one_rank(monkeypatch, tmp_path):
-    """Two sockets of two cores of two threads, numbered as Linux does: every first thread before all second ones."""
+    """Two sockets of two cores of two threads, numbered as Linux does: every first thread before
+    all second ones."""
     monkeypatch.setattr(resources, "TOPOLOGY", tmp_path)
     for number in range(8):
         folder = tmp_path / f"cpu{number}" / "topology"
@@ -53,7 +56,10 @@ def machine(monkeypatch, tmp_path, *, seen):
         folder = tmp_path / f"0000:{27 + number:02x}:00.0"
         folder.mkdir()
         (folder / "local_cpulist").write_text(f"{listed}\n", encoding="ascii")
-    told = [SimpleNamespace(pci_domain_id=0, pci_bus_id=27 + number, pci_device_id=0) for number in range(seen)]
+    told = [
+        SimpleNamespace(pci_domain_id=0, pci_bus_id=27 + number, pci_device_id=0)
+        for number in range(seen)
+    ]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: seen > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: told[number])
@@ -71,7 +77,8 @@ def machine(monkeypatch, tmp_path, *, seen):
     ],
 )
 def test_cores_near_gpus_are_those_of_each_ranks_card(monkeypatch, tmp_path, seen, ranks, near):
-    """A rank that sees one card beside other ranks has it for itself: where theirs are, it cannot know."""
+    """A rank that sees one card beside other ranks has it for itself: where theirs are, it cannot
+    know."""
     machine(monkeypatch, tmp_path, seen=seen)
     assert fingerprint.cores_near_gpus(ranks) == near
 

@@ -1,4 +1,6 @@
-"""GPUs as arms share them: modes in which they cannot, and ranks that wait with a context on one. No GPU is needed."""
+"""GPUs as arms share them: modes in which they cannot, and ranks that wait with a context on one.
+
+No GPU is needed."""
 
 from __future__ import annotations
 
@@ -36,17 +38,25 @@ def cards(*modes):
     )
 
 
-@pytest.mark.parametrize(("mode", "second", "is_refused"), [("interleaved", 3, 1), ("interleaved", 0, 0), ("sequential", 3, 0)])
+@pytest.mark.parametrize(
+    ("mode", "second", "is_refused"),
+    [("interleaved", 3, 1), ("interleaved", 0, 0), ("sequential", 3, 0)],
+)
 @pytest.mark.parametrize(("host", "named"), [(HERE, ""), ("node2", r" of host 'node2'")])
-def test_an_exclusive_card_is_refused_where_arms_are_up_at_once(monkeypatch, mode, second, is_refused, host, named):
+def test_an_exclusive_card_is_refused_where_arms_are_up_at_once(
+    monkeypatch, mode, second, is_refused, host, named
+):
     monkeypatch.setattr(fingerprint, "nvml", lambda: cards(0, second))
     said = rf"GPU 1{named} is in an exclusive compute mode.*'nvidia-smi -c DEFAULT', or set measurement\.mode: sequential"
     with pytest.raises(PlanError, match=said) if is_refused else nullcontext():
-        require_shared_gpus(make_plan(mode=mode), {"node1": [], host: fingerprint.exclusive_cards()})
+        require_shared_gpus(
+            make_plan(mode=mode), {"node1": [], host: fingerprint.exclusive_cards()}
+        )
 
 
 def test_a_host_whose_driver_shows_gpus_takes_arms_over_nccl(monkeypatch):
-    """What a host tells of itself, without torch: it is asked before anything of size is imported."""
+    """What a host tells of itself, without torch: it is asked before anything of size is
+    imported."""
     monkeypatch.setattr(fingerprint, "nvml", lambda: cards(0))
     with monkeypatch.context() as without:
         without.delitem(sys.modules, "torch")
@@ -55,7 +65,9 @@ def test_a_host_whose_driver_shows_gpus_takes_arms_over_nccl(monkeypatch):
     arm = {"a": {"backend": "ddp", "transport": "nccl"}}
     over_nccl = resolve_arms(tiny(hosts="node1:1,node2:1", arms=arm)).values()
     require_gpus_on({"node1": told}, over_nccl)
-    with pytest.raises(PlanError, match=r"arm 'a': transport 'nccl' needs a GPU on every host.* none on 'node2'"):
+    with pytest.raises(
+        PlanError, match=r"arm 'a': transport 'nccl' needs a GPU on every host.* none on 'node2'"
+    ):
         require_gpus_on({"node1": told, "node2": {**told, CARDS: []}}, over_nccl)
 
 
@@ -69,7 +81,9 @@ def test_a_host_whose_driver_shows_gpus_takes_arms_over_nccl(monkeypatch):
         ("auto", None, True, False),
     ],
 )
-def test_a_login_node_without_gpus_does_not_choose_for_hosts_that_have_some(monkeypatch, device, transport, is_here, is_refused):
+def test_a_login_node_without_gpus_does_not_choose_for_hosts_that_have_some(
+    monkeypatch, device, transport, is_here, is_refused
+):
     monkeypatch.setattr("torch.cuda.is_available", lambda: is_here)
     arm = {"backend": "ddp"} | ({"transport": transport} if transport else {})
     arms = resolve_arms(tiny(hosts="node1:1,node2:1", arms={"a": arm}, device=device)).values()
@@ -79,7 +93,9 @@ def test_a_login_node_without_gpus_does_not_choose_for_hosts_that_have_some(monk
     require_known_device({"node1": {CARDS: []}, "node2": {CARDS: []}}, arms)
 
 
-@pytest.mark.parametrize(("on_gpus", "kept"), [(True, (64, True, True)), (False, (4, False, False))])
+@pytest.mark.parametrize(
+    ("on_gpus", "kept"), [(True, (64, True, True)), (False, (4, False, False))]
+)
 def test_a_rehearsal_on_gpus_has_all_that_their_memory_must_hold(on_gpus, kept):
     plan = changed(make_plan(floor=True), local_batch_size=64)
     short = short_of(plan, on_gpus=on_gpus)
@@ -87,15 +103,33 @@ def test_a_rehearsal_on_gpus_has_all_that_their_memory_must_hold(on_gpus, kept):
     assert short.measurement.launches == 1
 
 
-@pytest.mark.parametrize(("mode", "said"), [("interleaved", "measurement.mode: sequential"), ("sequential", None)])
-def test_a_gpu_that_does_not_hold_all_arms_is_told_before_anything_is_measured(tmp_path, mode, said):
+@pytest.mark.parametrize(
+    ("mode", "said"), [("interleaved", "measurement.mode: sequential"), ("sequential", None)]
+)
+def test_a_gpu_that_does_not_hold_all_arms_is_told_before_anything_is_measured(
+    tmp_path, mode, said
+):
     plan = make_plan(mode=mode)
-    truth = Truth(statuses={("horovod-gloo", 0): "failed"}, message="rank 0: OutOfMemoryError: CUDA out of memory. Tried 2 GiB")
-    (record,) = [one for one in make_launch(plan, truth, 0, random=np.random.default_rng(0)) if one.arm == "horovod-gloo"]
-    with pytest.raises(LaunchError, match=f"does not hold all arms at once.*{said}") if said else nullcontext():
+    truth = Truth(
+        statuses={("horovod-gloo", 0): "failed"},
+        message="rank 0: OutOfMemoryError: CUDA out of memory. Tried 2 GiB",
+    )
+    (record,) = [
+        one
+        for one in make_launch(plan, truth, 0, random=np.random.default_rng(0))
+        if one.arm == "horovod-gloo"
+    ]
+    with (
+        pytest.raises(LaunchError, match=f"does not hold all arms at once.*{said}")
+        if said
+        else nullcontext()
+    ):
         require_something_to_measure(plan, {"horovod-gloo": record}, folder=tmp_path)
 
 
 def test_nothing_ends_a_rank_over_nccl_that_waits_for_its_turn():
-    found = {name: make_backend("ddp", transport=name, options={}).environment() for name in ("nccl", "gloo")}
+    found = {
+        name: make_backend("ddp", transport=name, options={}).environment()
+        for name in ("nccl", "gloo")
+    }
     assert found == {"nccl": {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(WHILE_STOPPED_S)}, "gloo": {}}

@@ -13,7 +13,12 @@ from runners.planning.arm_checks import require_findable
 
 
 def view(name, own, *, finds=None, **interfaces):
-    return {"name": name, "own_address": own, "finds": finds or {}, "interfaces": {"lo": ["127.0.0.1"], **interfaces}}
+    return {
+        "name": name,
+        "own_address": own,
+        "finds": finds or {},
+        "interfaces": {"lo": ["127.0.0.1"], **interfaces},
+    }
 
 
 GOOD = view("host1", "10.0.0.1", eth0=["10.0.0.1"])
@@ -21,9 +26,13 @@ GOOD = view("host1", "10.0.0.1", eth0=["10.0.0.1"])
 
 @pytest.mark.parametrize("own", ["127.0.1.1", "127.0.0.1", "::1", None])
 def test_a_host_that_others_cannot_find_by_what_its_name_means_to_it(own):
-    (host, why), *others = names.unfindable_hosts({"host1": GOOD, "host2": view("host2", own)}).items()
+    (host, why), *others = names.unfindable_hosts(
+        {"host1": GOOD, "host2": view("host2", own)}
+    ).items()
     assert (host, others) == ("host2", [])
-    assert why.startswith(f"its own name, 'host2', resolves to {own or 'none of its addresses'} there, which Gloo")
+    assert why.startswith(
+        f"its own name, 'host2', resolves to {own or 'none of its addresses'} there, which Gloo"
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,8 +60,13 @@ def test_who_is_refused_on_such_a_host(backend, transport, interface, is_refused
 
 def test_names_that_nobody_knows():
     finds = {"host1": "10.0.0.1", "host2": "10.0.0.9", "host3": None}
-    views = {"host1": view("host1", "10.0.0.1", finds=finds, eth0=["10.0.0.1"]), "host2": view("b", "10.0.0.2", eth0=["10.0.0.2"])}
-    assert names.unknown_names(views) == ["host 'host1' does not know the name 'host3'; add it to DNS or to /etc/hosts there"]
+    views = {
+        "host1": view("host1", "10.0.0.1", finds=finds, eth0=["10.0.0.1"]),
+        "host2": view("b", "10.0.0.2", eth0=["10.0.0.2"]),
+    }
+    assert names.unknown_names(views) == [
+        "host 'host1' does not know the name 'host3'; add it to DNS or to /etc/hosts there"
+    ]
 
 
 def test_addresses_that_several_hosts_have_are_named():
@@ -64,7 +78,9 @@ def test_addresses_that_several_hosts_have_are_named():
 def test_this_host_tells_what_gloo_would_take(monkeypatch):
     """Gloo takes the first address that it can serve at."""
     answers = ["192.0.2.1", "127.0.0.1", "127.0.1.1"]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 0)) for address in answers])
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 0)) for address in answers]
+    )
     monkeypatch.setattr(socket, "gethostname", lambda: "myhost")
     found = names.resolve_names(["myhost"])
     assert found["own_address"] == "127.0.0.1"

@@ -1,4 +1,5 @@
-"""Hostfiles: every dialect read alike, every slip told with its place, no file that crashes the parser; where ranks go."""
+"""Hostfiles: every dialect read alike, every slip told with its place, no file that crashes the
+parser; where ranks go."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from measurement.errors import HostfileError, LaunchError
-from runners.hosts.hostfile import MAX_SLOTS, parse_hostfile, parse_hosts, place_ranks, read_hostfile
+from runners.hosts.hostfile import (
+    MAX_SLOTS,
+    parse_hostfile,
+    parse_hosts,
+    place_ranks,
+    read_hostfile,
+)
 from runners.hosts.ssh_probe import MESSAGES, Probe, is_here, require_reachable, status_of_error
 from runners.launchers.base import HostSlots
 from runners.processes.remote import host_command
@@ -81,8 +88,14 @@ def test_a_file_without_hosts(text):
 
 
 def test_lists():
-    assert parse_hosts("host1:4,host2") == (HostSlots(host="host1", slots=4), HostSlots(host="host2", slots=1))
-    assert parse_hosts("host1:4, [::1]:2") == (HostSlots(host="host1", slots=4), HostSlots(host="::1", slots=2))
+    assert parse_hosts("host1:4,host2") == (
+        HostSlots(host="host1", slots=4),
+        HostSlots(host="host2", slots=1),
+    )
+    assert parse_hosts("host1:4, [::1]:2") == (
+        HostSlots(host="host1", slots=4),
+        HostSlots(host="::1", slots=2),
+    )
     for text in ("", "host1:2,", "host1 slots=2", "host1:0"):
         with pytest.raises(HostfileError, match=r"^-H host \d+: .*accepted: 'host1:4,host2:4'"):
             parse_hosts(text)
@@ -98,14 +111,18 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", sorted(path for path in (REPOSITORY / "hostfiles").iterdir() if path.is_file()), ids=lambda path: path.name
+    "path",
+    sorted(path for path in (REPOSITORY / "hostfiles").iterdir() if path.is_file()),
+    ids=lambda path: path.name,
 )
 def test_shipped_hostfiles_are_read_and_say_when_to_use_them(path):
     assert read_hostfile(path)
     assert path.read_text().startswith("# ")
 
 
-NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,4})?(\.[a-z][a-z0-9]{0,5}){0,2}", fullmatch=True)
+NAMES = st.from_regex(
+    r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,4})?(\.[a-z][a-z0-9]{0,5}){0,2}", fullmatch=True
+)
 ADDRESSES = st.builds(str, st.ip_addresses())
 SLOTS = st.integers(1, MAX_SLOTS)
 
@@ -115,7 +132,9 @@ def host_slots(draw):
     return HostSlots(host=draw(NAMES | ADDRESSES), slots=draw(SLOTS))
 
 
-HOSTS = st.lists(host_slots(), min_size=1, max_size=20, unique_by=lambda entry: entry.host).map(tuple)
+HOSTS = st.lists(host_slots(), min_size=1, max_size=20, unique_by=lambda entry: entry.host).map(
+    tuple
+)
 
 
 @pytest.mark.slow
@@ -142,7 +161,9 @@ def test_every_rank_has_one_place_and_hosts_are_filled_in_order(hosts, data):
 
 def test_more_ranks_than_slots():
     hosts = parse_hosts("host1:4,[fe80::1]:2")
-    with pytest.raises(HostfileError, match=re.escape("8 ranks do not fit into 6 slots (host1:4, [fe80::1]:2)")):
+    with pytest.raises(
+        HostfileError, match=re.escape("8 ranks do not fit into 6 slots (host1:4, [fe80::1]:2)")
+    ):
         place_ranks(hosts, 8)
     with pytest.raises(HostfileError, match="0 ranks"):
         place_ranks(hosts, 0)
@@ -159,7 +180,10 @@ def test_more_ranks_than_slots():
             "No ED25519 host key is known for host1 and you have requested strict checking.\nHost key verification failed.",
             "unknown key",
         ),
-        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.", "changed key"),
+        (
+            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
+            "changed key",
+        ),
         ("root@host1: Permission denied (publickey,password).", "denied"),
         ("kex_exchange_identification: Connection closed by remote host", "failed"),
     ],
@@ -187,7 +211,9 @@ def test_folders_are_quoted(tmp_path):
     command = Probe(folder=place, python=str(python)).command()
     assert host_command("host1", command)[-3:] == ["--", "host1", command]
     for shell in ("sh", "bash"):
-        done = subprocess.run([shell, "-c", command], capture_output=True, text=True, timeout=20, cwd=tmp_path)
+        done = subprocess.run(
+            [shell, "-c", command], capture_output=True, text=True, timeout=20, cwd=tmp_path
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("-c ")
     assert len(shlex.split(command)) == 3

@@ -37,7 +37,11 @@ def epochs(dataset, *, world_size, steps, count=2):
     """[epoch][rank]: the inputs of so many steps."""
     ranks = [share(rank, world_size).epochs(dataset).endless() for rank in range(world_size)]
     return [
-        [torch.cat([inputs for inputs, _ in itertools.islice(batches, steps)]).tolist() for batches in ranks] for _ in range(count)
+        [
+            torch.cat([inputs for inputs, _ in itertools.islice(batches, steps)]).tolist()
+            for batches in ranks
+        ]
+        for _ in range(count)
     ]
 
 
@@ -54,7 +58,9 @@ def test_loader_processes_give_the_same_however_they_are_started(start_method):
 def test_digits_come_in_the_order_of_torchs_own_sampler(rank, world_size, batch):
     setup = resolve_workload("digits", {})
     workload = setup.build(local_batch_size=batch, seed=11)
-    sampler = DistributedSampler(_digits(train=True), num_replicas=world_size, rank=rank, seed=11, drop_last=True)
+    sampler = DistributedSampler(
+        _digits(train=True), num_replicas=world_size, rank=rank, seed=11, drop_last=True
+    )
     loader = DataLoader(_digits(train=True), batch_size=batch, sampler=sampler, drop_last=True)
     batches = workload.batches(rank=rank, world_size=world_size, device=CPU)
     for epoch in range(2):
@@ -76,24 +82,38 @@ def test_a_random_transform_depends_on_seed_epoch_and_sample_alone():
     def drawn(world_size, seed=1):
         dataset = Augmented(numbers(16), lambda number: number + 0.5 * torch.rand(()), seed=seed)
         steps = 16 // 4 // world_size
-        return [sorted(itertools.chain(*epoch)) for epoch in epochs(dataset, world_size=world_size, steps=steps)]
+        return [
+            sorted(itertools.chain(*epoch))
+            for epoch in epochs(dataset, world_size=world_size, steps=steps)
+        ]
 
     alone = drawn(1)
     assert alone == drawn(2) == drawn(4)
-    assert [int(value) for value in alone[0]] == [int(value) for value in alone[1]] == list(range(16))
+    assert (
+        [int(value) for value in alone[0]] == [int(value) for value in alone[1]] == list(range(16))
+    )
     assert not set(alone[0]) & set(alone[1]), "another epoch, other random numbers"
     assert not set(alone[0]) & set(drawn(1, seed=2)[0])
     assert len({value % 1 for value in alone[0]}) == 16
 
 
-@pytest.mark.parametrize(("samples", "world_size"), [(23, 1), (23, 2), (23, 3), (23, 5), (3, 5), (0, 2)])
+@pytest.mark.parametrize(
+    ("samples", "world_size"), [(23, 1), (23, 2), (23, 3), (23, 5), (3, 5), (0, 2)]
+)
 def test_evaluation_gives_every_sample_exactly_once(samples, world_size):
-    seen = [inputs for rank in range(world_size) for inputs, _ in share(rank, world_size).evaluation(numbers(samples))]
+    seen = [
+        inputs
+        for rank in range(world_size)
+        for inputs, _ in share(rank, world_size).evaluation(numbers(samples))
+    ]
     assert sorted(itertools.chain(*(inputs.tolist() for inputs in seen))) == list(range(samples))
 
 
 def test_too_few_samples_are_refused_before_anything_is_loaded():
-    with pytest.raises(PlanError, match="4 x 3 ranks is more than the 11 training samples; use a smaller local_batch_size"):
+    with pytest.raises(
+        PlanError,
+        match="4 x 3 ranks is more than the 11 training samples; use a smaller local_batch_size",
+    ):
         share(0, 3).epochs(numbers(11))
 
 

@@ -1,4 +1,5 @@
-"""What is refused of a plug-in that does not keep its interface, in words that say what to change; and reports by plan."""
+"""What is refused of a plug-in that does not keep its interface, in words that say what to change;
+and reports by plan."""
 
 from __future__ import annotations
 
@@ -59,10 +60,18 @@ class Both(StepAlone):
         yield
 
 
-@pytest.mark.parametrize(("precision", "norm", "named"), [("fp32", 1.0, "max_gradient_norm"), ("amp-fp16", None, "amp-fp16")])
-def test_a_backend_that_overrides_its_step_alone_is_refused_what_would_leave_it_out(precision, norm, named):
+@pytest.mark.parametrize(
+    ("precision", "norm", "named"),
+    [("fp32", 1.0, "max_gradient_norm"), ("amp-fp16", None, "amp-fp16")],
+)
+def test_a_backend_that_overrides_its_step_alone_is_refused_what_would_leave_it_out(
+    precision, norm, named
+):
     step = StepPrecision(precision=precision, max_gradient_norm=norm, device=torch.device("cpu"))
-    with pytest.raises(PlanError, match=rf"{named}.*: StepAlone overrides step\(\), .* exchange gradients in exchanged\(\)"):
+    with pytest.raises(
+        PlanError,
+        match=rf"{named}.*: StepAlone overrides step\(\), .* exchange gradients in exchanged\(\)",
+    ):
         step.require_fit(StepAlone.__new__(StepAlone))
     for fits in (Prepared, NaivePrepared, DDPPrepared, HorovodPrepared, FSDP2Prepared, Both):
         step.require_fit(fits.__new__(fits))
@@ -70,12 +79,17 @@ def test_a_backend_that_overrides_its_step_alone_is_refused_what_would_leave_it_
     unclipped.require_fit(StepAlone.__new__(StepAlone))
 
 
-@pytest.mark.parametrize(("precision", "norm", "named"), [("fp32", 1.0, "max_gradient_norm"), ("amp-fp16", None, "amp-fp16")])
+@pytest.mark.parametrize(
+    ("precision", "norm", "named"),
+    [("fp32", 1.0, "max_gradient_norm"), ("amp-fp16", None, "amp-fp16")],
+)
 def test_what_comes_before_the_step_is_refused_by_a_backend_that_owns_it(precision, norm, named):
     step = StepPrecision(precision=precision, max_gradient_norm=norm, device=torch.device("cpu"))
     engine = torch.nn.Linear(1, 1)
     engine.module, engine.optimizer = engine, torch.optim.SGD(engine.parameters(), lr=0.1)
-    with pytest.raises(PlanError, match=f"{named}.*this backend takes the optimizer step by itself"):
+    with pytest.raises(
+        PlanError, match=f"{named}.*this backend takes the optimizer step by itself"
+    ):
         step.require_fit(EnginePrepared(engine))
 
 
@@ -109,7 +123,9 @@ def test_a_plans_reports_are_written_and_comparison_json_always(tmp_path):
     assert names == {"plan.yaml", "manifest.json", "comparison.json", "junit.xml", "line.txt"}
     assert (tmp_path / "line.txt").read_text() == comparison.headline
     assert plan.writes_events and make_plan().writes_events
-    assert not changed(plan, reports=["junit"]).writes_events, "no folder of TensorBoard's where others are named"
+    assert not changed(plan, reports=["junit"]).writes_events, (
+        "no folder of TensorBoard's where others are named"
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +144,8 @@ def test_reports_that_cannot_be_are_refused(references, told):
 
 
 def test_a_sharded_engine_that_drops_its_gradients_is_compared_all_the_same():
-    """Else every parameter would count as left out of the step, and none be compared with the first arm's."""
+    """Else every parameter would count as left out of the step, and none be compared with the first
+    arm's."""
     model = torch.nn.Linear(2, 1)
     engine = Engine(model, lambda model: torch.optim.SGD(model.parameters(), lr=0.1), micro_steps=2)
     prepared = EnginePrepared(engine)

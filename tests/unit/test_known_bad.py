@@ -1,4 +1,5 @@
-"""Versions with a known fault: which are meant, that the doctor and a difference tell them, and lists of one's own."""
+"""Versions with a known fault: which are meant, that the doctor and a difference tell them, and
+lists of one's own."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ def test_each_entry_has_an_address_and_says_its_version():
 @pytest.mark.parametrize(
     ("package", "told", "is_bad"),
     [
-        *(("nccl", version, True) for version in ("2.28.3", "2.28.8", "2.28.5 (nvidia/nccl/lib/libnccl.so.2)")),
+        *(
+            ("nccl", version, True)
+            for version in ("2.28.3", "2.28.8", "2.28.5 (nvidia/nccl/lib/libnccl.so.2)")
+        ),
         *(("nccl", version, False) for version in ("2.28.2", "2.28.9", "2.3", None)),
         *(("torch", version, True) for version in ("2.10", "2.10.1+rocm7.0")),
         *(("torch", version, False) for version in ("2.1.0", "2.11.0", "unknown")),
@@ -48,31 +52,53 @@ def test_a_range_is_of_numbers_and_of_all_that_begin_so(package, told, is_bad):
 
 
 def test_what_differs_tells_a_fault_with_its_source():
-    arms = {"old": Script(configuration={"version.nccl": "2.27.5"}), "new": Script(configuration={"version.nccl": "2.28.5"})}
-    (row,) = [one for one in script_differences(one_launch(script_plan(), arms)) if one.field == "version.nccl"]
-    assert row.sentence.startswith("version.nccl: 2.27.5 in old, 2.28.5 in new; nccl 2.28.5 is to be avoided")
+    arms = {
+        "old": Script(configuration={"version.nccl": "2.27.5"}),
+        "new": Script(configuration={"version.nccl": "2.28.5"}),
+    }
+    (row,) = [
+        one
+        for one in script_differences(one_launch(script_plan(), arms))
+        if one.field == "version.nccl"
+    ]
+    assert row.sentence.startswith(
+        "version.nccl: 2.27.5 in old, 2.28.5 in new; nccl 2.28.5 is to be avoided"
+    )
     assert row.sentence.endswith(f"({RESILIENCY})")
     assert "2.10.0 was seen" in row_of("host.torch", {"a": "2.10.0+cu128", "b": "2.9.1"}).sentence
     assert ";" not in row_of("host.torch", {"a": "2.15.0", "b": "2.9.1"}).sentence
 
 
 def test_ranks_on_fewer_cores_are_told_with_how_mpirun_binds():
-    arms = {name: Script(configuration={"affinity.cores": cores}) for name, cores in (("old", 8), ("new", 1))}
-    (row,) = [one for one in script_differences(one_launch(script_plan(), arms)) if one.field == "affinity.cores"]
+    arms = {
+        name: Script(configuration={"affinity.cores": cores})
+        for name, cores in (("old", 8), ("new", 1))
+    }
+    (row,) = [
+        one
+        for one in script_differences(one_launch(script_plan(), arms))
+        if one.field == "affinity.cores"
+    ]
     assert row.sentence.endswith("--bind-to none): 8 in old, 1 in new")
 
 
 def test_the_doctor_warns_where_there_is_something_to_do():
     bad = version_finding("torch", "transport nccl", "NCCL 2.28.5", "2.28.5", package="nccl")
     assert (bad.status, RESILIENCY in bad.detail, "2.28.9" in bad.remedy) == ("warning", True, True)
-    bound = version_finding("launchers", "mpirun", "Open MPI 4.1.8 (/usr/bin/mpirun)", "4.1.8", package="openmpi")
+    bound = version_finding(
+        "launchers", "mpirun", "Open MPI 4.1.8 (/usr/bin/mpirun)", "4.1.8", package="openmpi"
+    )
     assert bound.status == "ok" and "--bind-to none" in bound.detail
-    assert version_finding("torch", "torch", "2.15.0, CPU only", "2.15.0").detail == "2.15.0, CPU only"
+    assert (
+        version_finding("torch", "torch", "2.15.0, CPU only", "2.15.0").detail == "2.15.0, CPU only"
+    )
 
 
 def test_a_user_adds_to_the_list(own_list):
     own_list.write_text(OWN)
-    assert known_bad.faults("nccl", "2.30.7") == {"nccl 2.30.7 hangs on our switches (https://wiki.site/nccl)": "load nccl/2.29"}
+    assert known_bad.faults("nccl", "2.30.7") == {
+        "nccl 2.30.7 hangs on our switches (https://wiki.site/nccl)": "load nccl/2.29"
+    }
     assert known_bad.faults("nccl", "2.28.5"), "ours is there, too"
 
 

@@ -26,8 +26,13 @@ from tests.kit.results_factory import make_record
 
 
 def test_each_mark_takes_what_has_passed_since_the_one_before(monkeypatch):
-    """On a clock of known readings: each span is twice the one before, so that no two sums are alike."""
-    monkeypatch.setattr(time, "perf_counter_ns", itertools.accumulate((2**n for n in itertools.count()), initial=12345).__next__)
+    """On a clock of known readings: each span is twice the one before, so that no two sums are
+    alike."""
+    monkeypatch.setattr(
+        time,
+        "perf_counter_ns",
+        itertools.accumulate((2**n for n in itertools.count()), initial=12345).__next__,
+    )
     timer = StepTimer(torch.device("cpu"))
     timer.start()
     for phases in ((0, 1, 2, 0, 1, 2, 3), (0, 1, 2, 3)):
@@ -37,7 +42,9 @@ def test_each_mark_takes_what_has_passed_since_the_one_before(monkeypatch):
     nanoseconds = timer.read() * 1e9
     assert nanoseconds.shape == (2, len(PHASES))
     assert np.allclose(nanoseconds, [[1 + 8, 2 + 16, 4 + 32, 64, 0], [128, 256, 512, 1024, 0]])
-    assert nanoseconds.sum() == pytest.approx(2**11 - 1), "steps are contiguous: none of the block's time is lost"
+    assert nanoseconds.sum() == pytest.approx(2**11 - 1), (
+        "steps are contiguous: none of the block's time is lost"
+    )
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path):
@@ -53,7 +60,12 @@ def test_a_file_is_whole_or_as_it_was(tmp_path):
 def test_a_record_and_its_steps_come_back(tmp_path):
     folder = ResultsFolder(tmp_path)
     own = [
-        RankSteps(rank=rank, untimed_s=0.1 * rank, samples=[4, 4], phases_s=[[0.1, 0.2, 0.3, 0.4, 0.5], [1, 2, 3, 4, 5]])
+        RankSteps(
+            rank=rank,
+            untimed_s=0.1 * rank,
+            samples=[4, 4],
+            phases_s=[[0.1, 0.2, 0.3, 0.4, 0.5], [1, 2, 3, 4, 5]],
+        )
         for rank in (0, 1)
     ]
     place = {"turn": 7, "round": 2, "block": 1, "kind": "sync", "steps": 2}
@@ -61,7 +73,9 @@ def test_a_record_and_its_steps_come_back(tmp_path):
     assert (block.untimed_s, block.started_s) == (0.1, 3.0)
     made = make_record(blocks=[block])
     folder.write_launch(made)
-    assert folder.records() == [make_record(blocks=[changed(block, ranks=[])], started_at=made.started_at)]
+    assert folder.records() == [
+        make_record(blocks=[changed(block, ranks=[])], started_at=made.started_at)
+    ]
     steps = folder.steps(made)
     assert list(steps) == list(STEP_COLUMNS)
     assert np.allclose(steps["step_s"], [1.5, 15.0, 1.5, 15.0])
@@ -96,21 +110,29 @@ def test_a_record_of_an_older_version_is_brought_up_to_date(tmp_path, monkeypatc
     with pytest.raises(RecordError, match="is not a launch record"):
         folder.records()
     monkeypatch.setattr(results, "SCHEMA_VERSION", 2)
-    monkeypatch.setitem(results.MIGRATIONS, 1, lambda old: {"launcher": old.pop("started_by"), **old})
+    monkeypatch.setitem(
+        results.MIGRATIONS, 1, lambda old: {"launcher": old.pop("started_by"), **old}
+    )
     (found,) = folder.records()
     assert (found.schema_version, found.launcher) == (2, make_record().launcher)
     path.write_text(json.dumps({"schema_version": 3}))
-    with pytest.raises(RecordError, match="has schema_version 3; this Ringside reads 1 to 2: use the one that wrote it"):
+    with pytest.raises(
+        RecordError,
+        match="has schema_version 3; this Ringside reads 1 to 2: use the one that wrote it",
+    ):
         folder.records()
 
 
 def test_what_this_ringside_no_longer_has_is_read_over(tmp_path):
-    """Stored plans and records hold every key of their day; one in a plan that somebody writes is refused."""
+    """Stored plans and records hold every key of their day; one in a plan that somebody writes is
+    refused."""
     folder, plan = ResultsFolder(tmp_path), tiny()
     folder.write_plan(plan)
     kept = make_record()
     folder.write_launch(kept)
-    folder.plan_path.write_text(folder.plan_path.read_text().replace("measurement:\n", "gone: 1\nmeasurement:\n  gone: 2\n"))
+    folder.plan_path.write_text(
+        folder.plan_path.read_text().replace("measurement:\n", "gone: 1\nmeasurement:\n  gone: 2\n")
+    )
     path = folder.launch_folder(0, "ddp") / "record.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "gone": 3}))
     assert (folder.read_plan(), folder.records()) == (plan, [kept])
@@ -125,9 +147,27 @@ def test_a_manifest_that_does_not_fit(tmp_path):
 
 
 def test_secrets_are_not_handed_on():
-    given = {"HOME": "/root", "LC_ALL": "C", "HF_HOME": "/h", "TOKENIZERS_PARALLELISM": "0", "MYLAB_DATA": "/d", "OTHER": "1"}
-    secret = {"WANDB_API_KEY": "x", "HF_TOKEN": "x", "AWS_SECRET_ACCESS_KEY": "x", "OMP_PASSWORD": "x", "db_password": "x"}
-    assert set(local_environment(given | secret)) == {"HOME", "LC_ALL", "HF_HOME", "TOKENIZERS_PARALLELISM"}
+    given = {
+        "HOME": "/root",
+        "LC_ALL": "C",
+        "HF_HOME": "/h",
+        "TOKENIZERS_PARALLELISM": "0",
+        "MYLAB_DATA": "/d",
+        "OTHER": "1",
+    }
+    secret = {
+        "WANDB_API_KEY": "x",
+        "HF_TOKEN": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "OMP_PASSWORD": "x",
+        "db_password": "x",
+    }
+    assert set(local_environment(given | secret)) == {
+        "HOME",
+        "LC_ALL",
+        "HF_HOME",
+        "TOKENIZERS_PARALLELISM",
+    }
     asked = {**given, "MYLAB_API_KEY": "x"}
     assert forwarded_by_name(asked, ["MYLAB_*", "NOT_SET"]) == {"MYLAB_DATA": "/d"}
 

@@ -1,4 +1,5 @@
-"""What the process group over MPI does without MPI: the import, the table of reductions, copies of tensors that MPI cannot take."""
+"""What the process group over MPI does without MPI: the import, the table of reductions, copies of
+tensors that MPI cannot take."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def test_the_import_registers_and_starts_nothing():
 def test_without_mpi4py_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     mpi_library.load_mpi.cache_clear()
-    with pytest.raises(PlanError, match=r"needs mpi4py and an MPI library .* pip install 'mpi4py>=4'"):
+    with pytest.raises(
+        PlanError, match=r"needs mpi4py and an MPI library .* pip install 'mpi4py>=4'"
+    ):
         mpi_library.load_mpi()
 
 
@@ -63,12 +66,17 @@ class FakeStream:
 
 @pytest.mark.parametrize("is_aware", [True, False])
 def test_copies_of_gpu_tensors_wait_for_the_callers_stream_and_are_awaited(monkeypatch, is_aware):
-    """The order of events on a GPU, with a host tensor in its place: after the caller's work, and before anyone goes on."""
+    """The order of events on a GPU, with a host tensor in its place: after the caller's work, and
+    before anyone goes on."""
     log = []
     monkeypatch.setattr(mpi_staging, "_copy_stream", lambda device: FakeStream(log))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: torch.no_grad())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream(log))
-    monkeypatch.setattr(mpi_staging, "pinned", lambda size, dtype: log.append(("pinned",)) or torch.empty(size, dtype=dtype))
+    monkeypatch.setattr(
+        mpi_staging,
+        "pinned",
+        lambda size, dtype: log.append(("pinned",)) or torch.empty(size, dtype=dtype),
+    )
     tensor = torch.arange(3.0)
     stage = Stage(tensor)
     stage._ready, stage._is_host_needed = FakeStream(log), not is_aware

@@ -1,4 +1,5 @@
-"""Runs that people started themselves, under names that they give: two commits of one back end, or two environments."""
+"""Runs that people started themselves, under names that they give: two commits of one back end, or
+two environments."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def write_two(root, number=2, *, old=None, new=None):
     slower = replace(SLOWER, ratios={"ddp": 0.8})
     for launch in range(number):
         write_run(root / f"a-{launch}", DDP, minute=2 * launch, change=of(**(old or {})))
-        write_run(root / f"b-{launch}", DDP, minute=2 * launch + 1, change=of(**(new or {})), truth=slower)
+        write_run(
+            root / f"b-{launch}", DDP, minute=2 * launch + 1, change=of(**(new or {})), truth=slower
+        )
     return root
 
 
@@ -44,20 +47,34 @@ def named(root, text):
     return [one.replace("=", f"={root}/").replace(",", f",{root}/") for one in text.split()]
 
 
-@pytest.mark.parametrize("given", ["old=a-* new=b-*", "old=a-0,a-1 new=b-0,b-1", "old=a-0 old=a-1 new=b-0 new=b-1"])
+@pytest.mark.parametrize(
+    "given", ["old=a-* new=b-*", "old=a-0,a-1 new=b-0,b-1", "old=a-0 old=a-1 new=b-0 new=b-1"]
+)
 def test_names_make_arms_of_one_back_end(tmp_path, given):
-    root = write_two(tmp_path, old={"source": "1" * 16}, new={"source": "2" * 16, "torch": "2.16.0", "optimizer": {"fused": None}})
+    root = write_two(
+        tmp_path,
+        old={"source": "1" * 16},
+        new={"source": "2" * 16, "torch": "2.16.0", "optimizer": {"fused": None}},
+    )
     found = compared(named(root, given))
     assert (found.baseline, found.result("new").run_order) == ("old", "alternating")
     assert found.result("new").throughput_ratio == pytest.approx(0.8, rel=0.1)
-    assert {row.field for row in found.differences if row.allowed} >= {"host.torch", "source.train.py"}
+    assert {row.field for row in found.differences if row.allowed} >= {
+        "host.torch",
+        "source.train.py",
+    }
     said = [line for line in found.warnings if line.startswith("The runs that were named differ: ")]
     assert [line.split(": ")[1] for line in said] == ["host.torch", "source.train.py"]
 
 
 def test_a_setting_that_only_one_release_has_is_no_difference_in_work(tmp_path):
-    root = write_two(tmp_path, number=1, new={"torch": "2.16.0", "optimizer": {"decoupled_weight_decay": False}})
-    assert any("optimizer.decoupled_weight_decay" in line for line in compared(named(root, "old=a-* new=b-*")).warnings)
+    root = write_two(
+        tmp_path, number=1, new={"torch": "2.16.0", "optimizer": {"decoupled_weight_decay": False}}
+    )
+    assert any(
+        "optimizer.decoupled_weight_decay" in line
+        for line in compared(named(root, "old=a-* new=b-*")).warnings
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +82,11 @@ def test_a_setting_that_only_one_release_has_is_no_difference_in_work(tmp_path):
     [
         ({"optimizer": {"lr": 0.2}}, "old=a-* new=b-*", "optimizer.lr: 0.1 in .*a-0, 0.2 in .*b-0"),
         ({"optimizer": {"nesterov": True}}, "old=a-* new=b-*", "optimizer.nesterov: not set in"),
-        ({"source": "2" * 16}, "all=*", r"source.train.py: 0000000000000000 in .*name them where sources or versions"),
+        (
+            {"source": "2" * 16},
+            "all=*",
+            r"source.train.py: 0000000000000000 in .*name them where sources or versions",
+        ),
     ],
 )
 def test_what_names_do_not_say_is_refused(tmp_path, new, given, message):
@@ -81,10 +102,18 @@ def test_names_that_say_nothing_clear_are_refused(tmp_path):
         (["old=a-0", "b-0"], "'b-0' has no name, and others have"),
         (["old=a-0", "new=a-0"], "is named 'old' and 'new'; give each run one name"),
         (["old=a-0,", "new=b-0"], "names no folder after a comma"),
-        (["old=a-0,h-0", "new=b-0"], "'old' names runs of different arms: .* is ddp over gloo by torchrun"),
+        (
+            ["old=a-0,h-0", "new=b-0"],
+            "'old' names runs of different arms: .* is ddp over gloo by torchrun",
+        ),
     ):
         with pytest.raises(PlanError, match=message):
-            compared([one if "=" not in one else named(root, one)[0].removesuffix(f"{root}/") for one in given])
+            compared(
+                [
+                    one if "=" not in one else named(root, one)[0].removesuffix(f"{root}/")
+                    for one in given
+                ]
+            )
 
 
 def test_a_folder_whose_own_name_has_an_equals_sign_is_a_folder(tmp_path):

@@ -1,4 +1,5 @@
-"""What NCCL is and what it chose: by the linker, and by lines as it prints them. No GPU is needed."""
+"""What NCCL is and what it chose: by the linker, and by lines as it prints them. No GPU is
+needed."""
 
 from __future__ import annotations
 
@@ -38,9 +39,16 @@ OLD = ["node1:1:1 [0] NCCL INFO 4194304 Bytes -> Algo 1 proto 2 time 98.531982"]
 def test_the_log_says_by_what_network_connections_and_algorithms():
     found = merge_ranks([choices_of(RANK_0), choices_of(RANK_1), None])
     assert (found.version, found.network, found.channels) == ("2.28.9+cuda13.0", "IB", 16)
-    assert found.connections == ["NET/IB/GDRDMA", "NET/Socket/Shared", "P2P/CUMEM", "SHM/direct/direct"]
+    assert found.connections == [
+        "NET/IB/GDRDMA",
+        "NET/Socket/Shared",
+        "P2P/CUMEM",
+        "SHM/direct/direct",
+    ]
     assert found.collectives == [
-        NcclCollective(operation="AllReduce", num_bytes=26_214_400, algorithm="RING", protocol="SIMPLE"),
+        NcclCollective(
+            operation="AllReduce", num_bytes=26_214_400, algorithm="RING", protocol="SIMPLE"
+        ),
         NcclCollective(operation="Broadcast", num_bytes=4, algorithm="RING", protocol="LL"),
     ]
 
@@ -60,7 +68,9 @@ def test_the_report_shows_what_each_arm_chose(tmp_path):
     folder = write_results(tmp_path, plan=make_plan())
     arms = [ArmTrace(arm="ddp-gloo", nccl=choices_of(RANK_0)), ArmTrace(arm="horovod-gloo")]
     folder.traces_folder.mkdir()
-    (folder.traces_folder / "traces.json").write_text(Traces(arms=arms).model_dump_json(), encoding="utf-8")
+    (folder.traces_folder / "traces.json").write_text(
+        Traces(arms=arms).model_dump_json(), encoding="utf-8"
+    )
     text = MarkdownReport().render(conclude(folder)).decode()
     assert "What NCCL chose" in text
     assert "AllReduce of 26,214,400 bytes by RING, SIMPLE" in text

@@ -35,7 +35,8 @@ def study(folder, comparison):
 
 
 def bencher(summary):
-    """What Bencher's schema (https://bencher.dev/docs/reference/bencher-metric-format) allows, and nothing else."""
+    """What Bencher's schema (https://bencher.dev/docs/reference/bencher-metric-format) allows, and
+    nothing else."""
     found = json.loads(make_report("bencher").render(summary))
     for benchmark, measures in found.items():
         assert 0 < len(benchmark) <= 1024
@@ -47,7 +48,9 @@ def bencher(summary):
 
 
 def otava(summary):
-    header, *rows = csv.reader(io.StringIO(make_report("otava").render(summary).decode(), newline=""))
+    header, *rows = csv.reader(
+        io.StringIO(make_report("otava").render(summary).decode(), newline="")
+    )
     (row,) = rows
     assert len(set(header)) == len(header) == len(row)
     return dict(zip(header, row, strict=True))
@@ -55,17 +58,29 @@ def otava(summary):
 
 def test_bencher_has_each_figure_with_its_interval(comparison):
     found, result = bencher(comparison), comparison.result("horovod-gloo")
-    assert set(found) == {f"{comparison.name}/{arm}" for arm in ("ddp-gloo", "horovod-gloo", "horovod-mpi")}
-    wanted = {"value": result.throughput_ratio, "lower_value": result.ci_low, "upper_value": result.ci_high}
+    assert set(found) == {
+        f"{comparison.name}/{arm}" for arm in ("ddp-gloo", "horovod-gloo", "horovod-mpi")
+    }
+    wanted = {
+        "value": result.throughput_ratio,
+        "lower_value": result.ci_low,
+        "upper_value": result.ci_high,
+    }
     assert found[f"{comparison.name}/horovod-gloo"]["throughput-ratio"] == wanted
-    assert found[f"{comparison.name}/ddp-gloo"]["throughput"]["value"] == comparison.arm("ddp-gloo").throughput_per_s.value
+    assert (
+        found[f"{comparison.name}/ddp-gloo"]["throughput"]["value"]
+        == comparison.arm("ddp-gloo").throughput_per_s.value
+    )
     assert found[f"{comparison.name}/horovod-mpi"] == {}, "it failed"
 
 
 def test_otava_has_one_row_whose_columns_do_not_depend_on_what_failed(folder, comparison, tmp_path):
     found = otava(comparison)
     assert (found["time"], found["comparison"]) == (comparison.created_at, comparison.comparison_id)
-    assert float(found["horovod-gloo/throughput-ratio"]) == comparison.result("horovod-gloo").throughput_ratio
+    assert (
+        float(found["horovod-gloo/throughput-ratio"])
+        == comparison.result("horovod-gloo").throughput_ratio
+    )
     assert (found["horovod-mpi/throughput"], found["horovod-mpi/throughput-ratio"]) == ("", "")
     whole = conclude(write_results(tmp_path / "whole"))
     assert list(otava(whole)) == list(found)
@@ -75,13 +90,24 @@ def test_otava_has_one_row_whose_columns_do_not_depend_on_what_failed(folder, co
 def test_a_study_has_the_figures_of_each_point(study):
     assert {name.split("/")[1] for name in bencher(study)} == {"two", "four"}
     found = otava(study)
-    assert found["two/horovod-gloo/throughput-ratio"] and not found["four/horovod-gloo/throughput-ratio"]
+    assert (
+        found["two/horovod-gloo/throughput-ratio"]
+        and not found["four/horovod-gloo/throughput-ratio"]
+    )
 
 
 def test_a_micro_benchmark_has_latencies_by_case(comparison):
     case = Case(name="all_reduce 1 KiB", operation="all_reduce", message_bytes=1024)
-    arms = [changed(arm, cases=[CaseFigures(case=case.name, latency_s=Estimate(value=1e-4))]) for arm in comparison.arms]
+    arms = [
+        changed(arm, cases=[CaseFigures(case=case.name, latency_s=Estimate(value=1e-4))])
+        for arm in comparison.arms
+    ]
     results = [changed(result, case=case.name) for result in comparison.results]
     cases = changed(comparison, cases=[case], arms=arms, results=results)
-    assert bencher(cases)[f"{comparison.name}/ddp-gloo/{case.name}"] == {"latency-seconds": {"value": 1e-4}}
-    assert float(otava(cases)[f"horovod-gloo/{case.name}/throughput-ratio"]) == comparison.result("horovod-gloo").throughput_ratio
+    assert bencher(cases)[f"{comparison.name}/ddp-gloo/{case.name}"] == {
+        "latency-seconds": {"value": 1e-4}
+    }
+    assert (
+        float(otava(cases)[f"horovod-gloo/{case.name}/throughput-ratio"])
+        == comparison.result("horovod-gloo").throughput_ratio
+    )

@@ -1,4 +1,5 @@
-"""Arms that are made of options, arms with work of their own, and scripts that are given for plans."""
+"""Arms that are made of options, arms with work of their own, and scripts that are given for
+plans."""
 
 from __future__ import annotations
 
@@ -33,8 +34,13 @@ def test_options_that_are_lists_make_arms(tmp_path):
 
 
 def test_an_option_that_is_itself_a_list_stays_one(tmp_path):
-    arms = {"ddp": DDP, "fsdp": {"backend": "fsdp2", "options": {"module_classes": ["Linear", "Conv2d"]}}}
-    assert read_plan(write_plan(tmp_path, arms=arms)).arms["fsdp"].options == {"module_classes": ["Linear", "Conv2d"]}
+    arms = {
+        "ddp": DDP,
+        "fsdp": {"backend": "fsdp2", "options": {"module_classes": ["Linear", "Conv2d"]}},
+    }
+    assert read_plan(write_plan(tmp_path, arms=arms)).arms["fsdp"].options == {
+        "module_classes": ["Linear", "Conv2d"]
+    }
 
 
 def test_the_full_name_of_such_an_arm_may_be_the_baseline(tmp_path):
@@ -42,7 +48,10 @@ def test_the_full_name_of_such_an_arm_may_be_the_baseline(tmp_path):
     named = {"baseline": "hvd-cycle_time_ms-1", "question": "ddp"}
     assert read_plan(write_plan(tmp_path, arms=arms, **named)).baseline == "hvd-cycle_time_ms-1"
     for key in named:
-        with pytest.raises(PlanError, match=f"{key} 'hvd' is made into several arms; name one: hvd-cycle_time_ms-1, hvd-cyc"):
+        with pytest.raises(
+            PlanError,
+            match=f"{key} 'hvd' is made into several arms; name one: hvd-cycle_time_ms-1, hvd-cyc",
+        ):
             read_plan(write_plan(tmp_path, arms=arms, **{key: "hvd"}))
 
 
@@ -51,7 +60,10 @@ def test_the_full_name_of_such_an_arm_may_be_the_baseline(tmp_path):
     [
         ({"cycle_time_ms": []}, r"arms.hvd.options.cycle_time_ms is an empty list"),
         ({"cycle_time_ms": [1, 2, 1]}, r"has 1 twice"),
-        ({"cycle_time_ms": list(range(1, MAX_ARMS + 1))}, rf"make {MAX_ARMS + 1} arms of 2, and at most {MAX_ARMS} are allowed"),
+        (
+            {"cycle_time_ms": list(range(1, MAX_ARMS + 1))},
+            rf"make {MAX_ARMS + 1} arms of 2, and at most {MAX_ARMS} are allowed",
+        ),
     ],
 )
 def test_lists_that_make_no_arms(tmp_path, options, message):

@@ -1,4 +1,5 @@
-"""Arms with a Python, a commit, a workload or options of their own: what is resolved, refused, asked for, and unlike work."""
+"""Arms with a Python, a commit, a workload or options of their own: what is resolved, refused,
+asked for, and unlike work."""
 
 from __future__ import annotations
 
@@ -45,7 +46,10 @@ def ddp(**own):
 
 
 def test_an_arm_takes_a_workload_and_options_over_the_plans():
-    plan = tiny(arms={"a": ddp(), "b": ddp(workload="synthetic", workload_options={"image_size": 8})}, workload_options={})
+    plan = tiny(
+        arms={"a": ddp(), "b": ddp(workload="synthetic", workload_options={"image_size": 8})},
+        workload_options={},
+    )
     arms = resolve_arms(plan)
     assert (arms["a"].plan.workload, arms["b"].plan.workload) == ("digits", "synthetic")
     assert arms["b"].plan.workload_options == {"image_size": 8}
@@ -63,24 +67,44 @@ def test_a_plan_whose_arms_all_name_a_workload_needs_none():
 def test_no_floor_is_held_against_unlike_work():
     measurement = {**TINY["measurement"], "floor": True}
     assert tiny(arms={"a": ddp(), "b": ddp()}, measurement=measurement).has_floor
-    assert not tiny(arms={"a": ddp(), "b": ddp(python=sys.executable)}, measurement=measurement).has_floor
+    assert not tiny(
+        arms={"a": ddp(), "b": ddp(python=sys.executable)}, measurement=measurement
+    ).has_floor
 
 
 def test_allow_is_for_such_arms_and_changes_no_digest():
     own = {"a": ddp(), "b": ddp(workload="synthetic")}
     assert plan_digest(tiny(arms=own)) == plan_digest(tiny(arms=own, allow=["all"]))
-    with pytest.raises(PlanError, match="allow is for arms by command, or with a workload, options, a commit or a Python"):
+    with pytest.raises(
+        PlanError,
+        match="allow is for arms by command, or with a workload, options, a commit or a Python",
+    ):
         tiny(arms={"a": ddp(), "b": ddp()}, allow=["all"])
 
 
 @pytest.mark.parametrize(
     ("arm", "message"),
     [
-        ({"command": "python x.py", "workload": "digits"}, "an arm by command brings its own work; leave workload out"),
-        ({"command": "python x.py", "local_batch_size": 8}, "an arm by command brings its own work; leave local_batch_size out"),
-        ({"command": "python x.py", "launcher": "mpirun"}, "launcher means nothing for arms by command; leave it out"),
-        ({"command": "python x.py", "options": {"a": 1}}, "options means nothing for arms by command"),
-        ({"backend": "ddp", "samples_per_step": 2}, "samples_per_step means nothing for arms of a back end; leave it out"),
+        (
+            {"command": "python x.py", "workload": "digits"},
+            "an arm by command brings its own work; leave workload out",
+        ),
+        (
+            {"command": "python x.py", "local_batch_size": 8},
+            "an arm by command brings its own work; leave local_batch_size out",
+        ),
+        (
+            {"command": "python x.py", "launcher": "mpirun"},
+            "launcher means nothing for arms by command; leave it out",
+        ),
+        (
+            {"command": "python x.py", "options": {"a": 1}},
+            "options means nothing for arms by command",
+        ),
+        (
+            {"backend": "ddp", "samples_per_step": 2},
+            "samples_per_step means nothing for arms of a back end; leave it out",
+        ),
     ],
 )
 def test_what_means_nothing_for_an_arm_is_refused_and_was_ignored(arm, message):
@@ -96,8 +120,14 @@ def test_the_arms_python_comes_first_on_path_and_runs_its_ranks(tmp_path):
     assert found.place.interpreter == str(python), "a link is kept: an environment is known by it"
     assert found.environment["PATH"].startswith(f"{python.parent}:")
     assert found.environment["PYTHON_EXEC"] == str(python)
-    for wrong, hint in ((tmp_path, f"did you mean '{python}'"), (tmp_path / "none", "give the path of one"), ("nopython", "give")):
-        with pytest.raises(PlanError, match=f"arm 'b': python .* is not an executable program; {hint}"):
+    for wrong, hint in (
+        (tmp_path, f"did you mean '{python}'"),
+        (tmp_path / "none", "give the path of one"),
+        ("nopython", "give"),
+    ):
+        with pytest.raises(
+            PlanError, match=f"arm 'b': python .* is not an executable program; {hint}"
+        ):
             resolve_arms(tiny(arms={"a": ddp(), "b": ddp(python=str(wrong))}))
 
 
@@ -116,13 +146,19 @@ def test_a_commit_is_resolved_in_a_worktree_of_its_own(repository, monkeypatch):
     assert c.place.folder == repository != a.place.folder != b.place.folder
     assert found["a-control"].place.folder == a.place.folder, "checked out once"
     assert a.recorded["commit"] == git(repository, "rev-parse", "HEAD~1").strip()
-    assert resolve_arms(tiny(arms=arms, workload="own:Net"))["a"].plan.workload == "own:Net", "found where it starts"
+    assert resolve_arms(tiny(arms=arms, workload="own:Net"))["a"].plan.workload == "own:Net", (
+        "found where it starts"
+    )
     assert a.place.workload_here("own.py:Net") == f"{a.place.folder}/own.py:Net"
     monkeypatch.chdir(repository.parent)
     by_path = resolve_arms(tiny(arms=arms, workload=f"{repository}/own.py:Net"))["a"]
-    assert (by_path.plan.workload, by_path.place.folder) == ("own.py:Net", a.place.folder), "by its whole path it would be another"
+    assert (by_path.plan.workload, by_path.place.folder) == ("own.py:Net", a.place.folder), (
+        "by its whole path it would be another"
+    )
     monkeypatch.chdir(repository)
-    with pytest.raises(PlanError, match="arm 'a': commit 'v1': workload 'digits' is not in a git repository"):
+    with pytest.raises(
+        PlanError, match="arm 'a': commit 'v1': workload 'digits' is not in a git repository"
+    ):
         resolve_arms(tiny(arms={"a": ddp(commit="v1"), "c": ddp()}))
 
 
@@ -135,12 +171,22 @@ SGD = {"class": "SGD", "lr": 0.1}
         ({"python": "/x"}, {"fingerprint": {"torch": "2.0", "python": "3.12"}}, [], []),
         ({"python": "/x"}, {"fingerprint": {"cpu": "other"}}, ["host.cpu"], []),
         ({"commit": "c"}, {"optimizer": {**SGD, "fused": False}}, [], ["optimizer.fused"]),
-        ({"workload": "other"}, {"model": {"parameters": 3}, "local_batch_size": 8}, [], ["local_batch_size", "model.parameters"]),
+        (
+            {"workload": "other"},
+            {"model": {"parameters": 3}, "local_batch_size": 8},
+            [],
+            ["local_batch_size", "model.parameters"],
+        ),
         ({}, {"model": {"parameters": 3}}, ["model.parameters"], []),
     ],
 )
 def test_what_follows_from_an_arms_own_is_asked_for(own, changes, unasked, unlike):
-    same = {"optimizer": SGD, "model": {"parameters": 2}, "sources": {"train.py": "1"}, "fingerprint": {"torch": "2.1"}}
+    same = {
+        "optimizer": SGD,
+        "model": {"parameters": 2},
+        "sources": {"train.py": "1"},
+        "fingerprint": {"torch": "2.1"},
+    }
     first = arm("a", role="baseline", **same)
     other = arm("b", **{**same, **changes}).model_copy(update=own)
     rows = [row for row in arm_differences([first, other]) if not row.allowed]
@@ -150,7 +196,9 @@ def test_what_follows_from_an_arms_own_is_asked_for(own, changes, unasked, unlik
 
 def test_another_unit_is_other_work():
     other = changed(arm("b"), sample_unit="tokens", workload="x")
-    assert "sample_unit: samples in a, tokens in b" in [row.sentence for row in arm_differences([arm("a"), other])]
+    assert "sample_unit: samples in a, tokens in b" in [
+        row.sentence for row in arm_differences([arm("a"), other])
+    ]
 
 
 def own(name, reports, **more):
@@ -165,9 +213,13 @@ def test_other_samples_and_states_of_an_arms_own_work_are_told_and_do_not_fail_i
     first = gated("old", [report(0), report(1)], role="baseline")
     alike = own("alike", [report(0), report(1)])
     samples = own("samples", [report(0, samples="others"), report(1)])
-    tensors = own("tensors", [report(rank, sizes=dict.fromkeys(report(0).sizes, 1)) for rank in range(2)])
+    tensors = own(
+        "tensors", [report(rank, sizes=dict.fromkeys(report(0).sizes, 1)) for rank in range(2)]
+    )
     records = opened(first, alike, samples, tensors)
-    assert {name: (record.status, sorted(record.unlike_work)) for name, record in records.items()} == {
+    assert {
+        name: (record.status, sorted(record.unlike_work)) for name, record in records.items()
+    } == {
         "old": ("ok", []),
         "alike": ("ok", []),
         "samples": ("ok", ["samples"]),
@@ -205,12 +257,23 @@ def test_unlike_work_gets_no_verdict_unless_it_is_allowed(tmp_path, allow, verdi
     folder = write_results(tmp_path, ratios=ratios, launch_noise=0.01, plan=plan)
     unlike = {"samples": "consumed other samples than ddp-gloo"}
     for record in folder.records():
-        ranks = [changed(rank, model={"parameters": 3 if record.arm == "new" else 2}) for rank in record.ranks]
-        noted = {"unlike_work": unlike, "commit": "c" * 40, "parity": ParityResult(passed=True)} if record.arm == "new" else {}
+        ranks = [
+            changed(rank, model={"parameters": 3 if record.arm == "new" else 2})
+            for rank in record.ranks
+        ]
+        noted = (
+            {"unlike_work": unlike, "commit": "c" * 40, "parity": ParityResult(passed=True)}
+            if record.arm == "new"
+            else {}
+        )
         folder.write_record(changed(record, ranks=ranks, **noted))
     found = conclude(folder)
     result = found.result("new")
-    assert (result.verdict, result.withheld_by, result.verdict_alone) == (verdict, withheld, "slower")
+    assert (result.verdict, result.withheld_by, result.verdict_alone) == (
+        verdict,
+        withheld,
+        "slower",
+    )
     assert found.result("other").verdict == "slower"
     allowed = {one.field: one.allowed for one in found.differences}
     assert (allowed["samples"], allowed["model.parameters"]) == (withheld is None, True)
@@ -223,16 +286,24 @@ def test_a_command_of_a_commit_starts_in_its_worktree(repository, monkeypatch):
 
     def resolved(**changes):
         arms = {"a": {**asked, **changes}, "b": {"command": f"{sys.executable} train.py"}}
-        return resolve_scripts(check_plan({"name": "n", "world_size": 1, "baseline": "b", "arms": arms}, source="test"))["a"]
+        return resolve_scripts(
+            check_plan({"name": "n", "world_size": 1, "baseline": "b", "arms": arms}, source="test")
+        )["a"]
 
     setup = resolved()
-    assert (setup.recorded["commit"], setup.sources) == (git(repository, "rev-parse", "v1").strip(), {})
+    assert (setup.recorded["commit"], setup.sources) == (
+        git(repository, "rev-parse", "v1").strip(),
+        {},
+    )
     assert (setup.place.folder / "train.py").is_file() and setup.place.folder != repository
     checkout = repository.with_name(f"{repository.name}-{setup.recorded['commit'][:12]}")
     assert f" && cd {checkout} && " in setup.place.shell_line("x", environment={}, path="")
     for changes, message in (
         ({"command": f"{sys.executable} none.py"}, "arm 'a': commit 'v1' has no file 'none.py'"),
-        ({"command": f"{sys.executable} {repository}/train.py"}, "train.py' is a path outside the commit; name it relative to"),
+        (
+            {"command": f"{sys.executable} {repository}/train.py"},
+            "train.py' is a path outside the commit; name it relative to",
+        ),
     ):
         with pytest.raises(PlanError, match=message):
             resolved(**changes)
@@ -243,7 +314,9 @@ def test_a_command_of_a_commit_starts_in_its_worktree(repository, monkeypatch):
 
 def test_ranks_of_a_back_end_start_in_their_arms_directory(tmp_path):
     (tmp_path / "own.py").write_text(WORKLOAD.format(size=3))
-    place = resolve_arms(tiny(arms={"a": ddp(directory=str(tmp_path)), "b": ddp()}, workload="own.py:Net"))["a"].place
+    place = resolve_arms(
+        tiny(arms={"a": ddp(directory=str(tmp_path)), "b": ddp()}, workload="own.py:Net")
+    )["a"].place
     assert place.folder == tmp_path
     assert place.workload_here("own.py:Net") == f"{tmp_path}/own.py:Net"
     assert place.shell_line("x", environment={}, path=os.environ["PATH"]) == f"cd {tmp_path} && x"
@@ -269,8 +342,14 @@ def test_an_arm_is_timed_in_its_own_batch_and_takes_the_gate_in_one_that_all_hav
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"points": {"two": {"world_size": 2}}}, "points means nothing where arms have batches of their own; leave it out"),
-        ({"training": {"epochs": 1}}, "training means nothing where arms have batches of their own; leave it out"),
+        (
+            {"points": {"two": {"world_size": 2}}},
+            "points means nothing where arms have batches of their own; leave it out",
+        ),
+        (
+            {"training": {"epochs": 1}},
+            "training means nothing where arms have batches of their own; leave it out",
+        ),
     ],
 )
 def test_own_batches_are_refused_where_all_arms_share_theirs(changes, message):
@@ -280,13 +359,18 @@ def test_own_batches_are_refused_where_all_arms_share_theirs(changes, message):
 
 def test_own_batches_are_no_micro_benchmarks():
     plan = tiny(arms={"a": ddp(), "b": ddp(local_batch_size=64)}, workload="collectives")
-    with pytest.raises(PlanError, match="is a micro-benchmark, whose cases all arms share; leave local_batch_size and fit"):
+    with pytest.raises(
+        PlanError,
+        match="is a micro-benchmark, whose cases all arms share; leave local_batch_size and fit",
+    ):
         ComparedArms(plan, say=print)
 
 
 def test_a_floor_is_of_one_batch():
     measurement = {**TINY["measurement"], "floor": True}
-    assert not tiny(arms={"a": ddp(), "b": ddp(local_batch_size=64)}, measurement=measurement).has_floor
+    assert not tiny(
+        arms={"a": ddp(), "b": ddp(local_batch_size=64)}, measurement=measurement
+    ).has_floor
 
 
 def test_another_batch_is_refused_unless_the_plan_asks_for_it():
@@ -304,12 +388,18 @@ def test_another_batch_is_refused_unless_the_plan_asks_for_it():
 def test_a_verdict_between_unlike_batches_says_so(tmp_path):
     ratios = {"wide": 0.7}
     plan = make_plan(ratios)
-    plan = changed(plan, arms={**plan.arms, "wide": changed(plan.arms["wide"], local_batch_size=64)})
+    plan = changed(
+        plan, arms={**plan.arms, "wide": changed(plan.arms["wide"], local_batch_size=64)}
+    )
     folder = write_results(tmp_path, ratios=ratios, launch_noise=0.01, plan=plan)
     for record in folder.records():
         own = 64 if record.arm == "wide" else None
-        ranks = [changed(rank, local_batch_size=own or plan.local_batch_size) for rank in record.ranks]
-        folder.write_record(changed(record, ranks=ranks, local_batch_size=own, parity=ParityResult(passed=True)))
+        ranks = [
+            changed(rank, local_batch_size=own or plan.local_batch_size) for rank in record.ranks
+        ]
+        folder.write_record(
+            changed(record, ranks=ranks, local_batch_size=own, parity=ParityResult(passed=True))
+        )
     found = conclude(folder)
     result, screen = found.result("wide"), first_screen(found)
     assert (result.verdict, result.withheld_by, result.term_differences_s) == ("slower", None, {})
@@ -318,4 +408,7 @@ def test_a_verdict_between_unlike_batches_says_so(tmp_path):
     assert found.findings[0].startswith("At each arm's own batch, in samples per second: wide is 3")
     assert f"batches of {plan.local_batch_size} and 64 per rank" in screen.compared
     (work,) = [mark for mark in screen.marks if mark.name == "same work"]
-    assert (work.word, work.ok) == (f"other work: local batch {plan.local_batch_size} and 64", False)
+    assert (work.word, work.ok) == (
+        f"other work: local batch {plan.local_batch_size} and 64",
+        False,
+    )

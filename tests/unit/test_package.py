@@ -1,4 +1,5 @@
-"""The package's card: what a wheel of Ringside holds, and that everything it imports is declared."""
+"""The package's card: what a wheel of Ringside holds, and that everything it imports is
+declared."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ def normalised(requirement):
 
 def declared(*, dev):
     extras = PROJECT["optional-dependencies"]
-    lists = [PROJECT["dependencies"], *(wanted for name, wanted in extras.items() if dev or name != "dev")]
+    lists = [
+        PROJECT["dependencies"],
+        *(wanted for name, wanted in extras.items() if dev or name != "dev"),
+    ]
     return {normalised(requirement) for wanted in lists for requirement in wanted}
 
 
@@ -43,7 +47,9 @@ def imported(folder):
                 names = [node.module or ""]
             else:
                 continue
-            beside = {file.stem for file in path.parent.glob("*.py")}  # scripts import what lies beside them
+            beside = {
+                file.stem for file in path.parent.glob("*.py")
+            }  # scripts import what lies beside them
             modules = {name.partition(".")[0] for name in names} - beside
             found |= dict.fromkeys(modules, str(path.relative_to(REPOSITORY)))
     ours = {*sys.stdlib_module_names, *ROOMS, *ONLY_IN_THE_REPOSITORY}
@@ -60,7 +66,9 @@ def test_every_imported_package_is_declared(folder):
         for module, path in imported(folder).items()
         if not allowed & {normalised(name) for name in distributions.get(module, [module])}
     }
-    assert not undeclared, "add them to pyproject.toml's dependencies or to an extra, or do not import them"
+    assert not undeclared, (
+        "add them to pyproject.toml's dependencies or to an extra, or do not import them"
+    )
 
 
 def test_everything_declared_is_pinned():
@@ -72,20 +80,30 @@ def test_everything_declared_is_pinned():
 
 @pytest.mark.process
 def test_a_wheel_holds_every_file_of_every_room(tmp_path):
-    """Templates, styles, scripts, data and type markers as well: an editable install would not notice a missing one."""
+    """Templates, styles, scripts, data and type markers as well: an editable install would not
+    notice a missing one."""
     copy = tmp_path / "source"
     copy.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, copy)
     for room in ROOMS:
-        shutil.copytree(REPOSITORY / room, copy / room, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            REPOSITORY / room, copy / room, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.copytree(REPOSITORY / "plans", copy / "plans")
     expected = {
-        str(path.relative_to(copy)) for room in [*ROOMS, "plans"] for path in (copy / room).rglob("*") if path.is_file()
+        str(path.relative_to(copy))
+        for room in [*ROOMS, "plans"]
+        for path in (copy / room).rglob("*")
+        if path.is_file()
     } - {README_PICTURE}
     build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    done = subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=copy, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)], cwd=copy, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     assert {f"{room}/py.typed" for room in ROOMS} <= expected
-    assert {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name} == expected
+    assert {
+        name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name
+    } == expected

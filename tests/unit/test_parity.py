@@ -1,4 +1,5 @@
-"""The judge of the parity gate, on sketches made by hand: what is right passes at any world size, each fault is named."""
+"""The judge of the parity gate, on sketches made by hand: what is right passes at any world size,
+each fault is named."""
 
 from __future__ import annotations
 
@@ -42,15 +43,20 @@ def test_a_fault_of_one_rank_is_named(changes, message):
 
 
 def moved(by, *, rank_off=0.0):
-    """Parameters of float32 and bfloat16 that steps changed by a share of themselves; one rank's by a share of that more."""
+    """Parameters of float32 and bfloat16 that steps changed by a share of themselves; one rank's by
+    a share of that more."""
     return {name: sketch(value * (1 + by * (1 + rank_off))) for name, value in tensors(1).items()}
 
 
 @pytest.mark.parametrize("by", [1e-4, 0.1])
 @pytest.mark.parametrize(("rank_off", "passes"), [(1e-4, True), (0.05, False)])
 def test_ranks_are_held_against_each_other_by_what_the_steps_changed(by, rank_off, passes):
-    """Of a parameter that steps change little a rank might step by twice as much, and of bfloat16 ones by 2% of all."""
-    made = [changed(report, ended=moved(by), tolerances=dict.fromkeys(SHAPES, 2e-2)) for report in reports()]
+    """Of a parameter that steps change little a rank might step by twice as much, and of bfloat16
+    ones by 2% of all."""
+    made = [
+        changed(report, ended=moved(by), tolerances=dict.fromkeys(SHAPES, 2e-2))
+        for report in reports()
+    ]
     found = judge_parity([*made[:2], changed(made[2], ended=moved(by, rank_off=rank_off))])
     assert found.passed == passes, found.failures
 
@@ -58,7 +64,9 @@ def test_ranks_are_held_against_each_other_by_what_the_steps_changed(by, rank_of
 def test_a_sum_that_was_asked_for_passes_with_a_note():
     asked = [
         changed(report, gradient_scale=3.0)
-        for report in reports(synced=lambda local, mean, rank: {name: 3 * value for name, value in mean.items()})
+        for report in reports(
+            synced=lambda local, mean, rank: {name: 3 * value for name, value in mean.items()}
+        )
     ]
     found = judge_parity(asked)
     assert found.passed
@@ -72,9 +80,16 @@ def test_many_faults_are_cut_short():
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 1000), size=st.integers(1, 3000) | st.just(2 * CHUNK + 5), scale=st.floats(1e-6, 1e6))
+@given(
+    seed=st.integers(0, 1000),
+    size=st.integers(1, 3000) | st.just(2 * CHUNK + 5),
+    scale=st.floats(1e-6, 1e6),
+)
 def test_a_sketch_is_linear_and_tells_size(seed, size, scale):
-    a, b = torch.randn(2, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * scale
+    a, b = (
+        torch.randn(2, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        * scale
+    )
     both = np.add(sketch(a), sketch(b))
     assert np.allclose(sketch(a + b), both, rtol=1e-9, atol=1e-9 * scale * size)
     assert 0.2 < np.linalg.norm(sketch(a)) / a.norm() < 2.5
@@ -98,7 +113,9 @@ STATES = {
 
 
 def test_tensors_of_every_kind_are_compared_and_what_is_none_is_named():
-    found, others = sketch_states({**STATES, "_extra_state": {"calls": 3}, "whole": torch.nn.UninitializedParameter()})
+    found, others = sketch_states(
+        {**STATES, "_extra_state": {"calls": 3}, "whole": torch.nn.UninitializedParameter()}
+    )
     assert found.keys() == STATES.keys()
     assert all(np.isfinite(values).all() for values in found.values())
     assert others == ["'_extra_state' (dict)", "'whole' (UninitializedParameter)"]
@@ -107,12 +124,18 @@ def test_tensors_of_every_kind_are_compared_and_what_is_none_is_named():
 def test_what_is_not_finite_by_intent_is_told_from_what_is_not():
     masked, other = STATES["masked"], STATES["masked"].clone()
     other[0, 1] = 0.0
-    assert sketch(masked, is_state=True) == sketch(masked.clone(), is_state=True) != sketch(other, is_state=True)
+    assert (
+        sketch(masked, is_state=True)
+        == sketch(masked.clone(), is_state=True)
+        != sketch(other, is_state=True)
+    )
     assert not np.isfinite(sketch(masked)).all(), "a gradient that is not finite is seen"
 
 
 def test_what_is_not_compared_is_said():
-    told = [changed(report, not_compared=["'_extra_state' (dict)"], samples="") for report in reports()]
+    told = [
+        changed(report, not_compared=["'_extra_state' (dict)"], samples="") for report in reports()
+    ]
     found = judge_parity(told)
     assert found.passed, "batches without tensors are not the same ones"
     assert found.notes == [
@@ -124,7 +147,9 @@ def test_what_is_not_compared_is_said():
 @pytest.mark.parametrize(("error", "passes"), [(1e-3, True), (0.1, False)])
 def test_a_tolerance_follows_the_dtype(error, passes):
     """A bfloat16 has 8 bits."""
-    made = reports(synced=lambda local, mean, rank: {**mean, "weight": mean["weight"] * (1 + error)})
+    made = reports(
+        synced=lambda local, mean, rank: {**mean, "weight": mean["weight"] * (1 + error)}
+    )
     half = [changed(report, tolerances={"weight": tolerance_of(STATES["half"])}) for report in made]
     assert judge_parity(half).passed == passes
     assert not judge_parity(made).passed
@@ -134,11 +159,15 @@ def test_what_rounding_alone_makes_is_not_held_against_a_gradient():
     made = reports(synced=lambda local, mean, rank: {**mean, "bias": mean["bias"] * 1.5})
     size = float(np.linalg.norm(made[0].local["bias"]))
     assert judge_parity([changed(report, noise={"bias": size}) for report in made]).passed
-    assert not judge_parity([changed(report, noise={"bias": 1e-6 * size}) for report in made]).passed
+    assert not judge_parity(
+        [changed(report, noise={"bias": 1e-6 * size}) for report in made]
+    ).passed
 
 
 def test_a_tensor_that_a_rank_does_not_report_is_wrong_and_no_exception():
-    found = judge_parity(reports(ended={name: sketch(value) for name, value in tensors(2).items() if name != "bias"}))
+    found = judge_parity(
+        reports(ended={name: sketch(value) for name, value in tensors(2).items() if name != "bias"})
+    )
     assert any("rank 1: 'bias' is inf" in failure for failure in found.failures), found.failures
 
 
@@ -146,8 +175,16 @@ def test_states_of_every_kind_are_put_into_a_model():
     model = torch.nn.Module()
     for name, value in STATES.items():
         model.register_buffer(f"{name} one", value if name == "expanded" else value.clone())
-    others = {"turned": torch.ones(10, 10), "integer": torch.ones(100), "expanded": torch.full((1,), 2.0).expand(100)}
-    put_state(model, {f"{name} one": value for name, value in {**STATES, **others}.items()} | {"_extra_state": 3})
+    others = {
+        "turned": torch.ones(10, 10),
+        "integer": torch.ones(100),
+        "expanded": torch.full((1,), 2.0).expand(100),
+    }
+    put_state(
+        model,
+        {f"{name} one": value for name, value in {**STATES, **others}.items()}
+        | {"_extra_state": 3},
+    )
     found = dict(model.named_buffers())
     assert all(found[f"{name} one"].eq(value).all() for name, value in others.items())
     assert found["turned one"].stride() == STATES["turned"].stride()
@@ -164,11 +201,14 @@ def test_draws_of_batches_go_on_by_themselves_and_are_not_noticed():
     others = [next(draws()) for _ in range(3)]
     seed_generators(7)
     apart = IsolatedRng(5).iterate(draws)
-    assert [(next(apart), next(draws())) for _ in range(3)] == list(zip(wanted, others, strict=True))
+    assert [(next(apart), next(draws())) for _ in range(3)] == list(
+        zip(wanted, others, strict=True)
+    )
 
 
 def test_sparse_state_is_sampled_as_dense_state_is():
-    """Momentum of a sparse gradient is sparse, and was refused: "reshape is not implemented for sparse tensors"."""
+    """Momentum of a sparse gradient is sparse, and was refused: "reshape is not implemented for
+    sparse tensors"."""
     dense = torch.rand(50, 40)
     dense[::2] = 0
     found = samples([("dense", dense), ("sparse", dense.to_sparse(1))])

@@ -1,4 +1,5 @@
-"""Plans for several hosts: what is accepted, where ranks lie, what commands over ssh look like, and blocks made whole."""
+"""Plans for several hosts: what is accepted, where ranks lie, what commands over ssh look like, and
+blocks made whole."""
 
 from __future__ import annotations
 
@@ -47,21 +48,39 @@ def test_without_hosts_all_is_as_before(tmp_path):
     assert plan_digest(plan) == plan_digest(tiny())
     assert plan_digest(read_tiny(tmp_path, hosts="host1:2")) != plan_digest(plan)
     assert read_tiny(tmp_path, hosts="localhost:8") == changed(plan, hosts="localhost:8")
-    assert planned_hosts(read_tiny(tmp_path, hosts="localhost:8")) == (HostSlots(host=HERE, slots=2),)
+    assert planned_hosts(read_tiny(tmp_path, hosts="localhost:8")) == (
+        HostSlots(host=HERE, slots=2),
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"world_size": None}, "'world_size' is missing"),
-        ({"hosts": "host1:1,host2", "world_size": 3}, "3 ranks do not fit into 2 slots (host1:1, host2:1); give the hosts more"),
-        ({"hosts": "host1:0"}, "hosts host 1: 'host1:0' names no host"),
-        ({"hosts": "localhost:1,host2:1"}, "hosts names 'localhost' beside others, which do not find this machine by that"),
-        ({"hosts": "./no-such-file"}, "hostfile 'no-such-file' does not exist"),
-        ({"network_interface": "eth0"}, "network_interface is for several machines; name them under hosts"),
-        ({"hosts": "host1:2", "network_interface": "eth0; reboot"}, "network_interface = 'eth0; reboot'"),
         (
-            {"hosts": "[fe80::1]:1,host1:2", "world_size": 3, "arms": {"ddp": {"backend": "horovod", "launcher": "horovodrun"}}},
+            {"hosts": "host1:1,host2", "world_size": 3},
+            "3 ranks do not fit into 2 slots (host1:1, host2:1); give the hosts more",
+        ),
+        ({"hosts": "host1:0"}, "hosts host 1: 'host1:0' names no host"),
+        (
+            {"hosts": "localhost:1,host2:1"},
+            "hosts names 'localhost' beside others, which do not find this machine by that",
+        ),
+        ({"hosts": "./no-such-file"}, "hostfile 'no-such-file' does not exist"),
+        (
+            {"network_interface": "eth0"},
+            "network_interface is for several machines; name them under hosts",
+        ),
+        (
+            {"hosts": "host1:2", "network_interface": "eth0; reboot"},
+            "network_interface = 'eth0; reboot'",
+        ),
+        (
+            {
+                "hosts": "[fe80::1]:1,host1:2",
+                "world_size": 3,
+                "arms": {"ddp": {"backend": "horovod", "launcher": "horovodrun"}},
+            },
             "arm 'ddp': launcher 'horovodrun' does not fit hosts [fe80::1]:1,host1:2: it takes host names and IPv4 addresses, not",
         ),
     ],
@@ -76,7 +95,9 @@ def test_what_is_refused_when_the_plan_is_read(tmp_path, changes, message):
 
 def test_a_placement_knows_its_threads_and_ranks():
     hosts = (HostSlots(host="host1", slots=4), HostSlots(host="host2", slots=2))
-    placement = Placement(hosts=hosts, cores={"host1": 16, "host2": 6}, here=frozenset({HERE, "host1"}))
+    placement = Placement(
+        hosts=hosts, cores={"host1": 16, "host2": 6}, here=frozenset({HERE, "host1"})
+    )
     assert placement.threads_per_rank == 3
     assert not placement.oversubscribed
     assert placement.remote == ["host2"]
@@ -91,13 +112,18 @@ def test_launches_draw_as_many_hosts_as_the_ranks_need(tmp_path):
     hosts = planned_hosts(plan)
     spare = spare_hosts(plan, hosts)
     assert (as_text(hosts), as_text(spare)) == ("a:2,b:1", "c:2")
-    known = Placement(hosts=hosts, spare=spare, cores={"a": 8, "b": 4, "c": 8}, here=frozenset({"a"}))
+    known = Placement(
+        hosts=hosts, spare=spare, cores={"a": 8, "b": 4, "c": 8}, here=frozenset({"a"})
+    )
     assert known.everywhere == ["b", "c"]
     drawn = [known.sample(random.Random(launch)) for launch in range(40)]
     assert {as_text(one.hosts) for one in drawn} == {"a:2,b:1", "a:2,c:1", "b:2,c:1"}
     assert {(one.threads_per_rank, one.spare) for one in drawn} == {(2, ())}, "all launches alike"
     assert spare_hosts(read_tiny(tmp_path, hosts="a:2,b:2,c:2", world_size=3), hosts) == ()
-    for hosts, message in (("a:2,b:1", "different numbers of slots"), ("a:1,b:1", "2 ranks need all of 2 hosts")):
+    for hosts, message in (
+        ("a:2,b:1", "different numbers of slots"),
+        ("a:1,b:1", "2 ranks need all of 2 hosts"),
+    ):
         refused = read_tiny(tmp_path, hosts=hosts, world_size=2, nodes="draw")
         with pytest.raises(PlanError, match=message):
             spare_hosts(refused, planned_hosts(refused))
@@ -109,8 +135,12 @@ def test_nothing_escapes_the_quotes(tmp_path):
     folder.mkdir()
     words = ["a b", "$(touch x)", "'; touch x", "", "-n", "new\nline"]
     environment = {"VALUE": "$HOME `touch x` 'q'", "PATH": "/usr/bin:/bin"}
-    script = "import json, os, sys; print(json.dumps([os.getcwd(), os.environ['VALUE'], sys.argv[1:]]))"
-    line = remote.command_line([remote.python("x")[0], "-c", script, *words], folder=folder, environment=environment)
+    script = (
+        "import json, os, sys; print(json.dumps([os.getcwd(), os.environ['VALUE'], sys.argv[1:]]))"
+    )
+    line = remote.command_line(
+        [remote.python("x")[0], "-c", script, *words], folder=folder, environment=environment
+    )
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [str(folder), environment["VALUE"], words]
     assert len(shlex.split(line)) == 3
@@ -118,7 +148,12 @@ def test_nothing_escapes_the_quotes(tmp_path):
 
 
 def test_what_ranks_elsewhere_find_in_their_environment(monkeypatch):
-    for name, value in {"NCCL_DEBUG": "INFO", "RANK": "3", "HOROVOD_SECRET_KEY": "x", "CUDA_VISIBLE_DEVICES": "1"}.items():
+    for name, value in {
+        "NCCL_DEBUG": "INFO",
+        "RANK": "3",
+        "HOROVOD_SECRET_KEY": "x",
+        "CUDA_VISIBLE_DEVICES": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     found = remote.forwarded_environment()
     assert found["NCCL_DEBUG"] == "INFO"
@@ -129,7 +164,9 @@ FACTS = {"python": "3.11.7", "torch": "2.15.0", "horovod": "0.28.1", "cpu": "A"}
 
 
 def test_hosts_that_differ_are_named():
-    errors, warnings = host_differences({"host1": FACTS, "host2": FACTS | {"torch": "2.13.0", "horovod": None, "cpu": "B"}})
+    errors, warnings = host_differences(
+        {"host1": FACTS, "host2": FACTS | {"torch": "2.13.0", "horovod": None, "cpu": "B"}}
+    )
     assert errors == [
         "hosts differ in torch: 2.15.0 on host1, 2.13.0 on host2",
         "hosts differ in horovod: 0.28.1 on host1, missing on host2",
@@ -147,23 +184,32 @@ def test_hosts_that_differ_are_named():
     ],
 )
 def test_gpus_of_several_kinds_are_told(first, second, said):
-    _, warnings = host_differences({"host1": FACTS | {"cards": first}, "host2": FACTS | {"cards": second}})
+    _, warnings = host_differences(
+        {"host1": FACTS | {"cards": first}, "host2": FACTS | {"cards": second}}
+    )
     wanted = [f"GPUs are of several kinds, and all ranks wait for the slowest: {said}"]
     assert warnings == (wanted if said else [])
 
 
 def test_the_driver_is_reached_by_its_interface_or_route(tmp_path):
-    here, found = frozenset({HERE, "me"}), [HostStatus(host="me", status="ok", detail="", address="127.0.0.1")]
+    here, found = (
+        frozenset({HERE, "me"}),
+        [HostStatus(host="me", status="ok", detail="", address="127.0.0.1")],
+    )
 
     def address(**changes):
-        return inspection.driver_address(read_tiny(tmp_path, hosts="me:2", **changes), found, here=here)
+        return inspection.driver_address(
+            read_tiny(tmp_path, hosts="me:2", **changes), found, here=here
+        )
 
     assert address() == "127.0.0.1"
     assert address(network_interface="lo") == "127.0.0.1"
     assert address(driver_address="127.0.0.2") == "127.0.0.2"
     with pytest.raises(PlanError, match="network_interface 'eth99' has no address on this machine"):
         address(network_interface="eth99")
-    with pytest.raises(PlanError, match=r"driver_address '203.0.113.7' is not an address of this machine"):
+    with pytest.raises(
+        PlanError, match=r"driver_address '203.0.113.7' is not an address of this machine"
+    ):
         address(driver_address="203.0.113.7")
 
 
@@ -177,7 +223,10 @@ def test_a_block_is_made_whole_only_if_every_rank_finished_it(tmp_path, monkeypa
         file.write('5 {"rank": 1}')  # cut off before its end of line
     (tmp_path / "m" / "rank-1.log").write_bytes(b"x" * 2 * remote_results.MAX_BYTES + b"last")
     files = remote_results.unpack(remote_results.pack("m", end=False))
-    assert remote_results.kept_replies(files, number=4, world_size=2) == [b'{"rank": 0}', b'{"rank": 1}']
+    assert remote_results.kept_replies(files, number=4, world_size=2) == [
+        b'{"rank": 0}',
+        b'{"rank": 1}',
+    ]
     assert remote_results.kept_replies(files, number=5, world_size=2) is None
     assert remote_results.kept_replies(files, number=4, world_size=3) is None
     assert len(files["rank-1.log"]) == remote_results.MAX_BYTES

@@ -38,20 +38,34 @@ def resolve_training(**changes):
 
 def test_a_workloads_option_at_the_top_of_a_plan_is_told_its_place(tmp_path):
     path = write_plan(tmp_path, learnign_rate=0.1)
-    with pytest.raises(PlanError, match="unknown option 'learnign_rate'; did you mean 'learning_rate' under 'workload_options'"):
+    with pytest.raises(
+        PlanError,
+        match="unknown option 'learnign_rate'; did you mean 'learning_rate' under 'workload_options'",
+    ):
         read_plan(path)
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "plans").glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / "plans").glob("*.yaml")), ids=lambda path: path.name
+)
 def test_shipped_plans_resolve(path, monkeypatch):
     if path.name == "slurm.yaml":
-        for name, value in {"JOB_ID": "1", "JOB_NODELIST": "n[1-2]", "TASKS_PER_NODE": "1(x2)"}.items():
+        for name, value in {
+            "JOB_ID": "1",
+            "JOB_NODELIST": "n[1-2]",
+            "TASKS_PER_NODE": "1(x2)",
+        }.items():
             monkeypatch.setenv(f"SLURM_{name}", value)
     if path.name == "hugging-face.yaml":
-        pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed; it is the user's own")
+        pytest.importorskip(
+            "transformers",
+            reason="Hugging Face's transformers is not installed; it is the user's own",
+        )
     plan = read_plan(path)
     if plan.are_scripts:
-        assert {read_command(str(arm.command)).file for arm in plan.arms.values()} == {"train.py"}, "a reader's own"
+        assert {read_command(str(arm.command)).file for arm in plan.arms.values()} == {
+            "train.py"
+        }, "a reader's own"
         assert all(imposing.is_known(name) for arm in plan.arms.values() for name in arm.impose)
         return
     if plan.device == "cuda" and not torch.cuda.is_available():
@@ -77,18 +91,34 @@ def test_shipped_plans_resolve(path, monkeypatch):
             {"arms": {"ddp": {"backend": "ddp", "options": {"fusion_threshold_mb": 1}}}},
             "unknown option 'fusion_threshold_mb'; did you mean 'fusion_threshold_mb' of backend 'horovod'?",
         ),
-        ({"arms": {"ddp": {"backend": "horovd"}}}, "unknown backend 'horovd'; did you mean 'horovod'?"),
+        (
+            {"arms": {"ddp": {"backend": "horovd"}}},
+            "unknown backend 'horovd'; did you mean 'horovod'?",
+        ),
         ({"arms": {"ddp": {"backend": "single"}}}, "'single' is one process, not 2"),
-        ({"arms": {"ddp": {"backend": "dp"}}}, "shares a batch out among the GPUs of one process, and this run is on the CPU"),
-        ({"speed": {"sync_batchnorm": True}}, "refuse that ('SyncBatchNorm expected input tensor to be on GPU'); leave it out"),
-        ({"environment": {"WANDB_API_KEY": "x"}}, "environment: 'WANDB_API_KEY' looks like a secret"),
+        (
+            {"arms": {"ddp": {"backend": "dp"}}},
+            "shares a batch out among the GPUs of one process, and this run is on the CPU",
+        ),
+        (
+            {"speed": {"sync_batchnorm": True}},
+            "refuse that ('SyncBatchNorm expected input tensor to be on GPU'); leave it out",
+        ),
+        (
+            {"environment": {"WANDB_API_KEY": "x"}},
+            "environment: 'WANDB_API_KEY' looks like a secret",
+        ),
         ({"forward_environment": ["no such"]}, "is not the name of an environment variable"),
         (
             {"container": "box python3", "arms": {"ddp": {"backend": "ddp", "python": "python3"}}},
             "container and an arm's own python exclude each other",
         ),
         (
-            {"container": "box python3", "workload": "", "arms": {"ddp": {"command": "torchrun train.py"}}},
+            {
+                "container": "box python3",
+                "workload": "",
+                "arms": {"ddp": {"command": "torchrun train.py"}},
+            },
             "name it before python in each command",
         ),
         (
@@ -96,16 +126,30 @@ def test_shipped_plans_resolve(path, monkeypatch):
             "environment of arm 'ddp': HOROVOD_AUTOTUNE=1 changes fusion and cycle time while steps are timed",
         ),
         (
-            {"arms": {"ddp": {"backend": "horovod", "transport": "gloo", "options": {"op": "Adasum"}}}},
+            {
+                "arms": {
+                    "ddp": {"backend": "horovod", "transport": "gloo", "options": {"op": "Adasum"}}
+                }
+            },
             "use transport 'mpi'",
         ),
         (
             {"arms": {"ddp": {"backend": "horovod", "options": {"backward_passes_per_step": 2}}}},
             "set micro_steps: 2 in the plan",
         ),
-        ({"arms": {"ddp": {"backend": "ddp", "options": {"comm_hook": "powersgd"}}}}, "set bucket_cap_mb: 100"),
         (
-            {"arms": {"ddp": {"backend": "ddp", "options": {"bucket_cap_mb_list": [1], "bucket_cap_mb": 2}}}},
+            {"arms": {"ddp": {"backend": "ddp", "options": {"comm_hook": "powersgd"}}}},
+            "set bucket_cap_mb: 100",
+        ),
+        (
+            {
+                "arms": {
+                    "ddp": {
+                        "backend": "ddp",
+                        "options": {"bucket_cap_mb_list": [1], "bucket_cap_mb": 2},
+                    }
+                }
+            },
             "leave out bucket_cap_mb",
         ),
         ({"arms": {"../x": {"backend": "ddp"}}, "baseline": "../x"}, "may hold only letters"),
@@ -138,9 +182,19 @@ def test_a_file_that_is_no_plan(tmp_path, text, message):
 
 def test_overrides_replace_and_are_checked(tmp_path):
     path = write_plan(tmp_path)
-    plan = read_plan(path, overrides=["measurement.launches=7", "arms.ddp.environment.X=1", "seed=4"])
-    assert (plan.measurement.launches, plan.arms["ddp"].environment, plan.seed) == (7, {"X": "1"}, 4)
-    for wrong, message in (("seed", "not of the form key=value"), ("name.x=1", "is a value"), ("sed=1", "did you mean 'seed'?")):
+    plan = read_plan(
+        path, overrides=["measurement.launches=7", "arms.ddp.environment.X=1", "seed=4"]
+    )
+    assert (plan.measurement.launches, plan.arms["ddp"].environment, plan.seed) == (
+        7,
+        {"X": "1"},
+        4,
+    )
+    for wrong, message in (
+        ("seed", "not of the form key=value"),
+        ("name.x=1", "is a value"),
+        ("sed=1", "did you mean 'seed'?"),
+    ):
         with pytest.raises(PlanError, match=message):
             read_plan(path, overrides=[wrong])
 
@@ -151,7 +205,12 @@ def test_minutes_stand_in_the_place_of_a_number_and_length_of_launches():
     assert tiny(measurement=None, training={"epochs": 2}).measurement.minutes is None
     plan = tiny(measurement={"minutes": 7})
     assert written_again(plan) == plan
-    for length in ({"launches": 3}, {"seconds_per_launch": 9}, {"rounds": 4}, {"steps_per_launch": 9}):
+    for length in (
+        {"launches": 3},
+        {"seconds_per_launch": 9},
+        {"rounds": 4},
+        {"steps_per_launch": 9},
+    ):
         assert tiny(measurement=length).measurement.minutes is None
 
 
@@ -168,9 +227,16 @@ def test_minutes_and_a_length_contradict_each_other_unless_a_setting_replaces_th
 
 
 def test_the_control_is_the_baseline_again():
-    plan = tiny(measurement={"control": True}, arms={"ddp": TINY["arms"]["ddp"], "other": {"backend": "ddp"}})
+    plan = tiny(
+        measurement={"control": True},
+        arms={"ddp": TINY["arms"]["ddp"], "other": {"backend": "ddp"}},
+    )
     assert list(plan.compared_arms()) == ["ddp", "ddp-control", "other"]
-    assert [plan.role(name) for name in plan.compared_arms()] == ["baseline", "control", "candidate"]
+    assert [plan.role(name) for name in plan.compared_arms()] == [
+        "baseline",
+        "control",
+        "candidate",
+    ]
     assert plan.compared_arms()["ddp-control"] == plan.arms["ddp"]
 
 
@@ -193,14 +259,29 @@ def test_the_digest_ignores_only_how_long_is_measured():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"measurement": {"control": True}}, "measurement.control means nothing with training, whose blocks are epochs; leave it"),
-        ({"measurement": {"local_every": 4}}, "measurement.local_every means nothing with training"),
+        (
+            {"measurement": {"control": True}},
+            "measurement.control means nothing with training, whose blocks are epochs; leave it",
+        ),
+        (
+            {"measurement": {"local_every": 4}},
+            "measurement.local_every means nothing with training",
+        ),
         ({"measurement": {"minutes": 3}}, "measurement.minutes means nothing with training"),
         ({"measurement": {"max_minutes": 9}}, "max_minutes is for throughput, not for training"),
         ({"training": {"epochs": 1, "target_acuracy": 0.9}}, "did you mean 'target_accuracy'?"),
-        ({"workload": "resnet18"}, "workload 'resnet18' has no epochs, so it cannot be trained to the end"),
-        ({"workload": "collectives"}, "workload 'collectives' is a micro-benchmark, and training is for models"),
-        ({"local_batch_size": 1000}, "local_batch_size 1000 x 2 ranks is more than the 1437 training samples"),
+        (
+            {"workload": "resnet18"},
+            "workload 'resnet18' has no epochs, so it cannot be trained to the end",
+        ),
+        (
+            {"workload": "collectives"},
+            "workload 'collectives' is a micro-benchmark, and training is for models",
+        ),
+        (
+            {"local_batch_size": 1000},
+            "local_batch_size 1000 x 2 ranks is more than the 1437 training samples",
+        ),
     ],
 )
 def test_training_that_cannot_be(changes, message):
@@ -212,9 +293,18 @@ def test_training_that_cannot_be(changes, message):
 
 def test_training_has_no_control_and_one_process_has_the_batch_of_all():
     arms = {"ddp": TINY["arms"]["ddp"], "alone": {"backend": "single"}}
-    changes = {"arms": arms, "micro_steps": 3, "training": {"epochs": 2}, "measurement": {"launches": 2}}
+    changes = {
+        "arms": arms,
+        "micro_steps": 3,
+        "training": {"epochs": 2},
+        "measurement": {"launches": 2},
+    }
     plan = tiny(**changes)
-    assert (plan.measurement.control, plan.measurement.local_every, list(plan.compared_arms())) == (False, 0, ["ddp", "alone"])
+    assert (plan.measurement.control, plan.measurement.local_every, list(plan.compared_arms())) == (
+        False,
+        0,
+        ["ddp", "alone"],
+    )
     assert written_again(plan) == plan
     alone = resolve_arms(plan)["alone"].plan
     assert (alone.world_size, alone.micro_steps, alone.local_batch_size) == (1, 1, 2 * 3 * 16)
@@ -224,13 +314,19 @@ def test_training_has_no_control_and_one_process_has_the_batch_of_all():
 @pytest.mark.parametrize(
     ("arm", "device", "message"),
     [
-        ({"backend": "ddp", "transport": "nccl"}, "auto", "transport 'nccl' needs a GPU, and PyTorch sees none on this machine"),
+        (
+            {"backend": "ddp", "transport": "nccl"},
+            "auto",
+            "transport 'nccl' needs a GPU, and PyTorch sees none on this machine",
+        ),
         ({"backend": "naive", "transport": "nccl"}, "cpu", "transport 'nccl' needs a GPU"),
         ({"backend": "horovod", "transport": "nccl"}, "auto", "use 'gloo', or leave transport out"),
         ({"backend": "ddp"}, "cuda", "device 'cuda': PyTorch sees no GPU on this machine"),
     ],
 )
-def test_gpus_that_are_not_there_are_refused_when_the_plan_is_read(monkeypatch, arm, device, message):
+def test_gpus_that_are_not_there_are_refused_when_the_plan_is_read(
+    monkeypatch, arm, device, message
+):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(PlanError) as caught:
         resolve(device=device, baseline="a", arms={"a": arm})
@@ -246,7 +342,11 @@ def test_files_lie_beside_the_plan_or_in_the_working_directory(tmp_path, monkeyp
     monkeypatch.chdir(here)
     content = {
         "workload": "mine.py:Net",
-        "arms": {"a": {"backend": "both.py:B", "launcher": "only.py:L"}, "b": {"backend": "ddp"}, "c": {"backend": "mine:B"}},
+        "arms": {
+            "a": {"backend": "both.py:B", "launcher": "only.py:L"},
+            "b": {"backend": "ddp"},
+            "c": {"backend": "mine:B"},
+        },
         "points": {"2": {"arms": {"a": {"backend": "mine.py:B"}}}},
         "reports": ["html", "mine.py:JUnit"],
     }

@@ -1,4 +1,6 @@
-"""A single script's report: where its step goes, and which settings are tried. Planted limits: ``tests/distributed/test_run``."""
+"""A single script's report: where its step goes, and which settings are tried.
+
+Planted limits: ``tests/distributed/test_run``."""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from measurement.plans.plan import Plan
 from reports import write_reports
 from reports.scripts.profile import settings_to_try
 from tests.kit.results_factory import Truth
-from tests.kit.script_factory import Script, one_launch, script_plan, script_records, write_script_results
+from tests.kit.script_factory import (
+    Script,
+    one_launch,
+    script_plan,
+    script_records,
+    write_script_results,
+)
 
 
 def alone():
@@ -18,13 +26,20 @@ def alone():
 
 def tried(**configuration):
     plan = script_plan()
-    record = next(one for one in one_launch(plan, {"old": Script(configuration=configuration)}) if one.arm == "old")
+    record = next(
+        one
+        for one in one_launch(plan, {"old": Script(configuration=configuration)})
+        if one.arm == "old"
+    )
     return settings_to_try([record])
 
 
 def test_tried_is_what_others_are_known_to_beat():
     assert tried() == {"loader.workers": 2}
-    assert tried(**{"loader.workers": 2, "ddp.bucket_cap_mb": 1}) == {"loader.workers": 4, "ddp.bucket_cap_mb": 25}
+    assert tried(**{"loader.workers": 2, "ddp.bucket_cap_mb": 1}) == {
+        "loader.workers": 4,
+        "ddp.bucket_cap_mb": 25,
+    }
     assert "threads.torch" in tried(**{"threads.torch": 64})
     assert settings_to_try([]) == {}
 

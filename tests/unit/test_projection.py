@@ -37,11 +37,26 @@ def only(times, to, *, per_host=8, **given):
 @pytest.mark.parametrize(
     ("times", "per_host", "to", "message"),
     [
-        ({1: 1.0, 4: 1.02, 8: 1.05}, 8, [32], r"\(1, 4 and 8 ranks\) are within one host of 8.*measure 16 and 32 ranks"),
+        (
+            {1: 1.0, 4: 1.02, 8: 1.05},
+            8,
+            [32],
+            r"\(1, 4 and 8 ranks\) are within one host of 8.*measure 16 and 32 ranks",
+        ),
         ({1: 1.0}, 1, [4], "measure 2 and 4 ranks"),
-        ({4: 1.0, 16: 1.1}, 8, [32], "only size of several hosts is 16 ranks; measure 32 ranks, too, or 8"),
+        (
+            {4: 1.0, 16: 1.1},
+            8,
+            [32],
+            "only size of several hosts is 16 ranks; measure 32 ranks, too, or 8",
+        ),
         ({1: 1.0, 2: 1.1}, 1, [4], "only size of several hosts is 2 ranks; measure 4 ranks, too$"),
-        ({8: 1.0, 12: 1.1, 16: 1.1}, 8, [32], "12 ranks do not fill hosts of 8; leave that size out"),
+        (
+            {8: 1.0, 12: 1.1, 16: 1.1},
+            8,
+            [32],
+            "12 ranks do not fill hosts of 8; leave that size out",
+        ),
         (RING, 8, [64], "64 ranks are not more than its largest size, 64; .* --fit-up-to"),
         (RING, 8, [100], "100 ranks do not fill hosts of 8; ask for a multiple"),
     ],
@@ -61,7 +76,10 @@ def test_a_series_whose_largest_size_is_far_from_its_prediction_is_refused():
     told = only({8: 1.0, 16: 1.02, 32: 1.04, 64: 2.0}, [128])
     assert not told.predictions
     assert told.check is not None and not told.check.holds
-    assert "predicted from 8, 16 and 32 ranks: " in told.refusal and "measure 64 ranks again, and 128" in told.refusal
+    assert (
+        "predicted from 8, 16 and 32 ranks: " in told.refusal
+        and "measure 64 ranks again, and 128" in told.refusal
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +128,9 @@ def test_the_interval_holds_its_share_of_synthetic_truths():
 def measured(tmp_path_factory):
     """Two ranks a host; the candidate loses a little with each size."""
     hosts = {count: ",".join(f"host{n}:2" for n in range(1, count + 1)) for count in (2, 4)}
-    points = {f"n{count}": {"world_size": 2 * count, "hosts": listed} for count, listed in hosts.items()}
+    points = {
+        f"n{count}": {"world_size": 2 * count, "hosts": listed} for count, listed in hosts.items()
+    }
     study = study_of({"n1": {"world_size": 2}, **points})
     ratios = {"n1": 1.0, "n2": 0.97, "n4": 0.95}
     truths = {
@@ -159,7 +179,10 @@ def test_the_report_of_runs_is_projected_from_the_hosts_that_were_seen(tmp_path,
             arm.by_rank = changed(arm.by_rank, hosts=seen)
     (tmp_path / "comparison.json").write_text(runs.model_dump_json())
     command(tmp_path, to="16", form="json")
-    assert [one["series"] for one in json.loads(capsys.readouterr().out)["series"]] == ["ddp-gloo", "horovod-gloo"]
+    assert [one["series"] for one in json.loads(capsys.readouterr().out)["series"]] == [
+        "ddp-gloo",
+        "horovod-gloo",
+    ]
     (tmp_path / "comparison.json").write_text("{}")
     with pytest.raises(RecordError, match="is not a report of runs of several sizes"):
         command(tmp_path, to="16")

@@ -1,4 +1,5 @@
-"""The comment of a pull request: short, found again by its marker, with a link; and regressions as failed tests."""
+"""The comment of a pull request: short, found again by its marker, with a link; and regressions as
+failed tests."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def held_against(comparison):
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory):
-    return conclude(write_results(tmp_path_factory.mktemp("results"), plan=make_plan(launches=2, rounds=4)))
+    return conclude(
+        write_results(tmp_path_factory.mktemp("results"), plan=make_plan(launches=2, rounds=4))
+    )
 
 
 @pytest.fixture
@@ -66,17 +69,28 @@ def test_the_comment_of_many_arms_held_against_an_earlier_result_is_short(compar
 
 def test_the_link_is_the_plans_or_the_jobs(comparison, text, monkeypatch):
     monkeypatch.setenv("CI_JOB_URL", "https://gitlab.example/jobs/7")
-    assert "[The whole report](<https://gitlab.example/jobs/7/artifacts/browse>)" in text(comparison)
+    assert "[The whole report](<https://gitlab.example/jobs/7/artifacts/browse>)" in text(
+        comparison
+    )
     for name, value in zip(CI, ("https://github.com", "team/model", "42"), strict=False):
         monkeypatch.setenv(name, value)
     assert "(<https://github.com/team/model/actions/runs/42>)" in text(comparison)
-    assert "(<https://pages.example/r/>)" in text(changed(comparison, link="https://pages.example/r/"))
+    assert "(<https://pages.example/r/>)" in text(
+        changed(comparison, link="https://pages.example/r/")
+    )
 
 
 def test_junit_has_a_failure_for_what_regressed_beyond_what_is_allowed(comparison):
     _, suite = ElementTree.fromstring(make_report("junit").render(held_against(comparison)))
-    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("synthetic.against", "3", "1")
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == (
+        "synthetic.against",
+        "3",
+        "1",
+    )
     cases = {case.get("name"): case for case in suite}
     failure = cases["horovod-gloo throughput"].find("failure")
     assert (failure.get("type"), failure.text[:9]) == ("regressed", "Two dates")
-    assert failure.get("message") == "horovod-gloo lost 10.0% since 2026-01-01T12:00:00+00:00; 5.0% is allowed"
+    assert (
+        failure.get("message")
+        == "horovod-gloo lost 10.0% since 2026-01-01T12:00:00+00:00; 5.0% is allowed"
+    )

@@ -1,4 +1,5 @@
-"""Real supervisors of real process trees, told what to do through the driver's server; the kernel says what the processes do."""
+"""Real supervisors of real process trees, told what to do through the driver's server; the kernel
+says what the processes do."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ WAITS_FOR_ITS_CHILD = """
 import os, sys
 os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
 """
-"""A process in the kernel's hands: it waits until its child has begun its program, and that waits for a writer to a pipe."""
+"""A process in the kernel's hands: it waits until its child has begun its program, and that waits
+for a writer to a pipe."""
 
 
 SLEEPS = "; import time; time.sleep(600)"
@@ -79,7 +81,9 @@ KEY_FILE = Path(tempfile.mkdtemp()) / "key"
 @pytest.fixture
 def supervisors():
     KEY_FILE.parent.mkdir(exist_ok=True)
-    KEY_FILE.write_text(key := secrets.token_hex(8))  # of each test its own, as of each comparison: supervisors meet by it
+    KEY_FILE.write_text(
+        key := secrets.token_hex(8)
+    )  # of each test its own, as of each comparison: supervisors meet by it
     served = SupervisorServer(address="127.0.0.1", key=key)
     yield served
     served.close()
@@ -102,7 +106,11 @@ def supervised(supervisors, program, *, rank=0):
 
 def states():
     """The kernel's letter of every process that was started here, supervisors apart."""
-    found = [process.pid for process in started_processes() if not rank_supervisor.is_supervisor(process.pid)]
+    found = [
+        process.pid
+        for process in started_processes()
+        if not rank_supervisor.is_supervisor(process.pid)
+    ]
     return {pid: rank_supervisor.state(pid) for pid in found}
 
 
@@ -132,7 +140,10 @@ def test_what_a_rank_starts_while_it_is_being_stopped_is_stopped_too(supervisors
 
 
 def test_a_rank_is_stopped_without_other_ranks_and_their_supervisors(supervisors):
-    with supervised(supervisors, SLEEPS) as first, supervised(supervisors, SLEEPS, rank=1) as second:
+    with (
+        supervised(supervisors, SLEEPS) as first,
+        supervised(supervisors, SLEEPS, rank=1) as second,
+    ):
         tree = ProcessTree(first.pid)
         assert tree.stop(timeout_s=10) == {}
         assert states() == {first.pid: "T", second.pid: "S"}
@@ -197,7 +208,9 @@ host_relay.watch({address!r}, {key_file!r}, str(way.detach()), who=["arm", "0", 
 
 
 def test_a_rank_is_supervised_where_the_kernel_has_no_pidfds(supervisors):
-    """Its supervisor ended with a traceback. The rank's parent, this process, does not reap it until its end was seen."""
+    """Its supervisor ended with a traceback.
+
+    The rank's parent, this process, does not reap it until its end was seen."""
     watches = WITHOUT_PIDFDS.format(address=supervisors.address, key_file=str(KEY_FILE))
     argv = f"[sys.executable, '-c', {watches!r}, {rank_supervisor.THIS_FILE!r}]"
     starts = f"import subprocess, sys, time; subprocess.Popen({argv}); time.sleep(600)"
@@ -215,7 +228,11 @@ def test_a_rank_is_supervised_where_the_kernel_has_no_pidfds(supervisors):
 
 def supervisor_of(process):
     """The supervisor that a rank started."""
-    (found,) = (one for one in psutil.Process(process.pid).children() if rank_supervisor.is_supervisor(one.pid))
+    (found,) = (
+        one
+        for one in psutil.Process(process.pid).children()
+        if rank_supervisor.is_supervisor(one.pid)
+    )
     return found
 
 
@@ -234,7 +251,9 @@ channel.reply("x" * 5_000_000)
 def take_all(supervisors, *places):
     found = {}
     while len(found) < len(places):
-        came = supervisors.take("arm", 0, [place for place in places if place not in found], timedelta(seconds=20))
+        came = supervisors.take(
+            "arm", 0, [place for place in places if place not in found], timedelta(seconds=20)
+        )
         assert came, f"only {sorted(found)} came"
         found |= came
     return found
@@ -245,20 +264,29 @@ def test_the_ranks_of_a_host_share_a_connection_over_which_messages_pass(supervi
     supervisors.set("arm", 0, "0/arm/job", "5")
     supervisors.set("arm", 0, "0/arm/command/0", "start")
     programs = {rank: f"; rank = {rank}{ANSWERS}" for rank in (3, 0)}
-    with supervised(supervisors, programs[3], rank=3) as first, supervised(supervisors, programs[0]) as second:
+    with (
+        supervised(supervisors, programs[3], rank=3) as first,
+        supervised(supervisors, programs[0]) as second,
+    ):
         connection_of(supervisors)
         found = take_all(supervisors, "0/arm/reply/0/0", "0/arm/reply/0/3")
         assert found == {"0/arm/reply/0/0": b"5", "0/arm/reply/0/3": b"8"}
         supervisors.set("arm", 0, "0/arm/command/1", "more")
         found = take_all(supervisors, "0/arm/reply/1/0", "0/arm/reply/1/3")
-        assert {place: len(text) for place, text in found.items()} == {"0/arm/reply/1/0": 5e6, "0/arm/reply/1/3": 5e6}
+        assert {place: len(text) for place, text in found.items()} == {
+            "0/arm/reply/1/0": 5e6,
+            "0/arm/reply/1/3": 5e6,
+        }
         assert (first.wait(20), second.wait(20)) == (0, 0)
         wait_until(lambda: set(supervisors.gone("arm", 0)) == {0, 3})
         assert math.inf not in supervisors.gone("arm", 0).values()
 
 
 def test_others_go_on_when_the_first_rank_of_a_host_has_ended(supervisors):
-    with supervised(supervisors, SLEEPS) as first, supervised(supervisors, SLEEPS, rank=1) as second:
+    with (
+        supervised(supervisors, SLEEPS) as first,
+        supervised(supervisors, SLEEPS, rank=1) as second,
+    ):
         first.kill()
         first.wait(20)
         wait_until(lambda: list(supervisors.gone("arm", 0)) == [0])
@@ -286,7 +314,10 @@ def test_the_end_of_another_rank_is_told_with_its_time(supervisors, goes):
 
 
 def test_a_hosts_ranks_do_not_outlive_the_first_ones_supervisor(supervisors):
-    with supervised(supervisors, SLEEPS) as first, supervised(supervisors, SLEEPS, rank=1) as second:
+    with (
+        supervised(supervisors, SLEEPS) as first,
+        supervised(supervisors, SLEEPS, rank=1) as second,
+    ):
         supervisor_of(first).kill()
         assert (first.wait(20), second.wait(20)) == (-signal.SIGKILL, -signal.SIGKILL)
         wait_until(lambda: supervisors.gone("arm", 0) == {0: math.inf, 1: math.inf})
@@ -296,7 +327,9 @@ def test_a_second_process_of_a_rank_is_let_go(supervisors):
     """Such as two processes of a script that are rank 0 of 1 each."""
     with supervised(supervisors, SLEEPS) as first, supervised(supervisors, SLEEPS) as second:
         assert second.wait(20) == -signal.SIGKILL
-        assert [(one.rank, one.pid, one.world_size) for one in supervisors.refused("arm", 0)] == [(0, second.pid, 4)]
+        assert [(one.rank, one.pid, one.world_size) for one in supervisors.refused("arm", 0)] == [
+            (0, second.pid, 4)
+        ]
         supervisors.tell("arm", 0, "stop")
         assert rank_supervisor.state(first.pid) == "T"
 
@@ -318,7 +351,9 @@ def test_a_follower_that_does_not_answer_is_named(monkeypatch):
     meeting = socket.socket(socket.AF_UNIX)
     meeting.bind("")
     meeting.listen()
-    relay = host_relay.Relay(up, rank_channel=own, listener=meeting, tree=Obedient(), ended=None, rank=0)
+    relay = host_relay.Relay(
+        up, rank_channel=own, listener=meeting, tree=Obedient(), ended=None, rank=0
+    )
     serving = threading.Thread(target=relay.serve)
     serving.start()
     followers = [socket.socket(socket.AF_UNIX) for _ in range(2)]
@@ -358,8 +393,13 @@ def in_the_kernels_hands(pipe):
     with subprocess.Popen([sys.executable, "-c", WAITS_FOR_ITS_CHILD, pipe]) as process:
         tree = ProcessTree(process.pid)
         try:
-            # With a child: an interpreter that starts waits for the disk in state D, too, and then does stop.
-            wait_until(lambda: children_from_tasks(process.pid) and rank_supervisor.state(process.pid) == "D")
+            # With a child: an interpreter that starts waits for the disk in state D, too, and then
+            # does stop.
+            wait_until(
+                lambda: (
+                    children_from_tasks(process.pid) and rank_supervisor.state(process.pid) == "D"
+                )
+            )
             yield tree
         finally:
             tree.kill()
@@ -374,7 +414,8 @@ def test_a_process_that_does_not_stop_is_named(tmp_path, monkeypatch):
 
 
 def test_a_process_is_given_the_time_that_a_crowded_host_takes(tmp_path):
-    """On two cores with a dozen ranks one got no core for five seconds, and its arm's launch was lost."""
+    """On two cores with a dozen ranks one got no core for five seconds, and its arm's launch was
+    lost."""
     pipe = tmp_path / "pipe"
     with in_the_kernels_hands(pipe) as tree:
         late = threading.Timer(6, pipe.write_text, [""])
@@ -389,5 +430,9 @@ def test_both_ways_to_find_children_agree():
     with subprocess.Popen(["sleep", "60"]) as process:
         own = [child.pid for child in psutil.Process().children()]
         assert process.pid in own
-        assert sorted(children_from_tasks(os.getpid())) == sorted(children_from_all_processes()(os.getpid())) == sorted(own)
+        assert (
+            sorted(children_from_tasks(os.getpid()))
+            == sorted(children_from_all_processes()(os.getpid()))
+            == sorted(own)
+        )
         process.kill()

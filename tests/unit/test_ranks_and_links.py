@@ -19,7 +19,11 @@ def test_what_a_ring_needs_by_hand():
     assert ring_bytes(["host1", "host1", "host2", "host2"], 100) == {"host1": 150, "host2": 150}
     assert ring_bytes(["host1", "host2", "host1", "host2"], 100) == {"host1": 300, "host2": 300}
     assert ring_bytes(["host1"] * 4, 100) == {"host1": 0}
-    assert (share_sent({"comm_hook": "fp16"}), share_sent({"compression": "fp16"}), share_sent({"op": "Sum"})) == (0.5, 0.5, 1.0)
+    assert (
+        share_sent({"comm_hook": "fp16"}),
+        share_sent({"compression": "fp16"}),
+        share_sent({"op": "Sum"}),
+    ) == (0.5, 0.5, 1.0)
 
 
 @pytest.mark.slow
@@ -32,12 +36,17 @@ def test_bytes_per_step_are_what_blocks_with_exchange_send_more(tmp_path):
         rank.model, rank.host = {"gradient_bytes": GRADIENTS}, f"host{rank.rank + 1}"
     for block in record.blocks:
         sent = 5_000_000 + (block.steps + 2) * GRADIENTS * (block.kind == "sync")
-        block.link_bytes = {"host2": (sent // 2, sent), "host1": (sent, sent // 2)}  # in the order in which hosts reported
+        block.link_bytes = {
+            "host2": (sent // 2, sent),
+            "host1": (sent, sent // 2),
+        }  # in the order in which hosts reported
     one, two = summarise_links(plan, [record])
     assert (one.host, one.needed_bytes) == ("host1", GRADIENTS)
     assert one.sent_bytes == pytest.approx(GRADIENTS)
     assert one.received_bytes == two.sent_bytes == pytest.approx(GRADIENTS / 2)
-    without_local = changed(record, blocks=[block for block in record.blocks if block.kind == "sync"])
+    without_local = changed(
+        record, blocks=[block for block in record.blocks if block.kind == "sync"]
+    )
     assert summarise_links(plan, [without_local]) == []
     folder.write_record(record)
     said = caption("links", conclude(folder))
@@ -47,7 +56,9 @@ def test_bytes_per_step_are_what_blocks_with_exchange_send_more(tmp_path):
 @pytest.mark.slow
 def test_of_very_many_ranks_the_slowest_are_shown(tmp_path):
     plan = changed(make_plan([], launches=1, rounds=2, local_every=2, floor=False), world_size=100)
-    comparison = concluded(tmp_path, plan=plan, late_s={("ddp-gloo", 7): 0.016}, noise=0.0, drift=0.0)
+    comparison = concluded(
+        tmp_path, plan=plan, late_s={("ddp-gloo", 7): 0.016}, noise=0.0, drift=0.0
+    )
     own_s = [rank.own_s for rank in comparison.arm("ddp-gloo").by_rank.ranks]
     assert own_s[7] == pytest.approx(2 * own_s[0], rel=0.05)
     places = [row.entries[1].text for row in rank_table(comparison).rows]

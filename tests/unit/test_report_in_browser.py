@@ -72,9 +72,17 @@ def proxy():
 
 def run(browser, folder, port, *what):
     profile = folder / "profile"
-    argv = [browser, *QUIET, f"--user-data-dir={profile}", f"--proxy-server=127.0.0.1:{port}", "--proxy-bypass-list=<-loopback>"]
+    argv = [
+        browser,
+        *QUIET,
+        f"--user-data-dir={profile}",
+        f"--proxy-server=127.0.0.1:{port}",
+        "--proxy-bypass-list=<-loopback>",
+    ]
     page = f"{(folder / 'report.html').as_uri()}#all"
-    done = subprocess.run([*argv, *what, page], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [*argv, *what, page], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -86,13 +94,17 @@ def test_charts_are_drawn_and_nothing_is_asked_for(browser, proxy, tmp_path):
     statuses = {("horovod-mpi", launch): "failed" for launch in range(3)}
     truth = Truth(statuses=statuses, log="</pre><script>document.title = 'hacked'</script>")
     write_reports(write_results(tmp_path, truth=truth))
-    page = run(browser, tmp_path, port, "--virtual-time-budget=10000", "--timeout=60000", "--dump-dom")
+    page = run(
+        browser, tmp_path, port, "--virtual-time-budget=10000", "--timeout=60000", "--dump-dom"
+    )
     assert 'data-drawn="yes"' in page
     drawn = re.findall(r'data-chart="([\w-]+)"[^>]*>\s*<div class="plot-container', page)
     assert drawn == ["terms", "launches", "pairs"]
     assert page.count('class="point"') + page.count('class="points"') > 0
     assert "<title>hacked</title>" not in page
-    assert [path for path in asked if not re.search("google|gvt1|gstatic", path)] == []  # the browser's own
+    assert [
+        path for path in asked if not re.search("google|gvt1|gstatic", path)
+    ] == []  # the browser's own
 
 
 AXE = """
@@ -111,15 +123,34 @@ AXE = """
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [["--window-size=1400,900"], ["--window-size=500,844", "--blink-settings=preferredColorScheme=0"]])
-def test_everybody_can_read_it_light_and_dark_and_nothing_is_wider_than_the_screen(browser, proxy, tmp_path, how):
-    """axe-core's rules (WCAG AA: contrast, names, keyboard) on the whole page, everything unfolded."""
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["--window-size=1400,900"],
+        ["--window-size=500,844", "--blink-settings=preferredColorScheme=0"],
+    ],
+)
+def test_everybody_can_read_it_light_and_dark_and_nothing_is_wider_than_the_screen(
+    browser, proxy, tmp_path, how
+):
+    """axe-core's rules (WCAG AA: contrast, names, keyboard) on the whole page, everything
+    unfolded."""
     statuses = {("horovod-mpi", launch): "failed" for launch in range(3)}
     write_reports(write_results(tmp_path, truth=Truth(statuses=statuses, loaded_rounds=range(4))))
     axe = (importlib.resources.files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8")
     page = tmp_path / "report.html"
-    page.write_text(page.read_text(encoding="utf-8").replace("</body>", AXE % axe), encoding="utf-8")
-    shown = run(browser, tmp_path, proxy[0], *how, "--virtual-time-budget=30000", "--timeout=90000", "--dump-dom")
+    page.write_text(
+        page.read_text(encoding="utf-8").replace("</body>", AXE % axe), encoding="utf-8"
+    )
+    shown = run(
+        browser,
+        tmp_path,
+        proxy[0],
+        *how,
+        "--virtual-time-budget=30000",
+        "--timeout=90000",
+        "--dump-dom",
+    )
     found = json.loads(html.unescape(re.search('<pre id="axe">(.*?)</pre>', shown, re.DOTALL)[1]))
     assert [one for one in found["violations"] if one[0] in ("serious", "critical")] == []
     assert found["wide"] <= 0

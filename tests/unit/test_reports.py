@@ -1,4 +1,5 @@
-"""The files: complete, the same bytes every time, safe whatever names and logs hold, and made without torch."""
+"""The files: complete, the same bytes every time, safe whatever names and logs hold, and made
+without torch."""
 
 from __future__ import annotations
 
@@ -20,7 +21,14 @@ from reports.wording.formatting import interval, rate, ratio
 from tests.conftest import run_here
 from tests.kit.changed import changed
 from tests.kit.commands import run_python
-from tests.kit.results_factory import FORMATS, Truth, concluded, make_plan, on_terminal, write_results
+from tests.kit.results_factory import (
+    FORMATS,
+    Truth,
+    concluded,
+    make_plan,
+    on_terminal,
+    write_results,
+)
 
 STORED = Path(__file__).parents[1] / "data" / "results-v1"
 FILES_BESIDE = ["comparison.json", "report.csv", "plan.yaml", "manifest.json", "launch-000/"]
@@ -51,14 +59,17 @@ def comparison_file(name):
 
 @pytest.mark.slow
 def test_every_registered_report_is_written(folder, comparison):
-    assert sorted(p.name for p in folder.root.iterdir() if p.is_file()) == sorted([*FILES, "plan.yaml", "manifest.json"])
+    assert sorted(p.name for p in folder.root.iterdir() if p.is_file()) == sorted(
+        [*FILES, "plan.yaml", "manifest.json"]
+    )
     customary = [name for name in REGISTRY.names() if make_report(name).is_customary]
     assert sorted(map(comparison_file, customary)) == sorted(FILES)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_report_keeps_its_contract(name, comparison):
-    """Held by every registered report: a file name, bytes, the same twice, and the arms in it (in junit.xml the candidates)."""
+    """Held by every registered report: a file name, bytes, the same twice, and the arms in it (in
+    junit.xml the candidates)."""
     report = REGISTRY.resolve(name)()
     assert isinstance(report, Report)
     assert Path(report.file_name).name == report.file_name
@@ -70,7 +81,10 @@ def test_a_report_keeps_its_contract(name, comparison):
 
 
 def test_the_page_asks_the_network_for_nothing_and_stays_small(folder, page):
-    assert set(re.findall(r"""(?:src|href)\s*=\s*["'](.*?)["']""", page)) == {"data:,", *FILES_BESIDE}
+    assert set(re.findall(r"""(?:src|href)\s*=\s*["'](.*?)["']""", page)) == {
+        "data:,",
+        *FILES_BESIDE,
+    }
     assert "url(" not in page and "@import" not in page
     assert (folder.root / "report.html").stat().st_size < 1.3e6
 
@@ -78,7 +92,11 @@ def test_the_page_asks_the_network_for_nothing_and_stays_small(folder, page):
 @pytest.mark.slow
 @pytest.mark.parametrize(("status", "said"), [("failed", "failed"), ("wrong", "are wrong")])
 def test_without_any_timing_there_is_still_a_page(tmp_path, status, said):
-    statuses = {(arm, launch): status for arm in (*make_plan().compared_arms(), FLOOR) for launch in range(3)}
+    statuses = {
+        (arm, launch): status
+        for arm in (*make_plan().compared_arms(), FLOOR)
+        for launch in range(3)
+    }
     folder = write_results(tmp_path, statuses=statuses)
     folder.manifest_path.unlink()
     comparison = write_reports(folder)
@@ -141,10 +159,15 @@ def test_reports_need_no_torch(folder, tmp_path):
 def test_an_arm_of_two_speeds_is_seen_launch_by_launch(tmp_path):
     """Each launch is a dot of its arm's row; the mean alone would hide that no launch ran at it."""
     faster = {launch: Truth(ratios={"horovod-gloo": 1.3}) for launch in (1, 3)}
-    found = concluded(tmp_path, truth=Truth(ratios={"horovod-gloo": 1.0}), truths=faster, launches=5)
+    found = concluded(
+        tmp_path, truth=Truth(ratios={"horovod-gloo": 1.0}), truths=faster, launches=5
+    )
     dots, mean = charts(found)["launches"]["data"][-2:]
     assert dots["customdata"] == [0, 1, 2, 3, 4] and dots["y"] == sorted(dots["y"])
-    assert {launch for launch, speed in enumerate(dots["x"]) if speed > mean["x"][0] * 1.1} == {1, 3}
+    assert {launch for launch, speed in enumerate(dots["x"]) if speed > mean["x"][0] * 1.1} == {
+        1,
+        3,
+    }
     assert mean["x"] == [found.arm("horovod-gloo").throughput_per_s.value]
     assert "launches" not in charts(concluded(tmp_path / "one", launches=1))
 
@@ -159,7 +182,11 @@ def printed(folder, *flags):
 def test_one_value_of_the_json_is_printed_alone(tmp_path):
     folder = write_results(tmp_path)
     result = write_reports(folder).result("horovod-gloo")
-    assert printed(folder, "--json", "results.horovod-gloo.throughput_ratio") == (0, f"{result.throughput_ratio!r}\n", "")
+    assert printed(folder, "--json", "results.horovod-gloo.throughput_ratio") == (
+        0,
+        f"{result.throughput_ratio!r}\n",
+        "",
+    )
     assert printed(folder, "--json", "results.1.candidate") == (0, "horovod-gloo\n", "")
     assert printed(folder, "--json", "measurement.launches") == (0, "3\n", "")
 
@@ -171,9 +198,15 @@ def test_one_value_of_the_json_is_printed_alone(tmp_path):
             "results.horovod.ci_low",
             "value below 'results' in comparison.json 'horovod'; did you mean 'horovod-mpi'? (known: 0 to 2, ",
         ),
-        ("result", "value in comparison.json 'result'; did you mean 'results'? (known: against, arms, "),
+        (
+            "result",
+            "value in comparison.json 'result'; did you mean 'results'? (known: against, arms, ",
+        ),
         ("baseline.x", "value below 'baseline' in comparison.json 'x' (known: none)"),
-        ("block_table.turn.-1", "value below 'block_table.turn' in comparison.json '-1' (known: 0 to "),
+        (
+            "block_table.turn.-1",
+            "value below 'block_table.turn' in comparison.json '-1' (known: 0 to ",
+        ),
     ],
 )
 def test_a_path_that_leads_nowhere_is_told_with_what_is_there(path, message, tmp_path):
@@ -183,19 +216,35 @@ def test_a_path_that_leads_nowhere_is_told_with_what_is_there(path, message, tmp
 
 def test_a_key_of_one_value_gives_the_comparisons_own_figures(tmp_path):
     folder = write_results(tmp_path)
-    found, shown = conclude(folder), {row.entries[1].text: row for row in table_by_key(folder, "workload").rows}
+    found, shown = (
+        conclude(folder),
+        {row.entries[1].text: row for row in table_by_key(folder, "workload").rows},
+    )
     assert [*shown] == [arm.name for arm in found.arms]
     for result in found.results:
         speed = found.arm(result.candidate).throughput_per_s
-        value, _, throughput, _, *figures = (entry.text for entry in shown[result.candidate].entries)
-        assert (value, throughput, *figures) == ("digits", rate(speed), ratio(result.throughput_ratio), interval(result))
+        value, _, throughput, _, *figures = (
+            entry.text for entry in shown[result.candidate].entries
+        )
+        assert (value, throughput, *figures) == (
+            "digits",
+            rate(speed),
+            ratio(result.throughput_ratio),
+            interval(result),
+        )
 
 
 def test_a_key_shows_in_which_launch_or_rank_an_arm_is_faster(tmp_path):
     faster = {launch: Truth(ratios={"horovod-gloo": 1.3}) for launch in (1, 3)}
-    folder = write_results(tmp_path, truth=Truth(ratios={"horovod-gloo": 1.0}), truths=faster, launches=4)
-    rows = [row for row in table_by_key(folder, "launch").rows if row.entries[1].text == "horovod-gloo"]
-    assert [row.group for row in rows] == ["0", "1", "2", "3"] and {row.entries[-1].text for row in rows} == {"\N{EN DASH}"}
+    folder = write_results(
+        tmp_path, truth=Truth(ratios={"horovod-gloo": 1.0}), truths=faster, launches=4
+    )
+    rows = [
+        row for row in table_by_key(folder, "launch").rows if row.entries[1].text == "horovod-gloo"
+    ]
+    assert [row.group for row in rows] == ["0", "1", "2", "3"] and {
+        row.entries[-1].text for row in rows
+    } == {"\N{EN DASH}"}
     assert [float(row.entries[-2].text) > 1.1 for row in rows] == [False, True, False, True]
     assert printed(folder, "--by", "rank")[1].count("horovod-gloo") == 2
 
@@ -203,8 +252,14 @@ def test_a_key_shows_in_which_launch_or_rank_an_arm_is_faster(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--by", "ranks"], "unknown key 'ranks'; did you mean 'rank'? (known: arm, backend, block, launch, "),
-        (["--by", "rank", "--json", "arms"], "--by looks into one results folder; leave --json out"),
+        (
+            ["--by", "ranks"],
+            "unknown key 'ranks'; did you mean 'rank'? (known: arm, backend, block, launch, ",
+        ),
+        (
+            ["--by", "rank", "--json", "arms"],
+            "--by looks into one results folder; leave --json out",
+        ),
     ],
 )
 def test_a_key_that_no_record_has_is_told_with_those_that_there_are(flags, message, tmp_path):

@@ -60,7 +60,9 @@ def test_a_fork_waits_only_a_moment_for_a_thread_that_always_runs(monkeypatch):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("version", "waits"), [((3, 11, 9), True), ((3, 11, 10), False), ((3, 13, 0), False)])
+@pytest.mark.parametrize(
+    ("version", "waits"), [((3, 11, 9), True), ((3, 11, 10), False), ((3, 13, 0), False)]
+)
 def test_only_a_cpython_with_the_defect_waits(version, waits):
     script = (
         "import os, sys; sys.path.insert(0, '')\n"

@@ -1,4 +1,5 @@
-"""The house rules, read from the source: which room may import which, and what may not be in a name."""
+"""The house rules, read from the source: which room may import which, and what may not be in a
+name."""
 
 from __future__ import annotations
 
@@ -33,8 +34,24 @@ INNER_ROOMS = {
     "runners/hosts": {"launchers", "processes"},
     "runners/planning": {"launchers", "hosts", "processes", "protocol"},
     "runners/rank": {"launchers", "planning", "processes", "protocol", "traces"},
-    "runners/driver": {"hosts", "launchers", "planning", "processes", "protocol", "scripts", "traces"},
-    "runners/standalone": {"driver", "hosts", "launchers", "planning", "processes", "protocol", "rank"},
+    "runners/driver": {
+        "hosts",
+        "launchers",
+        "planning",
+        "processes",
+        "protocol",
+        "scripts",
+        "traces",
+    },
+    "runners/standalone": {
+        "driver",
+        "hosts",
+        "launchers",
+        "planning",
+        "processes",
+        "protocol",
+        "rank",
+    },
     "runners/scripts": {"hosts", "launchers", "planning", "processes"},
     "runners/tuning": {"hosts", "planning"},
     "reports/statistics": set(),
@@ -47,18 +64,39 @@ INNER_ROOMS = {
     "reports/formats": {"conclusions", "statistics", "wording", "scripts", "tables", "charts"},
     "reports/projection": {"conclusions", "statistics", "wording", "tables", "formats"},
 }
-"""What each room of a room may import of the others beside it: driver and rank know each other only through messages."""
-COMPOSING = {"cli", "compare_command", "report_command", "compose_comparison", "conclude", "write_reports"}
-"""Above these rooms: what a person types, and what puts a report together. No room may import it."""
+"""What each room of a room may import of the others beside it: driver and rank know each other only
+through messages."""
+COMPOSING = {
+    "cli",
+    "compare_command",
+    "report_command",
+    "compose_comparison",
+    "conclude",
+    "write_reports",
+}
+"""Above these rooms: what a person types, and what puts a report together. No room may import
+it."""
 SHARED_BY_REPORTS = ("schema", "parts_schema", "estimate", "base", "reasons")
 """Modules of reports/ that stand above its rooms and that every room may import."""
 MAX_MODULES = 14
-DEPENDENCIES = {"torch", "torchvision", "horovod", "mpi4py", "yaml", "pandas", "numpy", "scipy", "jinja2", "rich"}
+DEPENDENCIES = {
+    "torch",
+    "torchvision",
+    "horovod",
+    "mpi4py",
+    "yaml",
+    "pandas",
+    "numpy",
+    "scipy",
+    "jinja2",
+    "rich",
+}
 BANNED = {"utils", "helpers", "common", "core", "misc"}
 
 
 def imported_modules(path):
-    """Everything that a file imports anywhere in it, by its full name; ``from a import b`` counts as a.b, too."""
+    """Everything that a file imports anywhere in it, by its full name; ``from a import b`` counts
+    as a.b, too."""
     found, package = set(), path.relative_to(REPOSITORY).parent.parts
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
@@ -66,7 +104,10 @@ def imported_modules(path):
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) + 1 - node.level] if node.level else ()
             module = ".".join((*above, *([node.module] if node.module else [])))
-            found |= {*([module] if node.module else []), *(f"{module}.{alias.name}" for alias in node.names)}
+            found |= {
+                *([module] if node.module else []),
+                *(f"{module}.{alias.name}" for alias in node.names),
+            }
     return found
 
 
@@ -119,7 +160,14 @@ def test_launchers_and_hosts_import_no_torch():
 def test_ranks_import_nothing_that_only_reports_need():
     script = "import sys, runners.rank.engine, runners.standalone.command\nprint(*sys.modules)"
     names = run_python(script).stdout.split()
-    assert "torch" in names and not {"pandas", "scipy", "tensorboard", "rich", "jinja2", "plotly"} & set(names)
+    assert "torch" in names and not {
+        "pandas",
+        "scipy",
+        "tensorboard",
+        "rich",
+        "jinja2",
+        "plotly",
+    } & set(names)
 
 
 @pytest.mark.process
@@ -133,7 +181,18 @@ def test_a_rank_of_a_comparison_imports_what_it_uses():
         "runners.launchers.command_lines",
         "reports",
     }
-    others = {"pandas", "pyarrow", "scipy", "yaml", "typer", "rich", "jinja2", "torchvision", "tensorboard", "torch._inductor"}
+    others = {
+        "pandas",
+        "pyarrow",
+        "scipy",
+        "yaml",
+        "typer",
+        "rich",
+        "jinja2",
+        "torchvision",
+        "tensorboard",
+        "torch._inductor",
+    }
     workloads = "workloads.digits, workloads.mnist, workloads.cifar10, workloads.imagenet, workloads.language_model"
     script = f"import sys, runners.rank.worker, runners.rank.engine, backends.ddp, {workloads}\nprint(*sys.modules)"
     names = run_python(script).stdout.split()
@@ -143,7 +202,10 @@ def test_a_rank_of_a_comparison_imports_what_it_uses():
 def modules_of(*rooms):
     """Files by dotted name; a package by that of its folder."""
     paths = sorted(path for room in rooms for path in (REPOSITORY / room).rglob("*.py"))
-    return {".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    return {
+        ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in paths
+    }
 
 
 @pytest.mark.parametrize("name", SHARED_BY_REPORTS)
@@ -154,7 +216,9 @@ def test_what_all_rooms_of_reports_share_imports_none_of_them(name):
 
 def test_no_module_imports_itself_by_way_of_others():
     modules = modules_of(*ROOMS)
-    imports = {name: (imported_modules(path) & set(modules)) - {name} for name, path in modules.items()}
+    imports = {
+        name: (imported_modules(path) & set(modules)) - {name} for name, path in modules.items()
+    }
     done: set[str] = set()
 
     def visit(name, way):
@@ -175,7 +239,8 @@ def test_no_module_is_named_after_a_dependency_or_after_nothing():
 
 
 def test_only_launchers_know_rank_variables():
-    """backends/horovod/rendezvous.py writes Horovod's in the place of its launcher, environment.py leaves them out of records."""
+    """backends/horovod/rendezvous.py writes Horovod's in the place of its launcher, environment.py
+    leaves them out of records."""
     names = {"LOCAL_RANK", "WORLD_SIZE", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}
     for room in ROOMS:
         for path in (REPOSITORY / room).rglob("*.py"):

@@ -48,21 +48,40 @@ class Session:
         steps, step_s = command.steps, self.step_s * command.repetitions
         step = [0.0, 0.0, step_s, 0.0, 0.0]
         wrong = self.wrong.get(command.case)
-        own = [RankSteps(rank=r, untimed_s=0, samples=[1] * steps, phases_s=[step] * steps, wrong=wrong) for r in range(2)]
-        return Exchange(replies=[expected(steps=steps) for steps in own], took_s=steps * step_s, hosts={})
+        own = [
+            RankSteps(
+                rank=r, untimed_s=0, samples=[1] * steps, phases_s=[step] * steps, wrong=wrong
+            )
+            for r in range(2)
+        ]
+        return Exchange(
+            replies=[expected(steps=steps) for steps in own], took_s=steps * step_s, hosts={}
+        )
 
 
 def run(*, cases=(), step_s=0.01, steps_s=None, wrong=None, session=Session, **measurement):
     """Every command that the arms were given, and the arms."""
-    plan = check_plan({**PLAN, "measurement": {**PLAN["measurement"], **measurement}}, source="test")
+    plan = check_plan(
+        {**PLAN, "measurement": {**PLAN["measurement"], **measurement}}, source="test"
+    )
     told, arms = [], []
     for name in plan.compared_arms():
         record = make_record(arm=name, role=plan.role(name), world_size=2)
         ranks = session(name, told, (steps_s or {}).get(name, step_s), (wrong or {}).get(name, {}))
-        arms.append(ArmRun(session=ranks, job=None, record=record, say=lambda what: None, can={"block", "steps_apart"}))
+        arms.append(
+            ArmRun(
+                session=ranks,
+                job=None,
+                record=record,
+                say=lambda what: None,
+                can={"block", "steps_apart"},
+            )
+        )
     rng, progress = random.Random(f"{plan.seed}/0"), LaunchProgress(seconds_per_launch=1)
     seconds, turns = plan.measurement.seconds_per_launch, iter(range(100))
-    Rounds(plan, cases=cases, rng=rng, progress=progress, seconds=seconds, keep=lambda: next(turns)).run(arms)
+    Rounds(
+        plan, cases=cases, rng=rng, progress=progress, seconds=seconds, keep=lambda: next(turns)
+    ).run(arms)
     return told, {arm.session.name: arm for arm in arms}
 
 
@@ -74,19 +93,25 @@ def test_training_keeps_the_order_it_always_had():
 
 def test_in_training_a_far_slower_arm_shortens_all_blocks():
     _, arms = run(steps_s={"c": 0.1})
-    assert {block.steps for arm in arms.values() for block in arm.record.blocks} == {round(SLOWEST_BLOCK)}
+    assert {block.steps for arm in arms.values() for block in arm.record.blocks} == {
+        round(SLOWEST_BLOCK)
+    }
 
 
 def test_a_launch_may_end_after_so_many_steps_of_each_arm():
     _, arms = run(steps_per_launch=25, local_every=0)
-    assert {sum(block.steps for block in arm.record.blocks) for arm in arms.values()} == {30}, "whole blocks of 10"
+    assert {sum(block.steps for block in arm.record.blocks) for arm in arms.values()} == {30}, (
+        "whole blocks of 10"
+    )
     _, arms = run(steps_per_launch=3, local_every=0)
     assert {sum(block.steps for block in arm.record.blocks) for arm in arms.values()} == {3}
 
 
 def test_progress_is_that_of_steps_where_they_end_a_launch(monkeypatch):
     shares = []
-    monkeypatch.setattr(LaunchProgress, "tick", lambda _self, _seconds, *, share: shares.append(share))
+    monkeypatch.setattr(
+        LaunchProgress, "tick", lambda _self, _seconds, *, share: shares.append(share)
+    )
     run(steps_per_launch=25, local_every=0)
     assert shares == [0.4, 0.8, 1.2]
 
@@ -104,7 +129,9 @@ def test_being_started_anew_before_the_rounds_makes_a_launch_no_longer():
 @pytest.mark.parametrize(("cases", "warmups"), [((), [1, 0, 0]), (("op/1KiB",), [1, 1, 1, 1])])
 def test_a_run_that_nobody_interrupts_warms_its_model_up_once_and_needs_no_trial(cases, warmups):
     """The tensors of a micro-benchmark are made again in each block."""
-    told, _ = run(cases=cases, mode="separate", rounds=3, block_steps=5, warmup_steps=1, local_every=0)
+    told, _ = run(
+        cases=cases, mode="separate", rounds=3, block_steps=5, warmup_steps=1, local_every=0
+    )
     assert [command.warmup_steps for arm, command in told if arm == "a"] == warmups
 
 
@@ -131,7 +158,9 @@ def test_each_round_has_every_case_with_its_arms_together_and_no_local_blocks():
 )
 def test_short_repetitions_share_a_step_and_long_ones_are_few(step_s, length):
     _, arms = run(cases=CASES[:1], step_s=step_s)
-    assert {(block.steps, block.repetitions) for arm in arms.values() for block in arm.record.blocks} == {length}
+    assert {
+        (block.steps, block.repetitions) for arm in arms.values() for block in arm.record.blocks
+    } == {length}
 
 
 def test_a_wrong_value_before_a_block_makes_the_arm_wrong_and_leaves_the_others():

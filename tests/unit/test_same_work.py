@@ -18,7 +18,9 @@ def report(*, parameters=None, momentum=None, **changes):
     ended |= parameters(ended, change) if parameters else {}
     state |= momentum(state) if momentum else {}
     sizes = {name: value.numel() for name, value in {**started, **state}.items()}
-    made = changed(reports(1)[0], ended=sketches(ended), optimizer_state=sketches(state), sizes=sizes)
+    made = changed(
+        reports(1)[0], ended=sketches(ended), optimizer_state=sketches(state), sizes=sizes
+    )
     return changed(made, **changes)
 
 
@@ -27,28 +29,41 @@ def compared(other, first=None):
 
 
 def test_arms_that_differ_by_rounding_agree():
-    found = compared(report(parameters=lambda ended, change: {"weight": ended["weight"] + 1e-6 * change["weight"]}))
+    found = compared(
+        report(
+            parameters=lambda ended, change: {"weight": ended["weight"] + 1e-6 * change["weight"]}
+        )
+    )
     assert (found.failures, found.notes) == ([], [])
     assert 0 < found.distance < 1e-5
 
 
 def test_the_last_place_of_a_parameter_may_differ_where_steps_hardly_change_it():
-    """As in a warm-up of the learning rate, or where gradients are tiny: here three elements of 1,200 are rounded otherwise."""
+    """As in a warm-up of the learning rate, or where gradients are tiny: here three elements of
+    1,200 are rounded otherwise."""
     started, change = tensors(1), tensors(2, scale=3e-6)
     ended = {name: started[name] + change[name] for name in started}
     elsewhere = {name: value.clone() for name, value in ended.items()}
     row = elsewhere["weight"][7, :3]
     elsewhere["weight"][7, :3] = torch.nextafter(row, 2 * row)
-    found = compared(report(parameters=lambda *_: elsewhere), first=report(parameters=lambda *_: ended))
+    found = compared(
+        report(parameters=lambda *_: elsewhere), first=report(parameters=lambda *_: ended)
+    )
     assert 3e-4 < found.distance < 1e-2
     assert found.failures == []
     doubled = {name: started[name] + 2 * change[name] for name in started}
-    found = compared(report(parameters=lambda *_: doubled), first=report(parameters=lambda *_: ended))
+    found = compared(
+        report(parameters=lambda *_: doubled), first=report(parameters=lambda *_: ended)
+    )
     assert len(found.failures) == 2, "a sum in place of a mean is still seen"
 
 
 def test_a_parameter_that_went_elsewhere_is_named_with_the_size_of_the_error():
-    found = compared(report(parameters=lambda ended, change: {"weight": ended["weight"] + 0.01 * change["weight"]}))
+    found = compared(
+        report(
+            parameters=lambda ended, change: {"weight": ended["weight"] + 0.01 * change["weight"]}
+        )
+    )
     (line,) = found.failures
     assert line.startswith(
         "parameter 'weight' is 0.0099 from ddp's after 3 steps, relative to what they changed (tolerance 0.0003)"
@@ -57,7 +72,13 @@ def test_a_parameter_that_went_elsewhere_is_named_with_the_size_of_the_error():
 
 
 def test_optimizer_state_is_compared_and_what_one_does_not_keep_is_a_note():
-    found = compared(report(momentum=lambda state: {"momentum_buffer of bias": 1.1 * state["momentum_buffer of bias"]}))
+    found = compared(
+        report(
+            momentum=lambda state: {
+                "momentum_buffer of bias": 1.1 * state["momentum_buffer of bias"]
+            }
+        )
+    )
     (line,) = found.failures
     assert "optimizer state 'momentum_buffer' of 'bias' is 0.091 from ddp's" in line
     found = compared(report(optimizer_state={}))
@@ -75,4 +96,6 @@ def test_what_an_optimizer_makes_of_rounding_is_allowed():
 
 
 def test_what_is_not_a_number_fails():
-    assert compared(report(parameters=lambda ended, change: {"bias": ended["bias"] * float("nan")})).failures
+    assert compared(
+        report(parameters=lambda ended, change: {"bias": ended["bias"] * float("nan")})
+    ).failures

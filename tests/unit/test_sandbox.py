@@ -25,18 +25,38 @@ def digests(folder):
     """Of every file, folder and link below a folder."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        content = str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else ""
+        content = (
+            str(path.readlink())
+            if path.is_symlink()
+            else path.read_bytes()
+            if path.is_file()
+            else ""
+        )
         found[str(path.relative_to(folder))] = hashlib.sha256(str(content).encode()).hexdigest()
     return found
 
 
 @pytest.fixture
 def users(tmp_path):
-    """A folder of a user's with small and large files, links, a data set, an environment, a repository and results."""
+    """A folder of a user's with small and large files, links, a data set, an environment, a
+    repository and results."""
     folder = tmp_path / "home" / "train"
-    files = {"train.py": b"1", "pkg/module.py": b"2", "large.pt": LARGE, "pkg/large.pt": LARGE, ".git/index": b"3"}
-    files |= {"env/pyvenv.cfg": b"", "results/old/plan.yaml": b"4", f"results/old/{LOCK_FILE}": b"", "results/now/plan.yaml": b""}
-    files |= {"../data/elsewhere.bin": b"5"} | {f"images/{number}.png": b"6" for number in range(30)}
+    files = {
+        "train.py": b"1",
+        "pkg/module.py": b"2",
+        "large.pt": LARGE,
+        "pkg/large.pt": LARGE,
+        ".git/index": b"3",
+    }
+    files |= {
+        "env/pyvenv.cfg": b"",
+        "results/old/plan.yaml": b"4",
+        f"results/old/{LOCK_FILE}": b"",
+        "results/now/plan.yaml": b"",
+    }
+    files |= {"../data/elsewhere.bin": b"5"} | {
+        f"images/{number}.png": b"6" for number in range(30)
+    }
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -57,10 +77,14 @@ def test_small_files_are_copied_and_all_else_is_linked(users, own):
     links = {str(path.relative_to(own)) for path in own.rglob("*") if path.is_symlink()}
     linked = {"large.pt", "pkg/large.pt", "images", ".git", "env", "results/old"}
     assert links == linked | {"latest.pt", "scratch"}
-    assert (own / "latest.pt").readlink() == Path("large.pt"), "a link of the user's leads where it did"
+    assert (own / "latest.pt").readlink() == Path("large.pt"), (
+        "a link of the user's leads where it did"
+    )
     assert (own / "train.py").read_bytes() == b"1"
     assert not (own / "results" / "now").exists(), "it holds this very folder"
-    assert (own / ".." / "data" / "elsewhere.bin").read_bytes() == b"5", "what lies beside the folder is found"
+    assert (own / ".." / "data" / "elsewhere.bin").read_bytes() == b"5", (
+        "what lies beside the folder is found"
+    )
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
@@ -75,7 +99,9 @@ def test_what_a_broken_launch_has_left_is_replaced(tmp_path, users, is_kept):
     assert box.root.exists() == is_kept
 
 
-def test_a_script_may_log_to_mlflow_which_writes_into_the_folder_of_its_start(tmp_path, users, monkeypatch):
+def test_a_script_may_log_to_mlflow_which_writes_into_the_folder_of_its_start(
+    tmp_path, users, monkeypatch
+):
     mlflow = pytest.importorskip("mlflow", reason="pip install 'ringside[mlflow]'")
     where = {"root": tmp_path / "own", "users": users, "left_out": tmp_path / "out"}
     box = sandbox.Sandbox(**where, hosts=(), are_offline=True, is_kept=False)
@@ -89,12 +115,19 @@ def test_a_script_may_log_to_mlflow_which_writes_into_the_folder_of_its_start(tm
 
 
 @pytest.mark.process
-def test_another_host_makes_its_own_unless_it_shares_files_or_has_none_of_the_command(tmp_path, users):
+def test_another_host_makes_its_own_unless_it_shares_files_or_has_none_of_the_command(
+    tmp_path, users
+):
     root = tmp_path / "results" / "arm" / "files-0"
     made = sandbox.inside(root, users) / "train.py"
 
     def on_host(*words):
-        subprocess.run([sys.executable, "-m", sandbox.__name__, root, *words], cwd=REPOSITORY, check=True, timeout=300)
+        subprocess.run(
+            [sys.executable, "-m", sandbox.__name__, root, *words],
+            cwd=REPOSITORY,
+            check=True,
+            timeout=300,
+        )
 
     on_host(tmp_path / "missing", tmp_path / "out", "token")
     assert not root.exists()
@@ -154,13 +187,18 @@ def test_what_python_writes_does_not_reach_the_users_files(tmp_path, users, own,
 def test_ranks_that_write_the_same_file_do_not_undo_each_other(tmp_path, users, own):
     code = "import os\n" + "for n in range(200):\n    open(f'images/{n % 30}.png', 'a').write('x')"
     before = digests(users.parent)
-    ranks = [subprocess.Popen([sys.executable, "-c", code], cwd=own, env=variables(tmp_path)) for _ in range(4)]
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=own, env=variables(tmp_path))
+        for _ in range(4)
+    ]
     assert [rank.wait(300) for rank in ranks] == [0] * 4
     assert digests(users.parent) == before
     assert sum(path.read_text().count("x") for path in (own / "images").iterdir()) == 4 * 200
 
 
-def test_a_link_that_another_rank_replaces_after_it_was_read_is_not_followed(tmp_path, users, own, monkeypatch):
+def test_a_link_that_another_rank_replaces_after_it_was_read_is_not_followed(
+    tmp_path, users, own, monkeypatch
+):
     mine, other = agent.Sandbox(str(tmp_path / "own"), ()), agent.Sandbox(str(tmp_path / "own"), ())
     read = agent.link_of
 
@@ -196,15 +234,30 @@ def test_what_is_written_elsewhere_is_told_but_temporary_files_and_caches(tmp_pa
     print(sandbox.written())
     """
     done = run(code, own, tmp_path)
-    found = [[f"{users}/out", f"{tmp_path}/?"], [f"{users}/out", f"{tmp_path}/late", f"{tmp_path}/?"]]
+    found = [
+        [f"{users}/out", f"{tmp_path}/?"],
+        [f"{users}/out", f"{tmp_path}/late", f"{tmp_path}/?"],
+    ]
     assert done.stdout.splitlines() == [str(one) for one in found], done.stderr
 
 
 TRACKERS = {
-    "wandb": ("run = wandb.init(project='p'); run.log({'loss': 1}); run.finish()", "wandb/offline-run-*"),
-    "mlflow": ("mlflow.start_run(); mlflow.log_metric('loss', 1); mlflow.end_run()", "mlruns/0/*/metrics/loss"),
-    "comet_ml": ("comet_ml.Experiment().log_metric('loss', 1); comet_ml.start().log_metric('loss', 1)", ""),
-    "neptune": ("run = neptune.init_run(project='w/p'); run['loss'].append(1); run.stop()", ".neptune/offline/*"),
+    "wandb": (
+        "run = wandb.init(project='p'); run.log({'loss': 1}); run.finish()",
+        "wandb/offline-run-*",
+    ),
+    "mlflow": (
+        "mlflow.start_run(); mlflow.log_metric('loss', 1); mlflow.end_run()",
+        "mlruns/0/*/metrics/loss",
+    ),
+    "comet_ml": (
+        "comet_ml.Experiment().log_metric('loss', 1); comet_ml.start().log_metric('loss', 1)",
+        "",
+    ),
+    "neptune": (
+        "run = neptune.init_run(project='w/p'); run['loss'].append(1); run.stop()",
+        ".neptune/offline/*",
+    ),
 }
 """What a script does with each tracker, and what is in its folder then."""
 NO_NETWORK = """import os, sys
@@ -221,13 +274,24 @@ sys.addaudithook(hear)
 def test_trackers_reach_for_no_server_and_write_into_the_folder_of_the_start(tmp_path, tracker):
     if importlib.util.find_spec(tracker) is None:
         pytest.skip(f"{tracker} is not installed")
-    own = sandbox.Sandbox(root=tmp_path / "own", users=tmp_path, left_out=tmp_path, hosts=(), are_offline=True, is_kept=False)
+    own = sandbox.Sandbox(
+        root=tmp_path / "own",
+        users=tmp_path,
+        left_out=tmp_path,
+        hosts=(),
+        are_offline=True,
+        is_kept=False,
+    )
     own.folder.mkdir(parents=True)
     told = {"HOME": str(tmp_path), "COMET_API_KEY": "none", "PYTHONPATH": ""} | own.variables({})
-    told = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")} | told
+    told = {
+        name: value for name, value in os.environ.items() if not name.startswith("WANDB_")
+    } | told
     code, written = TRACKERS[tracker]
     command = [sys.executable, "-c", f"{NO_NETWORK}import {tracker}; {code}"]
-    done = subprocess.run(command, cwd=own.folder, env=told, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, cwd=own.folder, env=told, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     assert not written or list(own.folder.glob(written))
 
@@ -235,10 +299,14 @@ def test_trackers_reach_for_no_server_and_write_into_the_folder_of_the_start(tmp
 def run(code, folder, tmp_path):
     """A Python with the agent, in the folder of a start."""
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=folder, env=variables(tmp_path), capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command, cwd=folder, env=variables(tmp_path), capture_output=True, text=True, timeout=300
+    )
 
 
 def variables(tmp_path):
     """With which the agent keeps to that folder."""
-    told = Settings("", "", "a", 0, sandbox=str(tmp_path / "own"), state_file=str(tmp_path / "first-state.pt"))
+    told = Settings(
+        "", "", "a", 0, sandbox=str(tmp_path / "own"), state_file=str(tmp_path / "first-state.pt")
+    )
     return {**os.environ, "PYTHONPATH": str(AGENT), VARIABLE: encode(told)}

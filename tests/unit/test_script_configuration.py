@@ -1,4 +1,5 @@
-"""What scripts do differently: each usual mistake of a porting is named first, in a short sentence; other settings are sorted."""
+"""What scripts do differently: each usual mistake of a porting is named first, in a short sentence;
+other settings are sorted."""
 
 from __future__ import annotations
 
@@ -28,14 +29,26 @@ MISTAKES = {
     "learning rate not scaled": (
         Script(learning_rate=0.2),
         SOUND,
-        ("optimizer.0.0.lr", "learning rate of old is 2 times as high", "the number of ranks: old scales it once more than new"),
+        (
+            "optimizer.0.0.lr",
+            "learning rate of old is 2 times as high",
+            "the number of ranks: old scales it once more than new",
+        ),
     ),
     "learning rate scaled twice": (
         SOUND,
         Script(learning_rate=0.4),
-        ("optimizer.0.0.lr", "learning rate of new is 4 times as high", "the square of the number of ranks: new scales it twice"),
+        (
+            "optimizer.0.0.lr",
+            "learning rate of new is 4 times as high",
+            "the square of the number of ranks: new scales it twice",
+        ),
     ),
-    "no sampler": (SOUND, Script(configuration=NO_SAMPLER), ("sampler.class", "no sampler shares out the data of new")),
+    "no sampler": (
+        SOUND,
+        Script(configuration=NO_SAMPLER),
+        ("sampler.class", "no sampler shares out the data of new"),
+    ),
     "no sampler, and the same order": (
         SOUND,
         Script(configuration=NO_SAMPLER, same_batches=True),
@@ -54,7 +67,11 @@ MISTAKES = {
     "one parameter not averaged": (
         SOUND,
         Script(not_exchanged=["fc.bias"]),
-        ("gradients.by_rank", "gradients of fc.bias differ between the ranks of new", "not averaged"),
+        (
+            "gradients.by_rank",
+            "gradients of fc.bias differ between the ranks of new",
+            "not averaged",
+        ),
     ),
     "ranks start apart": (
         SOUND,
@@ -68,7 +85,14 @@ MISTAKES = {
     ),
     "batch global instead of per rank": (
         SOUND,
-        Script(configuration={"loader.batch_size": 64, "rank_local_batch": 64, "loader.length": 47, "epoch.steps": 47}),
+        Script(
+            configuration={
+                "loader.batch_size": 64,
+                "rank_local_batch": 64,
+                "loader.length": 47,
+                "epoch.steps": 47,
+            }
+        ),
         ("loader.batch_size", "each rank of new takes 64 samples, of old 32", "number of ranks"),
     ),
     "fp16 compression": (
@@ -89,22 +113,38 @@ MISTAKES = {
     "schedule stepped per epoch": (
         Script(rate_at=lambda step: 1 - step / 10, configuration={"schedule.class": "LambdaLR"}),
         Script(configuration={"schedule.class": "LambdaLR"}),
-        ("schedule.lr", "of the first 5 steps: 0.1 to 0.06 in old (LambdaLR), 0.1 in new (LambdaLR)"),
+        (
+            "schedule.lr",
+            "of the first 5 steps: 0.1 to 0.06 in old (LambdaLR), 0.1 in new (LambdaLR)",
+        ),
     ),
     "a warm-up beside a constant rate": (
         SOUND,
-        Script(rate_at=lambda step: (step + 1) / 10, configuration={"schedule.class": "LambdaLR", "schedule.steps": 5}),
-        ("schedule.lr", "of the first 5 steps: 0.01 to 0.05 in new (LambdaLR), 0.1 in old (no schedule)"),
+        Script(
+            rate_at=lambda step: (step + 1) / 10,
+            configuration={"schedule.class": "LambdaLR", "schedule.steps": 5},
+        ),
+        (
+            "schedule.lr",
+            "of the first 5 steps: 0.01 to 0.05 in new (LambdaLR), 0.1 in old (no schedule)",
+        ),
     ),
     "schedule stepped per epoch, constant so far": (
         Script(configuration={"schedule.class": "StepLR", "schedule.steps": 5}),
         Script(configuration={"schedule.class": "StepLR", "schedule.steps": 0}),
-        ("schedule.lr", "old steps its StepLR with every optimizer step, new in none of the first 5 steps"),
+        (
+            "schedule.lr",
+            "old steps its StepLR with every optimizer step, new in none of the first 5 steps",
+        ),
     ),
     "optimizer made before the model moved": (
         SOUND,
         Script(left_out=["conv.weight", "conv.bias", "fc.weight", "fc.bias"]),
-        ("optimizer.left_out", "no step of new changes conv.weight, conv.bias, fc.weight and 1 more", "before the model was moved"),
+        (
+            "optimizer.left_out",
+            "no step of new changes conv.weight, conv.bias, fc.weight and 1 more",
+            "before the model was moved",
+        ),
     ),
     "gradients never zeroed": (
         Script(configuration={"optimizer.keeps_gradients": False}),
@@ -122,7 +162,9 @@ def test_a_parameter_that_gets_rounding_alone_for_a_gradient_may_stay_as_it_is()
     records = one_launch(script_plan(), {"old": SOUND, "new": Script(never_moved=["fc.bias"])})
     for record in records:
         for report in record.scripts:
-            report.steps[0].gradients["fc.bias"] = [1e-9 * value for value in report.steps[0].gradients["fc.bias"]]
+            report.steps[0].gradients["fc.bias"] = [
+                1e-9 * value for value in report.steps[0].gradients["fc.bias"]
+            ]
     assert "parameters.unmoved" not in [one.field for one in script_differences(records)]
 
 
@@ -130,7 +172,9 @@ def test_a_parameter_that_stays_as_it_was_though_its_optimizer_has_it_accuses_no
     """As where updates round away: bfloat16 at a small rate."""
     (found,) = differences(SOUND, Script(never_moved=["fc.bias"]))
     assert (found.field, found.severity) == ("parameters.unmoved", "training")
-    assert found.sentence == "the first 5 steps of new leave fc.bias as before; its optimizer has it"
+    assert (
+        found.sentence == "the first 5 steps of new leave fc.bias as before; its optimizer has it"
+    )
 
 
 STREAM = {
@@ -141,7 +185,9 @@ STREAM = {
     "epoch.steps": None,
     "loader.samples": None,
 }
-UNSEEN = {name: None for name in CONFIGURATION if name.startswith(OF_LOADER)} | {"sampler.rank": None}
+UNSEEN = {name: None for name in CONFIGURATION if name.startswith(OF_LOADER)} | {
+    "sampler.rank": None
+}
 
 
 @pytest.mark.parametrize(
@@ -153,7 +199,13 @@ UNSEEN = {name: None for name in CONFIGURATION if name.startswith(OF_LOADER)} | 
         NO_SAMPLER | {"loader.samples": 12000},
         UNSEEN,
     ],
-    ids=["stream", "stream with a length", "sampler of one's own", "a share of a larger set", "no loader seen"],
+    ids=[
+        "stream",
+        "stream with a length",
+        "sampler of one's own",
+        "a share of a larger set",
+        "no loader seen",
+    ],
 )
 def test_data_that_may_share_themselves_out_are_not_said_to_be_read_whole_by_each_rank(shares):
     for old, new in ((SOUND, Script(configuration=shares)), (Script(configuration=shares), SOUND)):
@@ -164,9 +216,13 @@ def test_a_loader_that_was_not_seen_is_said_once_and_has_no_settings():
     (found,) = differences(SOUND, Script(configuration=UNSEEN))
     assert found.sentence == "loader.class: DataLoader in old, not seen on every rank in new"
     records = one_launch(script_plan(), {"old": SOUND, "new": SOUND})
-    for name in [name for name in records[-1].scripts[1].configuration if name.startswith(OF_LOADER)]:
+    for name in [
+        name for name in records[-1].scripts[1].configuration if name.startswith(OF_LOADER)
+    ]:
         del records[-1].scripts[1].configuration[name]
-    assert [one.sentence for one in script_differences(records)] == [found.sentence], "where one rank reads for all"
+    assert [one.sentence for one in script_differences(records)] == [found.sentence], (
+        "where one rank reads for all"
+    )
 
 
 def test_a_large_batch_in_parts_is_no_global_batch_where_samples_are_not_known():
@@ -193,17 +249,25 @@ def test_ranks_that_start_apart_by_an_empty_step_are_told_and_measured():
     for report in record.scripts:
         report.configuration["optimizer.empty_steps"] = report.rank
     assert not agreement(record.scripts).is_wrong
-    assert describe_rank_difference(record).endswith("Only some took the step without gradients of broadcast_optimizer_state")
+    assert describe_rank_difference(record).endswith(
+        "Only some took the step without gradients of broadcast_optimizer_state"
+    )
 
 
 def test_the_empty_step_of_horovods_broadcast_is_told_where_it_does_something():
     def told(**settings):
         old, new = ({"optimizer.empty_steps": steps, **settings} for steps in (1, 0))
-        return [one for one in differences(Script(configuration=old), Script(configuration=new)) if "empty" in one.field]
+        return [
+            one
+            for one in differences(Script(configuration=old), Script(configuration=new))
+            if "empty" in one.field
+        ]
 
     (one,) = told(**{"optimizer.0.0.betas": [0.9, 0.999], "optimizer.0.0.weight_decay": 0.01})
     assert one.severity == "training" and len(one.sentence.split()) <= 25
-    assert one.sentence.endswith("weight decay moves parameters and Adam's bias correction counts it; new takes none")
+    assert one.sentence.endswith(
+        "weight decay moves parameters and Adam's bias correction counts it; new takes none"
+    )
     console = Console(width=200, file=io.StringIO(), force_terminal=False)
     console.print(differences_table([one]))
     assert one.sentence in console.file.getvalue()
@@ -215,7 +279,10 @@ def test_the_empty_step_of_horovods_broadcast_is_told_where_it_does_something():
 def test_a_mistake_is_named_whichever_script_has_it(mistake):
     old, new, (field, *_) = MISTAKES[mistake]
     if field in ("horovod.op", "ddp.comm_hook"):
-        old, new = (Script(configuration=one.configuration, gradient_factor=one.gradient_factor) for one in (old, new))
+        old, new = (
+            Script(configuration=one.configuration, gradient_factor=one.gradient_factor)
+            for one in (old, new)
+        )
     assert differences(new, old)[0].field in (field, "horovod.compression")
 
 
@@ -225,13 +292,17 @@ def test_equal_scripts_differ_in_nothing():
 
 
 def test_a_port_that_is_right_has_no_mistake_and_no_other_work():
-    found = differences(Script(configuration={**HOROVOD, "environment.HOROVOD_CONTROLLER": "gloo"}), SOUND)
+    found = differences(
+        Script(configuration={**HOROVOD, "environment.HOROVOD_CONTROLLER": "gloo"}), SOUND
+    )
     assert {one.severity for one in found} == {"note"}
     assert not any(one.changes_work for one in found)
 
 
 def test_horovod_does_not_broadcast_buffers_and_ddp_does_which_is_no_mistake():
-    as_read = Script(own_buffers=True)  # behind a forward pass, the ranks of DDP have their own, too
+    as_read = Script(
+        own_buffers=True
+    )  # behind a forward pass, the ranks of DDP have their own, too
     found = differences(Script(configuration=HOROVOD, own_buffers=True), as_read)
     assert (found[0].field, found[0].severity) == ("buffers.by_rank", "training")
     assert "new gets rank 0's before each forward pass" in found[0].sentence
@@ -245,22 +316,45 @@ def test_ranks_that_read_the_same_batches_have_the_same_buffers_and_broadcast_no
 
 def test_synchronised_norms_are_no_broadcast():
     synced = Script(configuration={"model.norms": "SyncBatchNorm"})
-    found = next(one for one in differences(Script(own_buffers=True), synced) if one.field == "buffers.by_rank")
+    found = next(
+        one
+        for one in differences(Script(own_buffers=True), synced)
+        if one.field == "buffers.by_rank"
+    )
     assert found.severity == "training" and "broadcasts" not in found.sentence
 
 
 def test_a_port_that_keeps_buffers_as_horovod_does_makes_no_mistake():
-    kept = Script(configuration={"ddp.broadcast_buffers": False}, defaults={"ddp.broadcast_buffers": True}, own_buffers=True)
-    found = {one.field: one.severity for one in differences(Script(configuration=HOROVOD, own_buffers=True), kept)}
+    kept = Script(
+        configuration={"ddp.broadcast_buffers": False},
+        defaults={"ddp.broadcast_buffers": True},
+        own_buffers=True,
+    )
+    found = {
+        one.field: one.severity
+        for one in differences(Script(configuration=HOROVOD, own_buffers=True), kept)
+    }
     assert found["ddp.broadcast_buffers"] == "note" and "mistake" not in found.values()
 
 
 def test_work_that_differs_withholds_the_verdict_unless_it_is_allowed():
-    settings = {"model.parameters": 400, "accumulation": 2, "autocast.enabled": True, "loader.workers": 4}
+    settings = {
+        "model.parameters": 400,
+        "accumulation": 2,
+        "autocast.enabled": True,
+        "loader.workers": 4,
+    }
     new = Script(configuration=settings, samples=96)
     found = {one.field: one for one in differences(SOUND, new)}
-    assert [name for name, one in found.items() if one.withholds] == ["accumulation", "model.parameters", "autocast.enabled"]
-    assert (found["loader.workers"].severity, found["loader.workers"].changes_work) == ("speed", False)
+    assert [name for name, one in found.items() if one.withholds] == [
+        "accumulation",
+        "model.parameters",
+        "autocast.enabled",
+    ]
+    assert (found["loader.workers"].severity, found["loader.workers"].changes_work) == (
+        "speed",
+        False,
+    )
     unlike = unlike_work(list(found.values()), baseline="old")
     assert "accumulation, model.parameters, autocast.enabled" in work_note(unlike["new"])
     allowed = differences(SOUND, new, allow=["accumulation", "model.parameters"])
@@ -269,41 +363,70 @@ def test_work_that_differs_withholds_the_verdict_unless_it_is_allowed():
 
 
 def test_a_step_of_several_small_batches_is_said_and_compared_where_it_has_as_many_samples():
-    small = {"loader.batch_size": 16, "rank_local_batch": 16, "accumulation": 2, "loader.length": 188}
+    small = {
+        "loader.batch_size": 16,
+        "rank_local_batch": 16,
+        "accumulation": 2,
+        "loader.length": 188,
+    }
     found = differences(SOUND, Script(configuration=small))
     assert {one.field for one in found} == small.keys() and not any(one.withholds for one in found)
-    assert {one.severity for one in differences(SOUND, Script(configuration=small, samples=24))} == {"work"}
-    assert any(one.withholds for one in differences(SOUND, Script(configuration={**small, "epoch.steps": 80})))
+    assert {
+        one.severity for one in differences(SOUND, Script(configuration=small, samples=24))
+    } == {"work"}
+    assert any(
+        one.withholds
+        for one in differences(SOUND, Script(configuration={**small, "epoch.steps": 80}))
+    )
 
 
 def test_a_setting_that_is_not_its_librarys_own_is_no_note():
     new = Script(configuration={"ddp.static_graph": True}, defaults={"ddp.static_graph": False})
     (found,) = (one for one in differences(Script(configuration=HOROVOD), new) if not one.is_note)
-    assert found.sentence == "ddp.static_graph: not set in old, on in new; by itself the library has off"
+    assert (
+        found.sentence
+        == "ddp.static_graph: not set in old, on in new; by itself the library has off"
+    )
 
 
 def test_gradients_that_are_clipped_in_one_are_not_said_to_be_summed():
     clipped = Script(configuration={"step.clipping": "clip_grad_norm_ 1.0"}, gradient_factor=0.5)
-    assert [one.field for one in differences(Script(configuration={"step.clipping": "none"}), clipped)] == ["step.clipping"]
+    assert [
+        one.field for one in differences(Script(configuration={"step.clipping": "none"}), clipped)
+    ] == ["step.clipping"]
 
 
 def test_gradients_of_several_passes_may_be_apart_by_their_number():
     three = Script(configuration={"accumulation": 3})
     wrong = Script(configuration={"accumulation": 3}, gradient_factor=3.0)
-    assert differences(three, wrong)[0].sentence.endswith("old, the number of passes in a step, by which a loss is divided")
+    assert differences(three, wrong)[0].sentence.endswith(
+        "old, the number of passes in a step, by which a loss is divided"
+    )
 
 
 def test_settings_are_said_in_words_and_the_most_telling_come_first():
-    new = {"threads.torch": 2, "version.torch": "2.9.1", "environment.OMP_NUM_THREADS": "2", "optimizer.0.0.weight_decay": 0.01}
-    found = differences(Script(configuration={"environment.OMP_NUM_THREADS": "1"}), Script(configuration=new))
+    new = {
+        "threads.torch": 2,
+        "version.torch": "2.9.1",
+        "environment.OMP_NUM_THREADS": "2",
+        "optimizer.0.0.weight_decay": 0.01,
+    }
+    found = differences(
+        Script(configuration={"environment.OMP_NUM_THREADS": "1"}), Script(configuration=new)
+    )
     assert [one.field for one in found] == [
         "optimizer.0.0.weight_decay",
         "threads.torch",
         "version.torch",
         "environment.OMP_NUM_THREADS",
     ]
-    assert found[1].sentence == "threads of a rank: 1 in old, 2 in new (torchrun sets OMP_NUM_THREADS=1)"
-    assert found[3].sentence == "OMP_NUM_THREADS: 1 in old, 2 in new (torchrun sets OMP_NUM_THREADS=1)"
+    assert (
+        found[1].sentence
+        == "threads of a rank: 1 in old, 2 in new (torchrun sets OMP_NUM_THREADS=1)"
+    )
+    assert (
+        found[3].sentence == "OMP_NUM_THREADS: 1 in old, 2 in new (torchrun sets OMP_NUM_THREADS=1)"
+    )
     unset = differences(SOUND, Script(configuration=new))
     assert unset[1].sentence == "threads of a rank: 1 in old, 2 in new", "the variable is not why"
     assert found[0].values == {"old": None, "new": 0.01}
@@ -314,13 +437,19 @@ def test_variables_that_steer_nothing_here_are_notes():
     unused = {"environment.NCCL_SOCKET_IFNAME": "lo", "environment.OMP_NUM_THREADS": "1"}
     assert {one.severity for one in differences(SOUND, Script(configuration=unused))} == {"note"}
     used = {"transport": "nccl", "threads.torch": 4}
-    found = differences(Script(configuration=used), Script(configuration={**used, **unused, "threads.torch": 1}))
+    found = differences(
+        Script(configuration=used), Script(configuration={**used, **unused, "threads.torch": 1})
+    )
     assert {one.severity for one in found} == {"speed"}
 
 
 def test_a_seed_that_is_never_the_same_is_said_to_be_none():
     plan = script_plan()
-    arms = {"old": Script(seeds=[1, 1]), "old-control": Script(seeds=[2, 2]), "new": Script(seeds=[3, 3])}
+    arms = {
+        "old": Script(seeds=[1, 1]),
+        "old-control": Script(seeds=[2, 2]),
+        "new": Script(seeds=[3, 3]),
+    }
     found = script_differences(one_launch(plan, arms))
     assert found[0].sentence == "seed.torch is another each time old is started: it sets no seed"
 
@@ -335,17 +464,28 @@ def test_several_candidates_have_one_row_for_each_setting():
 
 def test_ranks_of_one_arm_agree_or_are_said_to_be_apart_with_the_step():
     def said(script):
-        return describe_rank_difference(one_launch(script_plan(), {"old": SOUND, "new": script})[-1])
+        return describe_rank_difference(
+            one_launch(script_plan(), {"old": SOUND, "new": script})[-1]
+        )
 
     assert said(SOUND) is None
     assert said(Script(sharded=True, starts_apart=True)) is None
     assert said(Script(own_buffers=True)) is None
-    assert said(Script(starts_apart=True)).startswith("the ranks of new start apart: conv.bias, conv.weight, fc.weight and 1 more")
-    assert "gradients of fc.bias differ between the ranks of new after the exchange" in said(Script(not_exchanged=["fc.bias"]))
+    assert said(Script(starts_apart=True)).startswith(
+        "the ranks of new start apart: conv.bias, conv.weight, fc.weight and 1 more"
+    )
+    assert "gradients of fc.bias differ between the ranks of new after the exchange" in said(
+        Script(not_exchanged=["fc.bias"])
+    )
     records = one_launch(script_plan(), {"old": SOUND, "new": SOUND})
     for number, step in enumerate(records[-1].scripts[1].steps):
-        step.parameters["fc.bias"] = [value + 0.1 * (number >= 2) for value in step.parameters["fc.bias"]]
-    assert describe_rank_difference(records[-1]) == "the ranks of new start alike and are apart from step 3 on: fc.bias"
+        step.parameters["fc.bias"] = [
+            value + 0.1 * (number >= 2) for value in step.parameters["fc.bias"]
+        ]
+    assert (
+        describe_rank_difference(records[-1])
+        == "the ranks of new start alike and are apart from step 3 on: fc.bias"
+    )
 
 
 def test_where_nothing_but_notes_differs_the_preview_shows_them():
@@ -370,10 +510,23 @@ def test_the_preview_fits_on_80_columns_and_in_15_rows():
 
 def test_a_rate_that_is_not_known_is_not_said_to_stay():
     plan = script_plan()
-    counting = Script(configuration={"schedule.class": "StepLR", "schedule.steps": 5}, rate_at=lambda step: 1 - step / 10)
-    blind = Script(configuration={"schedule.class": "StepLR", "schedule.steps": 0, "schedule.lr": None})
+    counting = Script(
+        configuration={"schedule.class": "StepLR", "schedule.steps": 5},
+        rate_at=lambda step: 1 - step / 10,
+    )
+    blind = Script(
+        configuration={"schedule.class": "StepLR", "schedule.steps": 0, "schedule.lr": None}
+    )
     records = one_launch(plan, {"old": counting, "new": blind})
-    for step in (step for record in records if record.arm == "new" for report in record.scripts for step in report.steps):
+    for step in (
+        step
+        for record in records
+        if record.arm == "new"
+        for report in record.scripts
+        for step in report.steps
+    ):
         step.learning_rates = []
     found = next(one for one in script_differences(records) if one.field == "schedule.lr")
-    assert found.sentence.startswith("old steps its StepLR with every optimizer step, new in none of the first 5 steps")
+    assert found.sentence.startswith(
+        "old steps its StepLR with every optimizer step, new in none of the first 5 steps"
+    )

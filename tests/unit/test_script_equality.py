@@ -1,4 +1,5 @@
-"""Whether scripts train alike: same against same is equal, whatever rounding does; what is not is told with step and size."""
+"""Whether scripts train alike: same against same is equal, whatever rounding does; what is not is
+told with step and size."""
 
 from __future__ import annotations
 
@@ -21,24 +22,39 @@ def judged(old, new, *, control=None, scripts=None):
 
 def test_the_same_script_twice_is_equal():
     found = judged(SOUND, SOUND)
-    assert (found.start["new"].verdict, found.gradients["new"].verdict, found.parameters["new"].verdict) == ("equal",) * 3
+    assert (
+        found.start["new"].verdict,
+        found.gradients["new"].verdict,
+        found.parameters["new"].verdict,
+    ) == ("equal",) * 3
     assert (found.first_difference_step, found.unequal) == (None, [])
     assert found.sentence == "new trains like old: equal start, and equal over the first 5 steps"
-    assert found.batches == {"old-control": "old-control reads the same batches as old", "new": "new reads the same batches as old"}
+    assert found.batches == {
+        "old-control": "old-control reads the same batches as old",
+        "new": "new reads the same batches as old",
+    }
     assert set(found.parameters) == {"old-control", "new"}
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_rounding_is_no_difference(seed):
     found = judged(SOUND, Script(rounding=1e-6, noise_seed=seed, configuration=HOROVOD))
-    assert (found.gradients["new"].verdict, found.parameters["new"].verdict) == ("equal up to rounding",) * 2
+    assert (found.gradients["new"].verdict, found.parameters["new"].verdict) == (
+        "equal up to rounding",
+    ) * 2
     assert found.unequal == []
-    assert found.sentence == "new trains like old: equal start, and equal up to float32 rounding over the first 5 steps"
+    assert (
+        found.sentence
+        == "new trains like old: equal start, and equal up to float32 rounding over the first 5 steps"
+    )
 
 
 def test_another_start_is_told_and_nothing_else_is_claimed():
     found = judged(SOUND, Script(start_seed=2))
-    assert (found.start["new"].verdict, found.parameters["new"].verdict) == ("another start", "not compared")
+    assert (found.start["new"].verdict, found.parameters["new"].verdict) == (
+        "another start",
+        "not compared",
+    )
     assert (found.first_difference_step, found.unequal) == (0, ["new"])
     assert found.sentence == "new has another start than old; --same-start compares what follows"
 
@@ -53,9 +69,15 @@ def test_a_script_that_starts_otherwise_each_time_is_not_repeatable():
 def test_a_learning_rate_twice_as_high_is_apart_from_the_first_step_on_with_its_size():
     found = judged(SOUND, Script(learning_rate=0.2))
     parameters = found.parameters["new"]
-    assert (parameters.verdict, parameters.first_difference_step, found.gradients["new"].verdict) == ("apart", 1, "equal")
+    assert (
+        parameters.verdict,
+        parameters.first_difference_step,
+        found.gradients["new"].verdict,
+    ) == ("apart", 1, "equal")
     assert parameters.distances[0] == pytest.approx(0.5)
-    assert found.sentence.startswith("new starts equal to old, then is apart from step 1 on by 50% of what the steps changed")
+    assert found.sentence.startswith(
+        "new starts equal to old, then is apart from step 1 on by 50% of what the steps changed"
+    )
     assert found.sentence.endswith("its first gradients agree")
 
 
@@ -71,7 +93,11 @@ HALF = {**HOROVOD, "horovod.compression": "FP16Compressor"}
 @pytest.mark.parametrize(
     ("old", "new", "hint"),
     [
-        ({}, {"threads.torch": {"by_rank": [4, 1]}}, "look again with equal threads (torch.set_num_threads)"),
+        (
+            {},
+            {"threads.torch": {"by_rank": [4, 1]}},
+            "look again with equal threads (torch.set_num_threads)",
+        ),
         (HALF, {"ddp.comm_hook": "fp16_compress_hook"}, "look again without compression"),
         ({}, {}, ""),
     ],
@@ -85,7 +111,10 @@ def test_what_may_be_amplified_rounding_is_told_with_a_way_to_find_out(old, new,
 
 def test_a_start_that_a_step_without_gradients_moved_is_told_as_that():
     found = judged(Script(configuration={"optimizer.empty_steps": 1}, start_seed=2), SOUND)
-    assert found.sentence == "new has another start than old; old takes a step without gradients before its first"
+    assert (
+        found.sentence
+        == "new has another start than old; old takes a step without gradients before its first"
+    )
 
 
 def test_one_small_parameter_whose_gradient_differs_is_named():
@@ -116,7 +145,10 @@ def test_names_without_a_counterpart_are_told():
         for tensors in (report.started, report.sizes, *(step.parameters for step in report.steps)):
             tensors["head.bias"] = tensors.pop("fc.bias")
     found = judge_equality(plan, records)
-    assert (found.start["new"].only_here, found.start["new"].missing_here) == (["head.bias"], ["fc.bias"])
+    assert (found.start["new"].only_here, found.start["new"].missing_here) == (
+        ["head.bias"],
+        ["fc.bias"],
+    )
     assert "without a counterpart: head.bias, fc.bias" in found.sentence
 
 
@@ -124,7 +156,11 @@ def under_other_names(rename):
     """Two equal scripts, one of which has other names for its tensors."""
     records = one_launch(script_plan(), {"old": SOUND, "new": SOUND})
     for report in records[-1].scripts:
-        for tensors in (report.started, report.sizes, *(own for step in report.steps for own in (step.parameters, step.gradients))):
+        for tensors in (
+            report.started,
+            report.sizes,
+            *(own for step in report.steps for own in (step.parameters, step.gradients)),
+        ):
             for name in list(tensors):
                 tensors[rename(name)] = tensors.pop(name)
     return records
@@ -133,15 +169,24 @@ def under_other_names(rename):
 @pytest.mark.parametrize(
     ("rename", "how"),
     [
-        (lambda name: f"buffer:model.{name[7:]}" if "buffer:" in name else f"model.{name}", "names matched without 'model.'"),
-        (lambda name: name.replace("conv.", "before.").replace("fc.", "after."), "tensors matched by size and order"),
+        (
+            lambda name: f"buffer:model.{name[7:]}" if "buffer:" in name else f"model.{name}",
+            "names matched without 'model.'",
+        ),
+        (
+            lambda name: name.replace("conv.", "before.").replace("fc.", "after."),
+            "tensors matched by size and order",
+        ),
     ],
     ids=["a module around it", "other names"],
 )
 def test_tensors_are_matched_under_other_names_and_it_is_said_how(rename, how):
     records = under_other_names(rename)
     found = judge_equality(script_plan(), records)
-    assert found.sentence == f"new trains like old: equal start, and equal over the first 5 steps, {how}"
+    assert (
+        found.sentence
+        == f"new trains like old: equal start, and equal over the first 5 steps, {how}"
+    )
     assert (found.gradients["new"].verdict, found.unequal) == ("equal", [])
     assert "gradients.scale" not in {one.field for one in script_differences(records)}
 
@@ -152,27 +197,39 @@ def test_batches_of_a_step_that_is_cut_otherwise_are_not_compared():
 
 
 def test_tolerances_are_three_times_what_the_control_shows():
-    found = judged(SOUND, Script(rounding=0.02, noise_seed=1), control=Script(rounding=0.02, noise_seed=2))
+    found = judged(
+        SOUND, Script(rounding=0.02, noise_seed=1), control=Script(rounding=0.02, noise_seed=2)
+    )
     assert found.parameters["new"].verdict == "equal up to rounding"
     assert found.parameters["new"].tolerance > ARITHMETICS["float32"].stepped
     assert judged(SOUND, Script(rounding=0.02, noise_seed=1)).unequal == ["new"]
 
 
 def test_where_the_control_steps_otherwise_nothing_is_claimed():
-    found = judged(SOUND, Script(learning_rate=0.2), control=Script(learning_rate=0.02, seeds=[5, 5]))
-    assert (found.parameters["new"].verdict, found.unequal) == ("not compared", ["new"])
-    assert "old itself steps otherwise each time: it is not repeatable; set a seed" in found.sentence
-    found = judged(SOUND, Script(learning_rate=0.2), control=Script(data_seed=5))
-    assert found.sentence.endswith("old itself steps otherwise each time: its batches are others"), (
-        "as where data changed beneath it"
+    found = judged(
+        SOUND, Script(learning_rate=0.2), control=Script(learning_rate=0.02, seeds=[5, 5])
     )
+    assert (found.parameters["new"].verdict, found.unequal) == ("not compared", ["new"])
+    assert (
+        "old itself steps otherwise each time: it is not repeatable; set a seed" in found.sentence
+    )
+    found = judged(SOUND, Script(learning_rate=0.2), control=Script(data_seed=5))
+    assert found.sentence.endswith(
+        "old itself steps otherwise each time: its batches are others"
+    ), "as where data changed beneath it"
     found = judged(SOUND, Script(gradient_factor=2.0), control=Script(learning_rate=0.02))
-    assert found.sentence == "new starts equal to old, but gradients of the first step are apart by a factor of 2"
+    assert (
+        found.sentence
+        == "new starts equal to old, but gradients of the first step are apart by a factor of 2"
+    )
 
 
 def test_coarse_arithmetic_is_allowed_for_where_both_have_it():
     both = judged(Script(configuration=HALF), Script(configuration=HALF, rounding=0.01))
-    assert both.parameters["new"].verdict == "equal up to rounding" and "bfloat16 rounding" in both.sentence
+    assert (
+        both.parameters["new"].verdict == "equal up to rounding"
+        and "bfloat16 rounding" in both.sentence
+    )
     assert "up to bfloat16 rounding" in both.sentence
     one = judged(SOUND, Script(configuration=HALF, rounding=0.01))
     assert one.unequal == ["new"]
@@ -185,28 +242,38 @@ HALF = {"autocast.enabled": True, "autocast.dtype": "bfloat16"}
 
 
 @pytest.mark.parametrize(
-    ("size", "arithmetic", "unequal"), [(1e-9, {}, []), (3e-6, {}, []), (5e-3, HALF, []), (5e-3, {}, ["new"]), (0.1, HALF, ["new"])]
+    ("size", "arithmetic", "unequal"),
+    [(1e-9, {}, []), (3e-6, {}, []), (5e-3, HALF, []), (5e-3, {}, ["new"]), (0.1, HALF, ["new"])],
 )
 def test_gradients_that_are_nothing_but_rounding_do_not_count(size, arithmetic, unequal):
-    """As of a bias before a batch norm, whose rounding another torch makes otherwise; Adam makes whole steps of them.
+    """As of a bias before a batch norm, whose rounding another torch makes otherwise; Adam makes
+    whole steps of them.
 
-    In bfloat16 a rounding was called another gradient: of biases 0.5% as long as a usual one, with other kernels.
+    In bfloat16 a rounding was called another gradient: of biases 0.5% as long as a usual one, with
+    other kernels.
     """
     plan, sound = script_plan(), Script(configuration=arithmetic)
     records = one_launch(plan, {"old": sound, "new": sound})
     for record, sign in zip(records, (1, 1, -1), strict=True):
         for report in record.scripts:
-            report.steps[0].gradients["conv.bias"] = [size * sign * value for value in report.steps[0].gradients["conv.bias"]]
+            report.steps[0].gradients["conv.bias"] = [
+                size * sign * value for value in report.steps[0].gradients["conv.bias"]
+            ]
             for step in report.steps:
-                step.parameters["conv.bias"] = [value + 0.1 * sign for value in report.started["conv.bias"]]
+                step.parameters["conv.bias"] = [
+                    value + 0.1 * sign for value in report.started["conv.bias"]
+                ]
     assert judge_equality(plan, records).unequal == unequal
 
 
 def test_a_step_that_is_smaller_than_the_last_place_of_bfloat16_is_still_compared():
-    """Rounding of the parameters was allowed for by five times what steps changed, so that nothing could be apart."""
+    """Rounding of the parameters was allowed for by five times what steps changed, so that nothing
+    could be apart."""
 
     def script(rate, rounding=0.0):
-        return Script(configuration={"model.dtypes": ["bfloat16"]}, learning_rate=rate, rounding=rounding)
+        return Script(
+            configuration={"model.dtypes": ["bfloat16"]}, learning_rate=rate, rounding=rounding
+        )
 
     assert judged(script(1e-4), script(1e-4, rounding=0.02)).unequal == []
     assert judged(script(1e-4), script(2e-4)).unequal == ["new"]
@@ -215,7 +282,9 @@ def test_a_step_that_is_smaller_than_the_last_place_of_bfloat16_is_still_compare
 def test_the_launch_in_which_arms_are_farthest_apart_counts():
     plan = script_plan()
     late = Script(learning_rate=0.2)
-    records = script_records(plan, Truth(ratios={}), lambda launch, arm: late if (launch, arm) == (2, "new") else SOUND)
+    records = script_records(
+        plan, Truth(ratios={}), lambda launch, arm: late if (launch, arm) == (2, "new") else SOUND
+    )
     assert judge_equality(plan, records).first_difference_step == 1
 
 

@@ -1,4 +1,5 @@
-"""Where a script's step goes by line: what the agent sees of a loop, and what a report says of two scripts."""
+"""Where a script's step goes by line: what the agent sees of a loop, and what a report says of two
+scripts."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def report_of(besides):
 
 
 def traced(besides, *optimizers):
-    """The agent's hooks are called where torch has them. ``optimizers``: that the script is known to have."""
+    """The agent's hooks are called where torch has them.
+
+    ``optimizers``: that the script is known to have."""
     lines = Lines(Recorder(), SimpleNamespace(device=None, optimizers=optimizers))
     model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -92,7 +95,10 @@ def test_activation_checkpoints_are_counted():
 @pytest.mark.process
 def test_collectives_count_where_the_loop_calls_them_and_once():
     """``all_gather_object`` calls ``all_gather`` twice, which is none of the script's."""
-    assert run_python(ONE_RANK).stdout.strip() == "[{'all_reduce (sum) of 4 B': 1.0, 'all_gather_object': 1.0}]"
+    assert (
+        run_python(ONE_RANK).stdout.strip()
+        == "[{'all_reduce (sum) of 4 B': 1.0, 'all_gather_object': 1.0}]"
+    )
 
 
 def test_nobody_elses_trace_is_taken_away():
@@ -108,11 +114,15 @@ def test_nobody_elses_trace_is_taken_away():
 
 
 def arm(name, *lines, ranks=1):
-    return ScriptArm(name=name, reports=[ScriptReport(rank=rank, lines=list(lines)) for rank in range(ranks)])
+    return ScriptArm(
+        name=name, reports=[ScriptReport(rank=rank, lines=list(lines)) for rank in range(ranks)]
+    )
 
 
 def line(number, text, seconds, *, phases=(), **more):
-    return LineUse(place=f"train.py:{number}", text=text, seconds=seconds, phases=list(phases), **more)
+    return LineUse(
+        place=f"train.py:{number}", text=text, seconds=seconds, phases=list(phases), **more
+    )
 
 
 FORWARD = line(1, "out = model(x)", 0.02, phases=["forward"])
@@ -122,18 +132,35 @@ LOGS = line(3, "writer.add_scalar('loss', loss)", 0.005)
 def test_a_line_that_one_script_has_alone_is_named_where_it_takes_time():
     (found,) = line_differences([arm("old", FORWARD), arm("new", FORWARD, LOGS)])
     assert (found.severity, found.changes_work) == ("speed", False)
-    assert found.sentence == "5.00 ms of each of the first steps of new is train.py:3: writer.add_scalar('loss', loss)"
+    assert (
+        found.sentence
+        == "5.00 ms of each of the first steps of new is train.py:3: writer.add_scalar('loss', loss)"
+    )
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        pytest.param([FORWARD, LOGS], [FORWARD, LOGS.model_copy(update={"place": "port.py:9"})], id="the same line elsewhere"),
-        pytest.param([FORWARD, LOGS], [FORWARD, line(4, "log(loss)", 0.005)], id="another that takes as long"),
-        pytest.param([FORWARD], [FORWARD, line(4, "count += 1", 0.0001)], id="one that takes next to nothing"),
-        pytest.param([FORWARD], [FORWARD, line(4, "o.synchronize()", 0.005, exchange_s=0.005)], id="one that waits for gradients"),
         pytest.param(
-            [FORWARD], [FORWARD, line(4, "o.synchronize()", 0.005, exchange_s=0.003)], id="one that mostly waits for them"
+            [FORWARD, LOGS],
+            [FORWARD, LOGS.model_copy(update={"place": "port.py:9"})],
+            id="the same line elsewhere",
+        ),
+        pytest.param(
+            [FORWARD, LOGS], [FORWARD, line(4, "log(loss)", 0.005)], id="another that takes as long"
+        ),
+        pytest.param(
+            [FORWARD], [FORWARD, line(4, "count += 1", 0.0001)], id="one that takes next to nothing"
+        ),
+        pytest.param(
+            [FORWARD],
+            [FORWARD, line(4, "o.synchronize()", 0.005, exchange_s=0.005)],
+            id="one that waits for gradients",
+        ),
+        pytest.param(
+            [FORWARD],
+            [FORWARD, line(4, "o.synchronize()", 0.005, exchange_s=0.003)],
+            id="one that mostly waits for them",
         ),
         pytest.param([], [FORWARD, LOGS], id="a script whose lines were not seen"),
     ],
@@ -143,9 +170,14 @@ def test_nothing_is_said_of(old, new):
 
 
 def test_unlike_numbers_of_collectives_are_named_with_place_and_time():
-    reduces = line(7, "mean = reduced(loss)", 0.001, exchange_s=0.001, collectives={"all_reduce of 4 B": 2.0})
+    reduces = line(
+        7, "mean = reduced(loss)", 0.001, exchange_s=0.001, collectives={"all_reduce of 4 B": 2.0}
+    )
     (found,) = line_differences([arm("old", FORWARD), arm("new", FORWARD, reduces)])
-    assert found.values["new"] == "2 all_reduce of 4 B at train.py:7, waited for 1.00 ms in each of the first steps"
+    assert (
+        found.values["new"]
+        == "2 all_reduce of 4 B at train.py:7, waited for 1.00 ms in each of the first steps"
+    )
     assert found.values["old"] is None
 
 
@@ -154,15 +186,24 @@ def test_a_sum_over_ranks_is_held_against_a_mean_and_not_against_nothing():
         return line(7, "total = reduced(loss)", 0.001, collectives={name: 1.0})
 
     def told(*old):
-        (found,) = line_differences([arm("old", FORWARD, *old), arm("new", FORWARD, reduces("all_reduce (sum) of 4 B"))])
-        return found.severity, found.sentence.endswith("a sum is the mean times the number of ranks")
+        (found,) = line_differences(
+            [arm("old", FORWARD, *old), arm("new", FORWARD, reduces("all_reduce (sum) of 4 B"))]
+        )
+        return found.severity, found.sentence.endswith(
+            "a sum is the mean times the number of ranks"
+        )
 
     assert told(reduces("allreduce_ of 4 B")) == ("training", True)
     assert told() == ("speed", False)
 
 
 def test_a_line_waits_for_as_long_as_the_rank_that_comes_last():
-    lines = [line(7, "mean = reduced(loss)", seconds + 0.001, exchange_s=seconds) for seconds in (0.009, 0.002)]
-    own = ScriptArm(name="new", reports=[ScriptReport(rank=rank, lines=[one]) for rank, one in enumerate(lines)])
+    lines = [
+        line(7, "mean = reduced(loss)", seconds + 0.001, exchange_s=seconds)
+        for seconds in (0.009, 0.002)
+    ]
+    own = ScriptArm(
+        name="new", reports=[ScriptReport(rank=rank, lines=[one]) for rank, one in enumerate(lines)]
+    )
     (found,) = other_lines(own)
     assert (found.exchange_s, found.seconds) == pytest.approx((0.002, 0.001))

@@ -1,4 +1,5 @@
-"""Losses of scripts: curves against samples, differences found, and equal scripts called worse no more often than stated."""
+"""Losses of scripts: curves against samples, differences found, and equal scripts called worse no
+more often than stated."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ import pytest
 
 from measurement.records.record import LOSS_COLUMNS
 from reports.scripts.equality import judge_equality
-from reports.scripts.losses import compare_losses, curve_of, loss_difference, loss_unit, loss_verdict
+from reports.scripts.losses import (
+    compare_losses,
+    curve_of,
+    loss_difference,
+    loss_unit,
+    loss_verdict,
+)
 from tests.kit.script_factory import Script, one_launch, script_plan
 
 STEPS = 40
@@ -26,7 +33,10 @@ def table(factor=1.0, *, noise=0.0, seed=0, start=0, samples=32, steps=STEPS, la
 
 def compared(factor, *, launches=5, noise=0.002, old=None, **more):
     tables = {(launch, "old"): table(noise=noise, seed=launch) for launch in range(launches)}
-    tables |= {(launch, "new"): table(factor, noise=noise, seed=100 + launch, **more) for launch in range(launches)}
+    tables |= {
+        (launch, "new"): table(factor, noise=noise, seed=100 + launch, **more)
+        for launch in range(launches)
+    }
     return compare_losses(script_plan(launches=launches), tables | (old or {}))
 
 
@@ -58,19 +68,31 @@ def test_the_same_loss_is_no_worse_and_a_higher_one_is_worse():
 
 
 @pytest.mark.parametrize(("gradient_factor", "verdict"), [(1.0, "no worse"), (2.0, None)])
-def test_losses_of_a_step_in_parts_are_compared_where_gradients_show_that_they_sum_up_to_it(gradient_factor, verdict):
+def test_losses_of_a_step_in_parts_are_compared_where_gradients_show_that_they_sum_up_to_it(
+    gradient_factor, verdict
+):
     plan = script_plan(launches=5)
-    tables = {(launch, arm): table(factor) for launch in range(5) for arm, factor in (("old", 1.0), ("new", 0.5))}
+    tables = {
+        (launch, arm): table(factor)
+        for launch in range(5)
+        for arm, factor in (("old", 1.0), ("new", 0.5))
+    }
     new = Script(configuration={"accumulation": 2}, gradient_factor=gradient_factor)
-    found = judge_equality(plan, one_launch(plan, {"old": Script(), "new": new}), losses=tables).loss["new"]
+    found = judge_equality(
+        plan, one_launch(plan, {"old": Script(), "new": new}), losses=tables
+    ).loss["new"]
     assert found.verdict == verdict
-    assert ("equal over the later half" if verdict else "are not compared: a step has another number of") in found.sentence
+    assert (
+        "equal over the later half" if verdict else "are not compared: a step has another number of"
+    ) in found.sentence
 
 
 def test_a_difference_near_the_margin_is_not_decided():
     found = compared(1.02, noise=0.05)["new"]
     assert found.verdict == "undecided"
-    assert found.sentence.startswith("Whether the loss of new is worse than old's by 2% is undecided")
+    assert found.sentence.startswith(
+        "Whether the loss of new is worse than old's by 2% is undecided"
+    )
 
 
 def test_one_launch_is_said_to_be_one():
@@ -83,7 +105,10 @@ def test_one_launch_is_said_to_be_one():
 
 def test_a_loss_that_is_no_number_any_more_is_worse():
     found = compared(1.0, late=np.inf)["new"]
-    assert (found.verdict, found.sentence) == ("worse", "The loss of new is not finite in the later half")
+    assert (found.verdict, found.sentence) == (
+        "worse",
+        "The loss of new is not finite in the later half",
+    )
 
 
 def test_the_later_half_is_that_of_what_both_reached():
@@ -104,12 +129,16 @@ def test_without_losses_there_is_nothing():
 
 @pytest.mark.parametrize(("higher", "at_most"), [(0.0, 0.01), (0.02, 0.075)])
 def test_equal_scripts_are_called_worse_no_more_often_than_stated(higher, at_most):
-    """At a difference of just the margin, 5% of the comparisons may be called worse, and 5% no worse."""
+    """At a difference of just the margin, 5% of the comparisons may be called worse, and 5% no
+    worse."""
     random = np.random.default_rng(4)
     found = []
     for _ in range(2000):
         shared = random.normal(0, 0.02, 5)  # a launch's seed
-        pairs = [(1 + higher + s + random.normal(0, 0.01), 1 + s + random.normal(0, 0.01)) for s in shared]
+        pairs = [
+            (1 + higher + s + random.normal(0, 0.01), 1 + s + random.normal(0, 0.01))
+            for s in shared
+        ]
         found.append(loss_verdict(loss_difference(pairs), margin=0.02))
     assert found.count("worse") / 2000 <= at_most
     if higher:

@@ -1,4 +1,5 @@
-"""The report of scripts in every format: verdict first, then equality and the first culprits; work that differs has no verdict."""
+"""The report of scripts in every format: verdict first, then equality and the first culprits; work
+that differs has no verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from reports.wording.causes import short_cause
 from reports.wording.marks import first_lines
 from tests.kit.changed import changed
 from tests.kit.results_factory import FORMATS, Truth, on_terminal
-from tests.kit.script_factory import HOROVOD, Script, script_plan, script_records, write_script_results
+from tests.kit.script_factory import (
+    HOROVOD,
+    Script,
+    script_plan,
+    script_records,
+    write_script_results,
+)
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
 
@@ -24,7 +31,12 @@ def loss(launch, arm, step):
 
 def folder_of(root, scripts, *, truth=None, plan=None, change=None, losses=loss):
     plan = plan or script_plan()
-    records = script_records(plan, truth or Truth(ratios={"new": 1.1}), lambda launch, arm: scripts.get(arm, SOUND), losses=losses)
+    records = script_records(
+        plan,
+        truth or Truth(ratios={"new": 1.1}),
+        lambda launch, arm: scripts.get(arm, SOUND),
+        losses=losses,
+    )
     for record in records if change else []:
         change(record)
     return write_script_results(root, plan, records)
@@ -50,26 +62,39 @@ def test_every_format_renders_scripts(folder, comparison):
 def test_the_terminal_shows_it_in_its_width(comparison, width):
     text = on_terminal(comparison, width=width)
     assert max(map(len, text.splitlines())) <= width
-    assert text.index("new is 9") < text.index("new starts equal to old") < text.index("same work: not the same")
+    assert (
+        text.index("new is 9")
+        < text.index("new starts equal to old")
+        < text.index("same work: not the same")
+    )
     assert len(text.splitlines()) <= 14
 
 
 def test_scripts_have_phases_and_a_phase_is_named_as_the_cause(comparison):
     arm, result = comparison.arm("new"), comparison.result("new")
     assert arm.step_terms_s is None and result.term_differences_s == {}
-    assert sum(one.value for one in arm.step_phases_s.values()) == pytest.approx(0.02 / 1.1, rel=0.2)
+    assert sum(one.value for one in arm.step_phases_s.values()) == pytest.approx(
+        0.02 / 1.1, rel=0.2
+    )
     assert result.because.term == "backward_and_exchange"
-    assert result.because.difference_s == result.phase_differences_s["backward_and_exchange"].value < 0
+    assert (
+        result.because.difference_s == result.phase_differences_s["backward_and_exchange"].value < 0
+    )
     assert "less of each step in backward and exchange" in comparison.findings[0]
 
 
 @pytest.mark.parametrize(
     ("library", "said"),
-    [({}, "ms more waiting for exchange per step, most by "), (HOROVOD, "ms more backward and exchange per step, most by ")],
+    [
+        ({}, "ms more waiting for exchange per step, most by "),
+        (HOROVOD, "ms more backward and exchange per step, most by "),
+    ],
     ids=["same library", "another library"],
 )
 def test_a_line_that_waits_for_exchange_is_named_as_the_cause(tmp_path, library, said):
-    averages = LineUse(place="train.py:7", text="all_reduce(loss)", seconds=0.0051, exchange_s=0.005)
+    averages = LineUse(
+        place="train.py:7", text="all_reduce(loss)", seconds=0.0051, exchange_s=0.005
+    )
 
     def change(record):
         if record.arm == "new":
@@ -77,30 +102,44 @@ def test_a_line_that_waits_for_exchange_is_named_as_the_cause(tmp_path, library,
                 script.lines = [averages]
             for block in record.blocks:
                 for own in block.ranks:
-                    own.phases_s = [[*phases, exchange + 0.005] for *phases, exchange in own.phases_s]
+                    own.phases_s = [
+                        [*phases, exchange + 0.005] for *phases, exchange in own.phases_s
+                    ]
 
     scripts = {"old": Script(), "old-control": Script(), "new": Script(configuration=library)}
     found = conclude(folder_of(tmp_path, scripts, truth=Truth(ratios={"new": 1.0}), change=change))
     assert f"{said}train.py:7 (all_reduce(loss))" in short_cause(found.result("new"))
     assert ("exchange" in found.result("new").phase_differences_s) == (not library)
-    assert "exchange" in found.arm("new").step_phases_s.keys() - found.arm("old").step_phases_s.keys()
+    assert (
+        "exchange" in found.arm("new").step_phases_s.keys() - found.arm("old").step_phases_s.keys()
+    )
     for arm in found.arms:
-        assert sum(one.value for one in arm.step_phases_s.values()) == pytest.approx(0.02 + 0.005 * (arm.name == "new"), rel=0.2)
+        assert sum(one.value for one in arm.step_phases_s.values()) == pytest.approx(
+            0.02 + 0.005 * (arm.name == "new"), rel=0.2
+        )
 
 
 def test_unlike_work_has_a_ratio_and_no_verdict_unless_it_is_allowed(tmp_path):
     new = Script(configuration={**HOROVOD, "model.parameters": 660})
     found = conclude(folder_of(tmp_path / "withheld", {"new": new}))
     result = found.result("new")
-    assert (result.verdict, result.verdict_alone, result.withheld_by) == ("undecided", "faster", "work")
+    assert (result.verdict, result.verdict_alone, result.withheld_by) == (
+        "undecided",
+        "faster",
+        "work",
+    )
     assert result.throughput_ratio > 1 and result.ci_low > 1
     assert found.headline == "No verdict on new against old: they do different work"
     assert found.findings[0].startswith("No verdict on new against old (ratio 1.09")
     assert "the two do different work (model.parameters)" in found.findings[0]
     assert found.undecided == [] and result.because is None
-    allowed = conclude(folder_of(tmp_path / "allowed", {"new": new}, plan=script_plan(allow=["model.parameters"])))
+    allowed = conclude(
+        folder_of(tmp_path / "allowed", {"new": new}, plan=script_plan(allow=["model.parameters"]))
+    )
     assert allowed.result("new").verdict == "faster"
-    assert any(line == "Work differs, and is allowed to: model.parameters" for line in allowed.warnings)
+    assert any(
+        line == "Work differs, and is allowed to: model.parameters" for line in allowed.warnings
+    )
 
 
 def test_without_samples_iterations_are_compared(tmp_path):
@@ -108,7 +147,10 @@ def test_without_samples_iterations_are_compared(tmp_path):
     found = conclude(folder_of(tmp_path, {"new": uncounted}))
     assert (found.sample_unit, found.result("new").verdict) == ("iterations", "faster")
     assert found.arm("old").throughput_per_s.value == pytest.approx(50, rel=0.3)
-    assert any(line.startswith("Samples of new could not be counted: iterations per second") for line in found.warnings)
+    assert any(
+        line.startswith("Samples of new could not be counted: iterations per second")
+        for line in found.warnings
+    )
     assert found.equality.loss_unit == "steps"
 
 
@@ -118,8 +160,16 @@ def test_gaps_starts_and_what_the_probe_could_not_see_are_told(tmp_path):
             record.script_starts = 3
             record.blocks[2] = changed(record.blocks[2], gaps=[(1, 2.0)])
 
-    found = conclude(folder_of(tmp_path, {"new": Script(notes=["The optimizer is fused."])}, change=change, losses=None))
-    assert (found.arm("new").gaps.count, found.arm("new").gaps.longest_s, found.arm("old").gaps) == (3, 2.0, None)
+    found = conclude(
+        folder_of(
+            tmp_path, {"new": Script(notes=["The optimizer is fused."])}, change=change, losses=None
+        )
+    )
+    assert (
+        found.arm("new").gaps.count,
+        found.arm("new").gaps.longest_s,
+        found.arm("old").gaps,
+    ) == (3, 2.0, None)
     said = "\n".join(found.warnings)
     assert "new: 3 long gaps in its steps, 2000 ms each" in said
     assert "new came to its own end and was restarted, 3 times in one launch" in said
@@ -138,8 +188,15 @@ def test_a_rank_that_is_late_before_the_exchange_is_the_straggler(tmp_path):
 
     found = conclude(folder_of(tmp_path, {"new": PORT}, change=change))
     late = found.arm("new").by_rank
-    assert (late.straggler.rank, late.straggler.phase, late.own_time) == (1, "data_wait", "data wait and forward")
-    assert any("Rank 1 on host1 is a straggler in new: its data wait and forward are" in line for line in found.warnings)
+    assert (late.straggler.rank, late.straggler.phase, late.own_time) == (
+        1,
+        "data_wait",
+        "data wait and forward",
+    )
+    assert any(
+        "Rank 1 on host1 is a straggler in new: its data wait and forward are" in line
+        for line in found.warnings
+    )
 
 
 def test_an_arm_that_is_wrong_is_told_with_how_its_ranks_are_apart(tmp_path):
@@ -152,20 +209,35 @@ def test_an_arm_that_is_wrong_is_told_with_how_its_ranks_are_apart(tmp_path):
 
 def test_files_that_scripts_write_elsewhere_and_trackers_that_are_offline_are_named(tmp_path):
     def change(record):
-        record.scripts[1].written_files = [f"/x/{number}.pt" for number in range(20)] if record.arm == "new" else ["/log.txt"]
+        record.scripts[1].written_files = (
+            [f"/x/{number}.pt" for number in range(20)] if record.arm == "new" else ["/log.txt"]
+        )
         record.scripts[0].trackers = ["wandb"]
 
     warnings = conclude(folder_of(tmp_path, {"new": PORT}, change=change)).warnings
-    (said,) = (line for line in warnings if line.startswith("Written outside the folder of the command: /x/0.pt, /x/1.pt"))
-    assert "/x/17.pt (new); /log.txt (old). Each arm, the control and each launch starts its script again" in said
+    (said,) = (
+        line
+        for line in warnings
+        if line.startswith("Written outside the folder of the command: /x/0.pt, /x/1.pt")
+    )
+    assert (
+        "/x/17.pt (new); /log.txt (old). Each arm, the control and each launch starts its script again"
+        in said
+    )
     assert "Told to stay offline: wandb; --trackers on leaves them as they are" in warnings
 
 
 def test_counters_of_ddp_that_exceed_the_step_are_left_out(comparison):
     def titles(exchange_ns):
-        counters = {"avg_backward_comm_time": exchange_ns, "avg_backward_compute_comm_overlap_time": 1e6}
+        counters = {
+            "avg_backward_comm_time": exchange_ns,
+            "avg_backward_compute_comm_overlap_time": 1e6,
+        }
         arms = [changed(arm, described={"counters": counters}) for arm in comparison.arms]
-        return [column.title for column in sections(changed(comparison, arms=arms))["phases"].table.columns]
+        return [
+            column.title
+            for column in sections(changed(comparison, arms=arms))["phases"].table.columns
+        ]
 
     assert "exchange by DDP's counters" in titles(5e6)
     assert "exchange by DDP's counters" not in titles(5e9)

@@ -1,4 +1,5 @@
-"""Runs that people started themselves, from folders of known truth: how they are compared, and what is refused."""
+"""Runs that people started themselves, from folders of known truth: how they are compared, and what
+is refused."""
 
 from __future__ import annotations
 
@@ -32,9 +33,18 @@ SLOWER = Truth(ratios={"horovod": 0.8}, launch_noise=0.02)
 def write_run(folder, arm, *, minute=0, seed=3, truth=SLOWER, name=None, change=None, **plan):
     """One run's folder; ``minute`` is when it began, ``change`` alters its record."""
     name = name or arm.backend
-    measurement = Measurement(mode="separate", control=False, launches=1, rounds=12, block_steps=5, local_every=4)
+    measurement = Measurement(
+        mode="separate", control=False, launches=1, rounds=12, block_steps=5, local_every=4
+    )
     asked = Plan(
-        **{"name": name, "workload": "digits", "world_size": 2, "baseline": name, "arms": {name: arm}, "measurement": measurement}
+        **{
+            "name": name,
+            "workload": "digits",
+            "world_size": 2,
+            "baseline": name,
+            "arms": {name: arm},
+            "measurement": measurement,
+        }
         | plan
     )
     (record,) = make_launch(asked, truth, 0, random=np.random.default_rng([minute, seed]))
@@ -63,7 +73,9 @@ def compared(paths, **options):
 
 
 def test_undecided_runs_say_how_many_more_should_decide(tmp_path):
-    result = compared(write_alternating(tmp_path, truth=Truth(ratios={"horovod": 0.97}, launch_noise=0.06))).result("horovod")
+    result = compared(
+        write_alternating(tmp_path, truth=Truth(ratios={"horovod": 0.97}, launch_noise=0.06))
+    ).result("horovod")
     assert result.verdict == "undecided"
     assert (result.more_minutes, result.more_runs > 0) == (None, True)
 
@@ -84,9 +96,17 @@ def test_arms_are_named_after_what_tells_them_apart(tmp_path):
         write_run(tmp_path / "c", HVD, minute=2),
         write_run(tmp_path / "d", replace_arm(HVD, transport="mpi"), minute=3),
     ]
-    assert [arm.name for arm in compared(paths).arms] == ["ddp", "ddp-bucket_cap_mb.50", "horovod-gloo", "horovod-mpi"]
+    assert [arm.name for arm in compared(paths).arms] == [
+        "ddp",
+        "ddp-bucket_cap_mb.50",
+        "horovod-gloo",
+        "horovod-mpi",
+    ]
     assert compared(paths, baseline="horovod-mpi").arms[0].name == "horovod-mpi"
-    with pytest.raises(PlanError, match=r"--baseline 'hvd' is not an arm of these runs; use ddp or ddp-bucket_cap_mb.50 or"):
+    with pytest.raises(
+        PlanError,
+        match=r"--baseline 'hvd' is not an arm of these runs; use ddp or ddp-bucket_cap_mb.50 or",
+    ):
         compared(paths, baseline="hvd")
 
 
@@ -107,8 +127,14 @@ def set_ranks(**changes):
         ({"local_batch_size": 64}, "local_batch_size: 32 in {ddp}, 64 in {hvd}"),
         ({"workload": "synthetic"}, "workload: digits in {ddp}, synthetic in {hvd}"),
         ({"change": set_ranks(threads=2)}, "threads: 1 in {ddp}, 2 in {hvd}"),
-        ({"change": set_ranks(fingerprint={"cpu": "Another"})}, "host.cpu: Synthetic CPU in {ddp}, Another in {hvd}"),
-        ({"change": set_ranks(environment={"TORCH_LOGS": "all"})}, "environment.TORCH_LOGS: not set in {ddp}, all in {hvd}"),
+        (
+            {"change": set_ranks(fingerprint={"cpu": "Another"})},
+            "host.cpu: Synthetic CPU in {ddp}, Another in {hvd}",
+        ),
+        (
+            {"change": set_ranks(environment={"TORCH_LOGS": "all"})},
+            "environment.TORCH_LOGS: not set in {ddp}, all in {hvd}",
+        ),
         ({"change": set_ranks(node_rank=1)}, "placement: host 0 in {ddp}, host 1 in {hvd}"),
     ],
 )
@@ -122,33 +148,60 @@ def test_runs_of_another_question_or_on_other_conditions_are_refused(tmp_path, c
     assert not (tmp_path / "out").exists()
     named = field.partition(":")[0].partition(".")[0]
     allowed = compared([ddp, hvd], allowed=[named])
-    assert any(line.startswith(f"Compared although it differs (--allow): {named}") for line in allowed.warnings)
+    assert any(
+        line.startswith(f"Compared although it differs (--allow): {named}")
+        for line in allowed.warnings
+    )
     assert allowed.result("horovod").withheld_by is None
 
 
 def test_launches_of_one_arm_must_agree_in_all_that_they_report(tmp_path):
     def slow_cycle(record):
-        record.ranks = [changed(rank, backend=rank.backend | {"cycle_time_ms": 5}) for rank in record.ranks]
+        record.ranks = [
+            changed(rank, backend=rank.backend | {"cycle_time_ms": 5}) for rank in record.ranks
+        ]
 
-    paths = [*write_alternating(tmp_path, 1), write_run(tmp_path / "hvd-5", HVD, minute=9, change=slow_cycle)]
+    paths = [
+        *write_alternating(tmp_path, 1),
+        write_run(tmp_path / "hvd-5", HVD, minute=9, change=slow_cycle),
+    ]
     with pytest.raises(PlanError, match=r"backend.cycle_time_ms: not set in .*hvd-0, 5 in .*hvd-5"):
         compared(paths)
 
 
 def test_several_world_sizes_are_the_points_of_a_study(tmp_path):
     paths = [
-        write_run(tmp_path / f"{name}-{size}-{launch}", arm, minute=10 * size + 2 * launch + place, world_size=size)
+        write_run(
+            tmp_path / f"{name}-{size}-{launch}",
+            arm,
+            minute=10 * size + 2 * launch + place,
+            world_size=size,
+        )
         for size in (1, 2, 4)
         for launch in range(2)
         for place, (name, arm) in enumerate([("ddp", DDP), ("hvd", HVD)])
     ]
     found = conclude_runs(read_runs(paths), name="scaling")
-    assert [(point.name, point.world_size) for point in found.points] == [("n1", 1), ("n2", 2), ("n4", 4)]
+    assert [(point.name, point.world_size) for point in found.points] == [
+        ("n1", 1),
+        ("n2", 2),
+        ("n4", 4),
+    ]
     assert found.points[2].arm("horovod").speed_up is not None
     write_runs(found, ResultsFolder(tmp_path / "out"))
-    assert "People started these runs themselves" in (tmp_path / "out" / "points" / "n4" / "report.md").read_text()
-    with pytest.raises(PlanError, match="neither the batch of each rank nor that of all together is the same"):
-        conclude_runs(read_runs([paths[0], write_run(tmp_path / "odd", DDP, world_size=2, local_batch_size=24)]), name="odd")
+    assert (
+        "People started these runs themselves"
+        in (tmp_path / "out" / "points" / "n4" / "report.md").read_text()
+    )
+    with pytest.raises(
+        PlanError, match="neither the batch of each rank nor that of all together is the same"
+    ):
+        conclude_runs(
+            read_runs(
+                [paths[0], write_run(tmp_path / "odd", DDP, world_size=2, local_batch_size=24)]
+            ),
+            name="odd",
+        )
     without = [path for path in paths if not path.name.startswith("ddp-2")]
     more = write_run(tmp_path / "mpi", replace_arm(HVD, transport="mpi"), world_size=2, minute=40)
     with pytest.raises(PlanError, match="no run of the baseline 'ddp' with 2 ranks"):
@@ -158,7 +211,15 @@ def test_several_world_sizes_are_the_points_of_a_study(tmp_path):
 def write_training(folder, arm, *, seed, right, **changes):
     name = arm.backend
     plan = Plan(
-        **{"name": name, "workload": "digits", "world_size": 2, "seed": seed, "baseline": name, "arms": {name: arm}} | changes,
+        **{
+            "name": name,
+            "workload": "digits",
+            "world_size": 2,
+            "seed": seed,
+            "baseline": name,
+            "arms": {name: arm},
+        }
+        | changes,
         measurement=Measurement(mode="separate", launches=1, control=False, local_every=0),
         training=TrainingSettings(epochs=4, target_accuracy=0.97),
     )
@@ -173,7 +234,13 @@ def test_trainings_to_the_end_are_compared_by_their_seeds(tmp_path):
     single = Arm(backend="single")
     alone = {"world_size": 1, "local_batch_size": 64}
     paths = [
-        write_training(tmp_path / f"{arm.backend}-{seed}", arm, seed=seed, right=[120, 180, 196, last], **changes)
+        write_training(
+            tmp_path / f"{arm.backend}-{seed}",
+            arm,
+            seed=seed,
+            right=[120, 180, 196, last],
+            **changes,
+        )
         for arm, changes in ((DDP, {}), (HVD, {}), (single, alone))
         for seed, last in endings.items()
     ]
@@ -189,7 +256,9 @@ def test_trainings_to_the_end_are_compared_by_their_seeds(tmp_path):
     twice = write_training(tmp_path / "again", DDP, seed=3, right=[120, 180, 196, 198])
     with pytest.raises(PlanError, match="trained ddp with the same seed 3"):
         compared([*paths, twice])
-    other = write_training(tmp_path / "half", HVD, seed=5, right=[120, 180, 196, 198], local_batch_size=16)
+    other = write_training(
+        tmp_path / "half", HVD, seed=5, right=[120, 180, 196, 198], local_batch_size=16
+    )
     with pytest.raises(PlanError, match="global batch: 64 in"):
         compared([*paths, other])
 
@@ -216,13 +285,28 @@ def runs(*points):
     ],
 )
 def test_order(ours, theirs, order):
-    assert run_order(runs(*((at, 0.0) for at in ours)), runs(*((at, 0.0) for at in theirs))) == order
+    assert (
+        run_order(runs(*((at, 0.0) for at in ours)), runs(*((at, 0.0) for at in theirs))) == order
+    )
 
 
 def test_welchs_interval_by_hand():
-    """Means 1.1 and 1.0, variances 0.01 and 0.0025, five runs each: error 0.05, 5.88 degrees of freedom."""
-    ours = runs(*zip((0, 1, 2, 3, 4), 1.1 + 0.1 * np.array([-1.0, -0.5, 0, 0.5, 1.0]) / np.sqrt(0.625), strict=True))
-    theirs = runs(*zip((5, 6, 7, 8, 9), 1.0 + 0.05 * np.array([-1.0, -0.5, 0, 0.5, 1.0]) / np.sqrt(0.625), strict=True))
+    """Means 1.1 and 1.0, variances 0.01 and 0.0025, five runs each: error 0.05, 5.88 degrees of
+    freedom."""
+    ours = runs(
+        *zip(
+            (0, 1, 2, 3, 4),
+            1.1 + 0.1 * np.array([-1.0, -0.5, 0, 0.5, 1.0]) / np.sqrt(0.625),
+            strict=True,
+        )
+    )
+    theirs = runs(
+        *zip(
+            (5, 6, 7, 8, 9),
+            1.0 + 0.05 * np.array([-1.0, -0.5, 0, 0.5, 1.0]) / np.sqrt(0.625),
+            strict=True,
+        )
+    )
     found = separate_ratio(ours, theirs, confidence=0.95)
     assert np.log(found.value) == pytest.approx(0.1)
     assert np.log(found.ci_high) - 0.1 == pytest.approx(2.4588 * 0.05, rel=1e-3)
@@ -236,7 +320,11 @@ def test_a_drift_of_the_machine_is_taken_out_of_alternating_runs():
     ours = runs(*((at, logs[at]) for at in range(1, 10, 2)))
     theirs = runs(*((at, logs[at]) for at in range(0, 10, 2)))
     paired = separate_ratio(ours, theirs, confidence=0.95)
-    unpaired = separate_ratio(ours, replace(theirs, started=[f"{at}-later" for at in (90, 91, 92, 93, 94)]), confidence=0.95)
+    unpaired = separate_ratio(
+        ours,
+        replace(theirs, started=[f"{at}-later" for at in (90, 91, 92, 93, 94)]),
+        confidence=0.95,
+    )
     assert log_width(paired) < np.log(1.1) < np.log(1.5) < log_width(unpaired)
 
 

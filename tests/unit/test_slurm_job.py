@@ -40,7 +40,10 @@ def test_a_list_of_nodes(text, nodes):
     assert expand_nodes(text) == nodes
 
 
-@pytest.mark.parametrize("text", ["n[", "n[1-", "n[a]", "n]1[", "n[1-999999999]", "n[3-1]", "[[1]]", "n[1-60000][1-60000]"])
+@pytest.mark.parametrize(
+    "text",
+    ["n[", "n[1-", "n[a]", "n]1[", "n[1-999999999]", "n[3-1]", "[[1]]", "n[1-60000][1-60000]"],
+)
 def test_what_is_no_list_of_nodes_is_refused_and_takes_no_memory(text):
     with pytest.raises(LaunchError, match="is not a list of nodes as Slurm writes it"):
         expand_nodes(text)
@@ -56,14 +59,23 @@ def test_numbers_for_nodes():
 def test_a_job():
     assert slurm_job({}) is None
     job = slurm_job(JOB)
-    assert job is not None and job.hosts == (HostSlots(host="node1", slots=2), HostSlots(host="node2", slots=1))
+    assert job is not None and job.hosts == (
+        HostSlots(host="node1", slots=2),
+        HostSlots(host="node2", slots=1),
+    )
     with pytest.raises(LaunchError, match="2 nodes in SLURM_JOB_NODELIST, tasks on 1"):
         slurm_job({**JOB, "SLURM_TASKS_PER_NODE": "2"})
 
 
 def test_a_task_knows_its_place_and_where_to_meet():
     world = read_world(TASK, known_rank_variables())
-    assert (world.rank, world.world_size, world.local_rank, world.local_world_size, world.node_rank) == (2, 3, 0, 1, 1)
+    assert (
+        world.rank,
+        world.world_size,
+        world.local_rank,
+        world.local_world_size,
+        world.node_rank,
+    ) == (2, 3, 0, 1, 1)
     assert (world.launcher, world.gives) == ("srun", {RENDEZVOUS, HOROVOD})
     assert MPI in read_world({**TASK, "PMIX_RANK": "2"}, known_rank_variables()).gives
     place = meeting_place(TASK)
@@ -73,7 +85,11 @@ def test_a_task_knows_its_place_and_where_to_meet():
 
 @pytest.mark.parametrize("step", ["4294967291", "4294967290", None])
 def test_a_batch_script_and_a_shell_of_salloc_are_no_tasks(step):
-    environment = {**TASK, "SLURM_STEP_ID": step} if step else {k: v for k, v in TASK.items() if k != "SLURM_STEP_ID"}
+    environment = (
+        {**TASK, "SLURM_STEP_ID": step}
+        if step
+        else {k: v for k, v in TASK.items() if k != "SLURM_STEP_ID"}
+    )
     assert read_world(environment, known_rank_variables()).world_size == 1
     assert meeting_place(environment) == {}
 
@@ -86,29 +102,48 @@ def test_what_a_driver_hands_on_makes_nobody_a_task():
 
 def test_ranks_fill_the_nodes_in_order():
     def argv(*slots, transport=None):
-        hosts = tuple(HostSlots(host=f"node{number}", slots=count) for number, count in enumerate(slots, start=1))
-        (command,) = Srun().commands(RankCommand(world_size=sum(slots), hosts=hosts, module="m", transport=transport))
+        hosts = tuple(
+            HostSlots(host=f"node{number}", slots=count)
+            for number, count in enumerate(slots, start=1)
+        )
+        (command,) = Srun().commands(
+            RankCommand(world_size=sum(slots), hosts=hosts, module="m", transport=transport)
+        )
         return " ".join(command.argv)
 
-    assert "--mpi=pmix --nodes 2 --ntasks 3 --nodelist node1,node1,node2 --distribution=arbitrary" in argv(2, 1, transport="mpi")
+    assert (
+        "--mpi=pmix --nodes 2 --ntasks 3 --nodelist node1,node1,node2 --distribution=arbitrary"
+        in argv(2, 1, transport="mpi")
+    )
 
 
 def test_outside_a_job_it_starts_nothing(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert "this process is in none; start one (salloc, sbatch" in Srun().refuses([HostSlots(host="node1", slots=1)])
+    assert "this process is in none; start one (salloc, sbatch" in Srun().refuses(
+        [HostSlots(host="node1", slots=1)]
+    )
     for name, value in JOB.items():
         monkeypatch.setenv(name, value)
     assert Srun().refuses([HostSlots(host="node1", slots=1)]) is None
-    assert "'node9' is no node of job 77 (node1:2,node2:1); leave hosts out" in Srun().refuses([HostSlots(host="node9", slots=1)])
+    assert "'node9' is no node of job 77 (node1:2,node2:1); leave hosts out" in Srun().refuses(
+        [HostSlots(host="node9", slots=1)]
+    )
 
 
 def of_a_job(**hosts):
     facts = {host: {"host": host, "cpu": cpu, "cores": 8} for host, cpu in hosts.items()}
-    told_by = {"comparison_id": "x", "plan_digest": "1", "created_at": "now", "ringside_version": "0"}
+    told_by = {
+        "comparison_id": "x",
+        "plan_digest": "1",
+        "created_at": "now",
+        "ringside_version": "0",
+    }
     return Manifest(**told_by, hosts=facts, slurm_job="77")
 
 
 def test_a_job_that_is_given_other_nodes_of_the_same_kind_goes_on():
     began = of_a_job(node1="EPYC", node2="EPYC")
     assert changes_since(began, [], of_a_job(node5="EPYC", node9="EPYC")) == {}
-    assert format_changes(changes_since(began, [], of_a_job(node5="EPYC", node9="Xeon"))) == ["cpu on node 2: EPYC -> Xeon"]
+    assert format_changes(changes_since(began, [], of_a_job(node5="EPYC", node9="Xeon"))) == [
+        "cpu on node 2: EPYC -> Xeon"
+    ]

@@ -1,4 +1,5 @@
-"""``python -m runners.spawn`` on several hosts: which rank is where, and what it refuses before it starts any."""
+"""``python -m runners.spawn`` on several hosts: which rank is where, and what it refuses before it
+starts any."""
 
 from __future__ import annotations
 
@@ -11,12 +12,23 @@ from runners import spawn
 
 
 def first(*arguments):
-    return spawn.first_rank(spawn._arguments().parse_args([*arguments, "-m", "json.tool", "--help"]))
+    return spawn.first_rank(
+        spawn._arguments().parse_args([*arguments, "-m", "json.tool", "--help"])
+    )
 
 
 def test_ranks_follow_the_hosts():
     assert first(
-        "--nproc-per-node", "2", "--nnodes", "3", "--node-rank", "1", "--master-addr", "host1", "--master-port", "1234"
+        "--nproc-per-node",
+        "2",
+        "--nnodes",
+        "3",
+        "--node-rank",
+        "1",
+        "--master-addr",
+        "host1",
+        "--master-port",
+        "1234",
     ) == {
         "MASTER_ADDR": "host1",
         "MASTER_PORT": "1234",
@@ -34,7 +46,10 @@ def test_variables_say_where_ranks_meet_unless_flags_do(monkeypatch):
     several = ("--nproc-per-node", "1", "--nnodes", "2", "--node-rank", "1")
     named = ("--master-addr", "host8", "--master-port", "1234")
     found = [first(*several), first(*several, *named)]
-    assert [(own["MASTER_ADDR"], own["MASTER_PORT"]) for own in found] == [("host7", "4321"), ("host8", "1234")]
+    assert [(own["MASTER_ADDR"], own["MASTER_PORT"]) for own in found] == [
+        ("host7", "4321"),
+        ("host8", "1234"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -46,8 +61,14 @@ def test_variables_say_where_ranks_meet_unless_flags_do(monkeypatch):
             ["--nproc-per-node", "2,1", "--nnodes", "3"],
             "--nproc-per-node 2,1 with --nnodes 3 does not fit; give one number",
         ),
-        (["--nnodes", "2", "--node-rank", "2", "--master-addr", "h"], "--node-rank 2 does not fit --nnodes 2; give 0 to 1"),
-        (["--nnodes", "0"], "--nproc-per-node 1 with --nnodes 0 does not fit; .*at least 1 of each"),
+        (
+            ["--nnodes", "2", "--node-rank", "2", "--master-addr", "h"],
+            "--node-rank 2 does not fit --nnodes 2; give 0 to 1",
+        ),
+        (
+            ["--nnodes", "0"],
+            "--nproc-per-node 1 with --nnodes 0 does not fit; .*at least 1 of each",
+        ),
     ],
 )
 def test_what_does_not_fit(arguments, message):
@@ -59,7 +80,18 @@ def test_a_port_in_use_is_named(capsys):
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SystemExit) as left:
-            spawn.main(["--nproc-per-node", "1", "--master-addr", "host1", "--master-port", str(port), "-m", "json.tool"])
+            spawn.main(
+                [
+                    "--nproc-per-node",
+                    "1",
+                    "--master-addr",
+                    "host1",
+                    "--master-port",
+                    str(port),
+                    "-m",
+                    "json.tool",
+                ]
+            )
     assert left.value.code == 2
     told = " ".join(capsys.readouterr().err.split())
     assert f"port {port} of {socket.gethostname()} is in use by " in told

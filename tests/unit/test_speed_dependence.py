@@ -1,4 +1,5 @@
-"""Ratios that move with the machine's speed: how often one is said to, and what the report says of it."""
+"""Ratios that move with the machine's speed: how often one is said to, and what the report says of
+it."""
 
 from __future__ import annotations
 
@@ -11,16 +12,24 @@ from tests.kit.results_factory import Truth, concluded
 
 
 def drawn(random, launches, *, moves, varies=0.09, noise=0.035):
-    """Log-ratios of a candidate and log speeds of the control, which share the machine's speed and no noise."""
-    machine, own = varies * random.standard_normal(launches), noise * random.standard_normal((3, launches))
+    """Log-ratios of a candidate and log speeds of the control, which share the machine's speed and
+    no noise."""
+    machine, own = (
+        varies * random.standard_normal(launches),
+        noise * random.standard_normal((3, launches)),
+    )
     return moves * machine + own[0] - own[1], machine + own[2]
 
 
 @pytest.mark.parametrize("varies", [0.0, 0.09])
 def test_a_ratio_that_does_not_move_is_seldom_said_to(varies):
-    """A thousand draws at 95% have a standard error of 0.7%. Noise that both share, as of the baseline, would make it 100%."""
+    """A thousand draws at 95% have a standard error of 0.7%. Noise that both share, as of the
+    baseline, would make it 100%."""
     random = np.random.default_rng(1)
-    false = sum(ratio_by_speed(*drawn(random, 8, moves=0.0, varies=varies), confidence=0.95) is not None for _ in range(1000))
+    false = sum(
+        ratio_by_speed(*drawn(random, 8, moves=0.0, varies=varies), confidence=0.95) is not None
+        for _ in range(1000)
+    )
     assert 0.03 <= false / 1000 <= 0.07
 
 
@@ -35,12 +44,21 @@ def test_few_launches_equal_ones_and_arms_without_a_level_say_nothing():
 @pytest.mark.slow  # results of whole comparisons are composed
 @pytest.mark.parametrize(("ratios", "is_said"), [((1.05, 0.9), True), ((0.97, 0.97), False)])
 def test_the_report_says_which_ratio_moves(tmp_path, ratios, is_said):
-    """As on a shared host: in some launches the machine is faster by a quarter, and the candidate gains less from it."""
+    """As on a shared host: in some launches the machine is faster by a quarter, and the candidate
+    gains less from it."""
     truths = [
-        Truth(step_s=step_s, ratios={"horovod-gloo": ratio, "horovod-mpi": 0.9}, noise=0.01, launch_noise=0.002, drift=0.0)
+        Truth(
+            step_s=step_s,
+            ratios={"horovod-gloo": ratio, "horovod-mpi": 0.9},
+            noise=0.01,
+            launch_noise=0.002,
+            drift=0.0,
+        )
         for step_s, ratio in zip((0.025, 0.02), ratios, strict=True)
     ]
-    found = concluded(tmp_path, truth=truths[0], truths=dict.fromkeys((1, 4, 5), truths[1]), launches=8)
+    found = concluded(
+        tmp_path, truth=truths[0], truths=dict.fromkeys((1, 4, 5), truths[1]), launches=8
+    )
     lines = [line for line in found.warnings if "depends on the machine's speed" in line]
     assert [line.split(" depends")[0] for line in lines] == ["The ratio of horovod-gloo"] * is_said
     assert (found.result("horovod-gloo").by_speed is not None) == is_said
@@ -48,5 +66,7 @@ def test_the_report_says_which_ratio_moves(tmp_path, ratios, is_said):
     assert first_screen(found).marks[1].word == ("unsteady" if is_said else "quiet")
     if is_said:
         told = found.result("horovod-gloo").by_speed
-        assert (told.slower, told.faster) == pytest.approx((1.05, 0.938), rel=0.02), "of four faster launches one is a slow one"
+        assert (told.slower, told.faster) == pytest.approx((1.05, 0.938), rel=0.02), (
+            "of four faster launches one is a slow one"
+        )
         assert told.speeds == pytest.approx(1.25, rel=0.03)

@@ -1,4 +1,5 @@
-"""Intervals on synthetic blocks of known truth: recovered, covered at the nominal rate, indifferent to what must not matter."""
+"""Intervals on synthetic blocks of known truth: recovered, covered at the nominal rate, indifferent
+to what must not matter."""
 
 from __future__ import annotations
 
@@ -24,9 +25,12 @@ NOISE = 0.035
 
 
 def block_times(random, *, launches=3, rounds=30, speed=1.0, spread=0.0, noise=NOISE):
-    """Seconds of an arm's blocks, by launch: heavy-tailed noise of blocks; ``spread``: standard deviation of launches, as log."""
+    """Seconds of an arm's blocks, by launch: heavy-tailed noise of blocks; ``spread``: standard
+    deviation of launches, as log."""
     levels = np.exp(spread * random.standard_normal(launches)) / speed
-    return [level * np.exp(noise * random.standard_t(5, rounds) / math.sqrt(5 / 3)) for level in levels]
+    return [
+        level * np.exp(noise * random.standard_t(5, rounds) / math.sqrt(5 / 3)) for level in levels
+    ]
 
 
 def draw(random, *, ratio=1.0, **kwargs):
@@ -42,16 +46,25 @@ def of_logs(*launches):
 
 def scaled(launches, factor):
     """The same with a candidate that is faster by a factor."""
-    return [table / np.array([[[1.0, factor]] + [[1.0, 1.0]] * (table.shape[1] - 1)]) for table in launches]
+    return [
+        table / np.array([[[1.0, factor]] + [[1.0, 1.0]] * (table.shape[1] - 1)])
+        for table in launches
+    ]
 
 
 def comparison(random, *, candidates, spreads=0.0, ratios=1.0, **kwargs):
-    """What the reports hand over: candidates beside baseline and control, then the control beside the baseline."""
+    """What the reports hand over: candidates beside baseline and control, then the control beside
+    the baseline."""
     spreads = np.broadcast_to(spreads, candidates + 2)
     ratios = np.broadcast_to(ratios, candidates)
     base, control = (block_times(random, spread=spread, **kwargs) for spread in spreads[-2:])
-    ours = [block_times(random, spread=s, speed=ratio, **kwargs) for s, ratio in zip(spreads, ratios, strict=False)]
-    tables = [[equal_work(*three) for three in zip(arm, base, control, strict=True)] for arm in ours]
+    ours = [
+        block_times(random, spread=s, speed=ratio, **kwargs)
+        for s, ratio in zip(spreads, ratios, strict=False)
+    ]
+    tables = [
+        [equal_work(*three) for three in zip(arm, base, control, strict=True)] for arm in ours
+    ]
     return [*tables, [equal_work(*two) for two in zip(control, base, strict=True)]]
 
 
@@ -61,7 +74,8 @@ def intervals(ratios, **kwargs):
 
 
 def test_the_ratio_is_that_of_totals_and_a_stall_counts_with_all_its_time():
-    """Nine blocks of 1 s and one of 11 s against ten of 2 s: as fast in total, twice as fast in a typical block."""
+    """Nine blocks of 1 s and one of 11 s against ten of 2 s: as fast in total, twice as fast in a
+    typical block."""
     launches = [equal_work([1.0] * 9 + [11.0], [2.0] * 10)] * 3
     assert ratio_interval(launches, confidence=0.95).value == pytest.approx(1.0)
     assert typical_ratio(launches) == pytest.approx(2.0)
@@ -111,8 +125,13 @@ def test_the_true_ratio_of_totals_is_covered_where_an_arm_stalls():
     truth = 1.03 / (1 + 0.25 * 0.5)
     for _ in range(150):
         base = block_times(random, rounds=40)
-        ours = [times * (1 + 0.5 * (random.random(40) < 0.25)) for times in block_times(random, rounds=40, speed=1.03)]
-        found = ratio_interval([equal_work(*pair) for pair in zip(ours, base, strict=True)], confidence=0.95)
+        ours = [
+            times * (1 + 0.5 * (random.random(40) < 0.25))
+            for times in block_times(random, rounds=40, speed=1.03)
+        ]
+        found = ratio_interval(
+            [equal_work(*pair) for pair in zip(ours, base, strict=True)], confidence=0.95
+        )
         covered += found.ci_low <= truth <= found.ci_high
     assert covered / 150 >= 0.92
 
@@ -128,10 +147,14 @@ def test_among_six_equal_candidates_a_false_claim_is_as_rare_as_with_one():
 
 @pytest.mark.slow
 def test_an_interval_is_not_wide_without_need():
-    """Were it as wide as for each candidate's launches alone, a third of these 4% differences would be missed."""
+    """Were it as wide as for each candidate's launches alone, a third of these 4% differences would
+    be missed."""
     random = np.random.default_rng(3)
     ratios = [(1.04, 1.0)] * 60
-    found = [intervals(comparison(random, candidates=2, ratios=one, rounds=60, launches=5))[0] for one in ratios]
+    found = [
+        intervals(comparison(random, candidates=2, ratios=one, rounds=60, launches=5))[0]
+        for one in ratios
+    ]
     assert sum(one.ci_low > 1 for one in found) >= 57
 
 
@@ -139,13 +162,19 @@ def test_launches_that_agree_by_chance_are_as_uncertain_as_the_other_arms_say():
     random = np.random.default_rng(4)
     others = [draw(random, spread=0.03) for _ in range(3)]
     agreeing = [others[0][0]] * 3
-    pooled, alone = (ratio_intervals(ratios, confidence=0.95, family=1)[0] for ratios in ([agreeing, *others], [agreeing]))
+    pooled, alone = (
+        ratio_intervals(ratios, confidence=0.95, family=1)[0]
+        for ratios in ([agreeing, *others], [agreeing])
+    )
     assert log_width(pooled) > 1.5 * log_width(alone)
 
 
 def test_launches_that_agree_by_chance_do_not_make_the_interval_narrower_than_the_rounds_allow():
     random = np.random.default_rng(6)
-    tables = [equal_work(one / one.sum(), [1 / 40] * 40) for one in np.exp(0.05 * random.standard_normal((3, 40)))]
+    tables = [
+        equal_work(one / one.sum(), [1 / 40] * 40)
+        for one in np.exp(0.05 * random.standard_normal((3, 40)))
+    ]
     found = ratio_interval(tables, confidence=0.95)
     assert log_width(found) / 2 > 1.8 * 0.05 / math.sqrt(120)
 
@@ -163,7 +192,12 @@ def test_the_prediction_holds_for_the_next_run():
 @pytest.mark.parametrize("rounds", [1, 200])
 def test_one_launch_has_no_interval_however_many_rounds_it_has(rounds):
     found = ratio_interval([equal_work([1.0] * rounds, [math.exp(0.1)] * rounds)], confidence=0.95)
-    assert (found.ci_low, found.ci_high, found.run_low, found.caution) == (None, None, None, "one launch")
+    assert (found.ci_low, found.ci_high, found.run_low, found.caution) == (
+        None,
+        None,
+        None,
+        "one launch",
+    )
     assert found.value == pytest.approx(math.exp(0.1))
     assert not found.excludes(1.0)
 
@@ -208,7 +242,9 @@ def test_correlated_neighbours_add_to_the_noise_of_rounds():
 def test_ratios_that_share_their_noise_add_no_degrees_of_freedom():
     random = np.random.default_rng(14)
     one = draw(random)
-    same, apart = ([launch_ratios(one), launch_ratios(other)] for other in (scaled(one, 1.1), draw(random)))
+    same, apart = (
+        [launch_ratios(one), launch_ratios(other)] for other in (scaled(one, 1.1), draw(random))
+    )
     assert pooled_df(same) == pytest.approx(2.0)
     assert 3.5 < pooled_df(apart) <= 4.0
 
@@ -227,7 +263,8 @@ def test_analyses_together_spend_no_more_than_the_whole_error():
 
 
 def test_one_sided_bounds_hold_for_all_candidates_together():
-    """Of single rounds, Student's t by hand: each of two candidates has a one-sided error of 1 - 0.95 ** (1 / 2)."""
+    """Of single rounds, Student's t by hand: each of two candidates has a one-sided error of 1 -
+    0.95 ** (1 / 2)."""
     log = np.array([0.10, 0.12, 0.08, 0.11])
     found = ratio_intervals([of_logs(*log), of_logs(*log)], confidence=0.95, family=2)[0]
     half = stats.t.ppf(0.95**0.5, 3) * log.std(ddof=1) / 2
@@ -236,7 +273,9 @@ def test_one_sided_bounds_hold_for_all_candidates_together():
 
 numbers = st.floats(min_value=0.5, max_value=2.0, allow_nan=False)
 launch_lists = st.lists(
-    st.lists(st.tuples(numbers, numbers), min_size=2, max_size=12).map(lambda pairs: equal_work(*zip(*pairs, strict=True))),
+    st.lists(st.tuples(numbers, numbers), min_size=2, max_size=12).map(
+        lambda pairs: equal_work(*zip(*pairs, strict=True))
+    ),
     min_size=2,
     max_size=4,
 )
@@ -248,8 +287,15 @@ def bounds(one):
 
 @settings(max_examples=25, deadline=None)
 @given(launch_lists, st.floats(min_value=0.5, max_value=2.0))
-def test_the_interval_follows_arms_that_are_swapped_a_faster_candidate_and_another_order_of_launches(launches, factor):
-    changed = (launches, [table[:, ::-1] for table in launches], scaled(launches, factor), launches[::-1])
+def test_the_interval_follows_arms_that_are_swapped_a_faster_candidate_and_another_order_of_launches(
+    launches, factor
+):
+    changed = (
+        launches,
+        [table[:, ::-1] for table in launches],
+        scaled(launches, factor),
+        launches[::-1],
+    )
     found, back, faster, turned = (ratio_interval(one, confidence=0.95) for one in changed)
     assert bounds(back) == pytest.approx([1 / found.value, 1 / found.ci_high, 1 / found.ci_low])
     assert bounds(faster) == pytest.approx([factor * value for value in bounds(found)], rel=1e-5)

@@ -27,13 +27,23 @@ def burdened(tmp_path_factory):
 
 def conclude_truth(tmp_path, **changes):
     """Both arms are as fast, but for what changes."""
-    return concluded(tmp_path, **{"ratios": {"horovod-gloo": 1.0}, "launches": 5, "rounds": 24} | QUIET | changes)
+    return concluded(
+        tmp_path, **{"ratios": {"horovod-gloo": 1.0}, "launches": 5, "rounds": 24} | QUIET | changes
+    )
 
 
 def steps_by_hand(rows):
     """Columns: kind, rank, turn, step, data wait, step time."""
     table = pd.DataFrame(rows, columns=["kind", "rank", "turn", "step", "data_wait_s", "step_s"])
-    rest = {"backward_s": 0.0, "optimizer_s": 0.0, "exchange_s": 0.0, "samples": 1, "round": 0, "block": 0, "case": None}
+    rest = {
+        "backward_s": 0.0,
+        "optimizer_s": 0.0,
+        "exchange_s": 0.0,
+        "samples": 1,
+        "round": 0,
+        "block": 0,
+        "case": None,
+    }
     return Steps.of(table.assign(launch=0, arm="arm", forward_s=table["step_s"] / 2, **rest))
 
 
@@ -67,14 +77,20 @@ def test_one_rank_exchanges_nothing_and_what_its_calls_cost_is_the_librarys():
     found = terms_by_launch(arm, steps_by_hand([("local", 0, 2, 0, 1.0, 7.0)])).loc[0]
     assert found[list(TERMS)].tolist() == [6.0, 1.0, 3.0, 0.0, 0.0]
     alone = terms_by_launch(arm, None).loc[0]
-    assert (alone["compute"], alone["exposed_exchange"], pd.isna(alone["library_overhead"])) == (9.0, 0.0, True)
+    assert (alone["compute"], alone["exposed_exchange"], pd.isna(alone["library_overhead"])) == (
+        9.0,
+        0.0,
+        True,
+    )
 
 
 def test_what_one_rank_takes_longer_is_imbalance_and_what_all_take_is_overhead():
     def terms(*local_s):
         arm = [("sync", rank, 0, 0, 0.0, 12.0) for rank in (0, 1)]
         arm += [("local", rank, 1, 0, 0.0, step_s) for rank, step_s in enumerate(local_s)]
-        floor = [("local", rank, 2, 0, 0.0, 4.0 + rank) for rank in (0, 1)]  # the second rank has a slow core
+        floor = [
+            ("local", rank, 2, 0, 0.0, 4.0 + rank) for rank in (0, 1)
+        ]  # the second rank has a slow core
         return terms_by_launch(steps_by_hand(arm), steps_by_hand(floor)).loc[0]
 
     names = ["compute", "library_overhead", "imbalance"]
@@ -86,7 +102,9 @@ def test_what_one_rank_takes_longer_is_imbalance_and_what_all_take_is_overhead()
 
 def test_the_cause_is_named(burdened, tmp_path):
     overhead = {"horovod-gloo": 0.005}
-    held_up = conclude_truth(tmp_path / "held-up", overhead_s=overhead, held_up_s={"horovod-gloo": 0.0045})
+    held_up = conclude_truth(
+        tmp_path / "held-up", overhead_s=overhead, held_up_s={"horovod-gloo": 0.0045}
+    )
     less = conclude_truth(tmp_path / "less", overhead_s={"horovod-gloo": -0.005})
     for found, words, word in (
         (burdened, "because it takes 4.7", "more"),
@@ -147,9 +165,14 @@ def test_a_rank_that_is_late_in_all_arms_is_named_in_all(tmp_path):
 def test_no_rank_is_named_where_all_are_alike(seed):
     """From records alone: the rest of a comparison, and its files, take most of the time."""
     plan, truth = make_plan(rounds=24), Truth(noise=0.03)
-    launches = [make_launch(plan, truth, launch, random=np.random.default_rng([seed, launch])) for launch in range(3)]
+    launches = [
+        make_launch(plan, truth, launch, random=np.random.default_rng([seed, launch]))
+        for launch in range(3)
+    ]
     records = [record for launch in launches for record in launch]
-    raw = pd.concat([steps_of(record.blocks).assign(launch=record.launch, arm=record.arm) for record in records])
+    raw = pd.concat(
+        [steps_of(record.blocks).assign(launch=record.launch, arm=record.arm) for record in records]
+    )
     local = Steps.of(raw[raw["kind"] == "local"]).rank_blocks
     assert set(local["arm"]) == {*plan.compared_arms(), FLOOR}
     assert find_stragglers(records, local) == {}
@@ -172,9 +195,18 @@ def test_without_a_floor_and_threads_there_is_no_overhead_to_tell(tmp_path):
 def test_an_arm_that_is_faster_than_its_model_alone_gets_no_verdict(tmp_path):
     found = conclude_truth(tmp_path, overhead_s={"horovod-gloo": -0.01})
     result = found.result("horovod-gloo")
-    assert (result.verdict, result.verdict_alone, result.withheld_by) == ("undecided", "faster", "implausible")
-    assert result.note.startswith("horovod-gloo takes less time for a step than its model alone does")
+    assert (result.verdict, result.verdict_alone, result.withheld_by) == (
+        "undecided",
+        "faster",
+        "implausible",
+    )
+    assert result.note.startswith(
+        "horovod-gloo takes less time for a step than its model alone does"
+    )
     assert found.headline.startswith("No verdict on ") and found.fastest == []
     screen = first_screen(found)
-    assert screen.next_step == "Find what horovod-gloo leaves out of a step: it is faster than is possible"
+    assert (
+        screen.next_step
+        == "Find what horovod-gloo leaves out of a step: it is faster than is possible"
+    )
     assert screen.marks[-1].word == "other work"

@@ -1,4 +1,5 @@
-"""Studies: points made plans, batch sizes, scaling by hand, verdicts by point, and failed points that are no holes."""
+"""Studies: points made plans, batch sizes, scaling by hand, verdicts by point, and failed points
+that are no holes."""
 
 from __future__ import annotations
 
@@ -50,7 +51,10 @@ def write_points(root, study, truths, *, failed=None):
 @pytest.fixture(scope="module")
 def by_point(tmp_path_factory):
     study = study_of({name: {} for name in RATIOS}, hosts="host1:1,host2:1")
-    truths = {name: Truth(ratios={"horovod-gloo": ratio}, noise=0.005, drift=0.0) for name, ratio in RATIOS.items()}
+    truths = {
+        name: Truth(ratios={"horovod-gloo": ratio}, noise=0.005, drift=0.0)
+        for name, ratio in RATIOS.items()
+    }
     return write_points(tmp_path_factory.mktemp("by-point"), study, truths)
 
 
@@ -80,10 +84,14 @@ def test_points_become_plans(tmp_path):
 
 @pytest.mark.parametrize(("scaling", "batches"), [("weak", [24, 24, 24]), ("strong", [24, 12, 6])])
 def test_batches_of_weak_and_strong_scaling(scaling, batches):
-    study = study_of({f"n{n}": {"world_size": n} for n in (1, 2, 4)}, scaling=scaling, local_batch_size=24)
+    study = study_of(
+        {f"n{n}": {"world_size": n} for n in (1, 2, 4)}, scaling=scaling, local_batch_size=24
+    )
     plans = [plan_at(study, name) for name in study.points]
     assert [plan.local_batch_size for plan in plans] == batches
-    assert (len({plan.local_batch_size * plan.world_size for plan in plans}) == 1) == (scaling == "strong")
+    assert (len({plan.local_batch_size * plan.world_size for plan in plans}) == 1) == (
+        scaling == "strong"
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,10 +100,22 @@ def test_batches_of_weak_and_strong_scaling(scaling, batches):
         ({"points": {"a/b": {"world_size": 1}}}, "name 'a/b' may hold only letters"),
         ({"points": {"a": {"world_sise": 1}}}, "did you mean 'world_size'?"),
         ({"points": {"a": {"hosts": "host1:0"}}}, "point 'a'.*host1:0"),
-        ({"points": {"a": {}, "b": {"local_batch_size": 4}}, "scaling": "strong"}, "let no other point name a local_batch_size"),
-        ({"points": {"a": {"world_size": 1}, "b": {"world_size": 3}}, "scaling": "strong"}, "16 samples among 3 ranks"),
-        ({"points": {"a": {}}, "arms": {"ddp": {"backend": "single"}}}, "point 'a': the baseline 'ddp' cannot run there"),
-        ({"points": {"a": {"world_size": 2}}, "workload": "collectives"}, "'collectives' is a micro-benchmark"),
+        (
+            {"points": {"a": {}, "b": {"local_batch_size": 4}}, "scaling": "strong"},
+            "let no other point name a local_batch_size",
+        ),
+        (
+            {"points": {"a": {"world_size": 1}, "b": {"world_size": 3}}, "scaling": "strong"},
+            "16 samples among 3 ranks",
+        ),
+        (
+            {"points": {"a": {}}, "arms": {"ddp": {"backend": "single"}}},
+            "point 'a': the baseline 'ddp' cannot run there",
+        ),
+        (
+            {"points": {"a": {"world_size": 2}}, "workload": "collectives"},
+            "'collectives' is a micro-benchmark",
+        ),
     ],
 )
 def test_what_makes_no_study_is_refused_before_anything_is_written(tmp_path, changes, message):
@@ -109,7 +129,10 @@ def test_the_scaling_baseline_is_named(tmp_path):
     quiet = Truth(ratios={"horovod-gloo": 1.0}, noise=0.01, drift=0.0)
     alone = study_of(ONE_AND_TWO)
     found = conclude(write_points(tmp_path / "one", alone, {"one": quiet, "two": quiet}))
-    assert found.points[1].arm("horovod-gloo").scaling_baseline == "horovod-gloo at one (one rank with wrapper)"
+    assert (
+        found.points[1].arm("horovod-gloo").scaling_baseline
+        == "horovod-gloo at one (one rank with wrapper)"
+    )
     pairs = study_of({"two": {"world_size": 2}, "four": {"world_size": 4}})
     found = conclude(write_points(tmp_path / "two", pairs, {"two": quiet, "four": quiet}))
     four = found.points[1].arm("ddp-gloo")
@@ -121,7 +144,10 @@ def test_the_scaling_baseline_is_named(tmp_path):
 @pytest.mark.slow
 def test_verdicts_stand_with_their_points_and_the_headline_says_where_the_winner_changes(reported):
     found = reported
-    assert found.headline == "horovod-gloo is fastest at 2 of 4 points; it changes between two and four; 2 more below"
+    assert (
+        found.headline
+        == "horovod-gloo is fastest at 2 of 4 points; it changes between two and four; 2 more below"
+    )
     assert found.findings[0].startswith("horovod-gloo against ddp-gloo: faster at one and two; ")
     assert "slower at four" in found.findings[0]
     assert point_charts(found)["ratios"]["layout"]["xaxis"]["categoryarray"] == list(RATIOS)
@@ -132,9 +158,13 @@ def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
     study = study_of({f"n{n}": {"world_size": n} for n in (1, 2, 4, 8)}, single=True)
     truths = {
         "n1": Truth(ratios={"single": 1.0, "horovod-gloo": 1.0}),
-        "n2": Truth(ratios={"horovod-gloo": 1.0}, statuses={("horovod-gloo", n): "failed" for n in range(3)}),
+        "n2": Truth(
+            ratios={"horovod-gloo": 1.0}, statuses={("horovod-gloo", n): "failed" for n in range(3)}
+        ),
     }
-    folder = write_points(tmp_path, study, truths, failed={"n4": "host 'host2': it does not answer"})
+    folder = write_points(
+        tmp_path, study, truths, failed={"n4": "host 'host2': it does not answer"}
+    )
     found = write_reports(folder)
     assert {point.name: [arm.status for arm in point.arms] for point in found.points} == {
         "n1": ["ok", "ok", "ok"],
@@ -151,22 +181,38 @@ def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
 def test_what_is_asked_of_a_comparison_is_answered_at_each_point(by_point, tmp_path):
     study = study_of({name: {} for name in RATIOS}, hosts="host1:1,host2:1")
     slower = RATIOS | {"four": 0.8 * 0.7}
-    truths = {name: Truth(ratios={"horovod-gloo": ratio}, noise=0.006, drift=0.0) for name, ratio in slower.items()}
+    truths = {
+        name: Truth(ratios={"horovod-gloo": ratio}, noise=0.006, drift=0.0)
+        for name, ratio in slower.items()
+    }
     now = write_points(tmp_path, study, truths)
     found = write_reports(now, earlier=StoredComparison.read(by_point)).against
     assert {(one.arm, one.point) for one in found.beyond} == {("horovod-gloo", "four")}
     assert len(found.changes) == 3 * len(RATIOS) and found.of_baseline is None
-    assert "horovod-gloo at four" in found.headline and "horovod-gloo over ddp-gloo at four" in (tmp_path / "report.md").read_text()
+    assert (
+        "horovod-gloo at four" in found.headline
+        and "horovod-gloo over ddp-gloo at four" in (tmp_path / "report.md").read_text()
+    )
 
     by_launch = table_by_key(now, "launch")
     assert [column.title for column in by_launch.columns[:3]] == ["launch", "point", "arm"]
-    assert [row.group for row in by_launch.rows] == sorted(row.group for row in by_launch.rows) and len(by_launch.rows) == 3 * 4 * 2
+    assert [row.group for row in by_launch.rows] == sorted(
+        row.group for row in by_launch.rows
+    ) and len(by_launch.rows) == 3 * 4 * 2
 
     answered = what_if_table(conclude(now, links=Links(rates=[10**9])))
-    assert answered.columns[0].title == "point" and {row.entries[0].text for row in answered.rows} == {*RATIOS}
+    assert answered.columns[0].title == "point" and {
+        row.entries[0].text for row in answered.rows
+    } == {*RATIOS}
 
 
 def test_what_differs_at_some_points_says_at_which(by_point):
-    one, two = (Difference(field=name, values={"a": 1, "b": 2}, sentence="") for name in ("threads", "cores"))
+    one, two = (
+        Difference(field=name, values={"a": 1, "b": 2}, sentence="")
+        for name in ("threads", "cores")
+    )
     shown = differences_table({"first": [one], "second": [one, two]})
-    assert [[entry.text for entry in row.entries[:2]] for row in shown.rows] == [["threads", ""], ["cores", "second"]]
+    assert [[entry.text for entry in row.entries[:2]] for row in shown.rows] == [
+        ["threads", ""],
+        ["cores", "second"],
+    ]

@@ -29,7 +29,11 @@ def supervisors():
 
 def report(supervisors, rank, *, start=0, pid=None):
     host, _, port = supervisors.address.rpartition(":")
-    return greet((host, int(port)), KEY, ["arm", "0", str(start), str(rank), "9", "vm", str(pid or 1000 + rank)])
+    return greet(
+        (host, int(port)),
+        KEY,
+        ["arm", "0", str(start), str(rank), "9", "vm", str(pid or 1000 + rank)],
+    )
 
 
 def connect(supervisors, rank, **more):
@@ -43,9 +47,12 @@ def channel_of(connection, rank=0):
     return Channel(connection, key=KEY, arm="arm", launch=0, rank=rank)
 
 
-@pytest.mark.parametrize("said", [b"", b"half a li", b"arm 0 0 vm 1 " + b"0" * 64 + b"\n", b"\xff\n", bytes(5000)])
+@pytest.mark.parametrize(
+    "said", [b"", b"half a li", b"arm 0 0 vm 1 " + b"0" * 64 + b"\n", b"\xff\n", bytes(5000)]
+)
 def test_a_stranger_is_let_go_and_a_supervisor_is_served_after_it(supervisors, said, monkeypatch):
-    """A connection that closed before its line was whole kept a thread of the driver busy for ever."""
+    """A connection that closed before its line was whole kept a thread of the driver busy for
+    ever."""
     monkeypatch.setattr(supervisor_server, "REFUSED_S", 0.2)
     before = set(threading.enumerate())
     host, _, port = supervisors.address.rpartition(":")
@@ -110,7 +117,12 @@ def test_ranks_that_went_are_told_in_the_order_of_their_going(supervisors):
         connections[rank].sendall(last)
         connections[rank].close()
     wait_until(lambda: len(supervisors.gone("arm", 0)) == 4)
-    assert list(supervisors.gone("arm", 0).items()) == [(3, 12.25), (1, 12.5), (0, math.inf), (4, math.inf)]
+    assert list(supervisors.gone("arm", 0).items()) == [
+        (3, 12.25),
+        (1, 12.5),
+        (0, math.inf),
+        (4, math.inf),
+    ]
     connections[2].close()
 
 
@@ -124,7 +136,9 @@ def test_a_rank_may_go_right_after_it_did_as_told(supervisors):
 
 @pytest.mark.slow
 def test_a_connection_that_the_kernel_gives_up_is_a_rank_gone(supervisors):
-    """ETIMEDOUT is a TimeoutError in Python, as is the end of one's own patience. Here the other end takes nothing more."""
+    """ETIMEDOUT is a TimeoutError in Python, as is the end of one's own patience.
+
+    Here the other end takes nothing more."""
     with connect(supervisors, 0):
         near = supervisors._arm("arm", 0).open_hosts[0].connection
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 100)
@@ -138,7 +152,9 @@ def test_a_connection_that_the_kernel_gives_up_is_a_rank_gone(supervisors):
 def test_a_supervisor_that_could_not_obey_is_an_error_that_says_why(supervisors):
     connection = connect(supervisors, 0)
     connection.sendall(b"failed stop 3 process 7 (python, state D) did not stop within 5 s\n")
-    with pytest.raises(LaunchError, match=r"^rank 3 on vm: process 7 \(python, state D\) did not stop within 5 s$"):
+    with pytest.raises(
+        LaunchError, match=r"^rank 3 on vm: process 7 \(python, state D\) did not stop within 5 s$"
+    ):
         supervisors.tell("arm", 0, "stop")
     connection.sendall(b"kill\n")
     supervisors.tell("arm", 0, "kill")
@@ -149,13 +165,18 @@ def test_a_host_that_does_not_answer_is_named(supervisors, monkeypatch):
     monkeypatch.setattr(supervisor_server, "ACKNOWLEDGE_TIMEOUT_S", 0.2)
     connections = [connect(supervisors, rank) for rank in range(2)]
     connections[0].sendall(b"stop\n")
-    with pytest.raises(LaunchError, match=r"^rank 1 on vm did not acknowledge 'stop': its supervisor does not answer$"):
+    with pytest.raises(
+        LaunchError,
+        match=r"^rank 1 on vm did not acknowledge 'stop': its supervisor does not answer$",
+    ):
         supervisors.tell("arm", 0, "stop")
     for connection in connections:
         connection.close()
 
 
-@pytest.mark.parametrize("said", ["failed counters 0 ImportError: no psutil", 'counters {"at_s": "NaN"}', "counters"])
+@pytest.mark.parametrize(
+    "said", ["failed counters 0 ImportError: no psutil", 'counters {"at_s": "NaN"}', "counters"]
+)
 def test_counters_that_a_supervisor_cannot_read_are_left_out(supervisors, said):
     connection = connect(supervisors, 0)
     connection.sendall(f"{said}\n".encode())
@@ -207,11 +228,15 @@ def test_what_somebody_else_wrote_is_refused(supervisors, forged):
     with pytest.raises(LaunchError, match="'0/arm/job' is not signed with this comparison's key"):
         take(supervisors, "0/arm/job")
     supervisors._arm("arm", 0).open_hosts[0].connection.sendall(say("0/arm/job", forged))
-    with pytest.raises(ConnectionError, match="'0/arm/job' is not signed with this comparison's key"):
+    with pytest.raises(
+        ConnectionError, match="'0/arm/job' is not signed with this comparison's key"
+    ):
         channel_of(connection).job()
 
 
-@pytest.mark.parametrize("said", [b"say 0/arm/reply/0/0 -1\n", b"say 0/arm/reply/0/0 9999999999999\n", b"x" * 3_000_000])
+@pytest.mark.parametrize(
+    "said", [b"say 0/arm/reply/0/0 -1\n", b"say 0/arm/reply/0/0 9999999999999\n", b"x" * 3_000_000]
+)
 def test_who_does_not_speak_as_supervisors_do_is_a_rank_gone(supervisors, said):
     connection = connect(supervisors, 0)
     with suppress(OSError):

@@ -1,4 +1,5 @@
-"""One table for every format: the same rows everywhere, and what an entry is, not what it says, decides how it looks."""
+"""One table for every format: the same rows everywhere, and what an entry is, not what it says,
+decides how it looks."""
 
 from __future__ import annotations
 
@@ -26,9 +27,16 @@ def on_terminal(made):
 
 @pytest.fixture(scope="module")
 def misleading(tmp_path_factory):
-    """Arms are called like verdicts: ``slower`` is 10% faster, ``faster`` is 10% slower, ``failed`` is like the baseline."""
+    """Arms are called like verdicts: ``slower`` is 10% faster, ``faster`` is 10% slower, ``failed``
+    is like the baseline."""
     ratios = {"slower": 1.1, "faster": 0.9, "failed": 1.0}
-    return conclude(write_results(tmp_path_factory.mktemp("misleading"), truth=Truth(ratios=ratios), plan=make_plan(ratios)))
+    return conclude(
+        write_results(
+            tmp_path_factory.mktemp("misleading"),
+            truth=Truth(ratios=ratios),
+            plan=make_plan(ratios),
+        )
+    )
 
 
 def test_an_arm_called_like_a_verdict_has_no_verdicts_colour(misleading):

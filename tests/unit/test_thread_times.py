@@ -1,4 +1,5 @@
-"""Who had the core: a real thread that takes it, beside a training thread pinned to the same one."""
+"""Who had the core: a real thread that takes it, beside a training thread pinned to the same
+one."""
 
 from __future__ import annotations
 
@@ -35,7 +36,10 @@ os._exit(0)
 
 
 @pytest.mark.process
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel keeps no schedstat (CONFIG_SCHED_INFO)")
+@pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(),
+    reason="this kernel keeps no schedstat (CONFIG_SCHED_INFO)",
+)
 def test_threads_that_come_later_are_the_librarys_and_take_the_core():
     found = json.loads(run_python(SHARED_CORE).stdout)
     assert all(seconds > 0 for seconds in found.values()), found
@@ -47,14 +51,25 @@ def test_without_counters_nothing_is_known():
 
 def test_a_block_has_the_mean_over_ranks_or_nothing():
     def rank(number, threads):
-        known = {} if threads is None else {"page_faults": 100 * number, "core_use": CoreUse(**used, cores=[number])}
-        return RankSteps(rank=number, untimed_s=0.0, samples=[1], phases_s=[[0.0] * 5], threads=threads, **known)
+        known = (
+            {}
+            if threads is None
+            else {"page_faults": 100 * number, "core_use": CoreUse(**used, cores=[number])}
+        )
+        return RankSteps(
+            rank=number, untimed_s=0.0, samples=[1], phases_s=[[0.0] * 5], threads=threads, **known
+        )
 
     used = {"machine": "a", "wall_s": 1.0, "busy_s": 0.9, "steal_s": 0.0, "own_s": 0.6}
-    times = [ThreadTimes(running_s=one, runnable_s=2 * one, library_s=0.0, others_s=1.0) for one in (1.0, 3.0)]
+    times = [
+        ThreadTimes(running_s=one, runnable_s=2 * one, library_s=0.0, others_s=1.0)
+        for one in (1.0, 3.0)
+    ]
     block = BlockRecord(turn=0, round=0, block=0, kind="sync", steps=1)
     both = BlockRecord.joined(block, [rank(number, one) for number, one in enumerate(times)])
     assert both.threads == ThreadTimes(running_s=2.0, runnable_s=4.0, library_s=0.0, others_s=1.0)
     assert (both.page_faults, both.foreign_share) == (50, pytest.approx(0.3))
-    one, none = (BlockRecord.joined(block, [rank(0, first), rank(1, None)]) for first in (times[0], None))
+    one, none = (
+        BlockRecord.joined(block, [rank(0, first), rank(1, None)]) for first in (times[0], None)
+    )
     assert one.threads is none.foreign_share is None

@@ -1,4 +1,5 @@
-"""Throughput by hand: all samples over the sum of the slowest rank's block times, the same wherever it is shown."""
+"""Throughput by hand: all samples over the sum of the slowest rank's block times, the same wherever
+it is shown."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ from tests.kit.results_factory import write_results
 
 def blocks(*launches):
     """Blocks of (samples, seconds), launch by launch."""
-    rows = [(launch, samples, seconds) for launch, own in enumerate(launches) for samples, seconds in own]
+    rows = [
+        (launch, samples, seconds)
+        for launch, own in enumerate(launches)
+        for samples, seconds in own
+    ]
     return pd.DataFrame(rows, columns=["launch", "samples", "block_s"])
 
 
@@ -43,7 +48,8 @@ def test_equal_blocks_have_an_interval_without_width_whatever_their_lengths():
 @pytest.mark.slow
 @pytest.mark.parametrize("launches", [3, 8])
 def test_the_interval_covers_the_ratio_of_sums(launches):
-    """Blocks of unequal length in launches of unequal size; the truth is that of endless measuring: 100 per second."""
+    """Blocks of unequal length in launches of unequal size; the truth is that of endless measuring:
+    100 per second."""
     covered = 0
     for seed in range(400):
         random = np.random.default_rng(seed)
@@ -51,7 +57,15 @@ def test_the_interval_covers_the_ratio_of_sums(launches):
         for size in (40, 25, 40, 25, 40, 25, 40, 25)[:launches]:
             samples = random.choice([100.0, 300.0], size=size)
             speed = np.exp(0.05 * random.standard_normal())
-            drawn.append(list(zip(samples, samples * random.gamma(4, 1 / 4, size=size) / (100 * speed), strict=True)))
+            drawn.append(
+                list(
+                    zip(
+                        samples,
+                        samples * random.gamma(4, 1 / 4, size=size) / (100 * speed),
+                        strict=True,
+                    )
+                )
+            )
         found = throughput_interval(blocks(*drawn), confidence=0.95)
         covered += found.ci_low <= 100 <= found.ci_high
     assert 0.92 <= covered / 400 <= 0.98
@@ -64,9 +78,13 @@ def test_the_standing_alone_table_and_the_report_show_the_same_number_for_the_sa
     arm = conclude(folder).arm("ddp-gloo")
     console = Console(record=True, width=120)
     console.print(throughput_table(record, folder.steps(record)))
-    total = next(line for line in console.export_text().splitlines() if line.strip(" │").startswith("all"))
+    total = next(
+        line for line in console.export_text().splitlines() if line.strip(" │").startswith("all")
+    )
     assert f"{arm.throughput_per_s.value:,.1f}" in total.split()
-    shown = {row.entries[0].text: row.entries[3].narrow for row in verdict_table(conclude(folder)).rows}
+    shown = {
+        row.entries[0].text: row.entries[3].narrow for row in verdict_table(conclude(folder)).rows
+    }
     assert shown["ddp-gloo"] == rate(arm.throughput_per_s)
 
 

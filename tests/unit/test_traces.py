@@ -1,4 +1,5 @@
-"""Traces of known truth: on one clock, as files that viewers open, and what is concluded from them."""
+"""Traces of known truth: on one clock, as files that viewers open, and what is concluded from
+them."""
 
 from __future__ import annotations
 
@@ -33,7 +34,13 @@ def reply(spans):
 
 
 def span(row, name, begin_ms, length_ms, **more):
-    return Span(row=row, name=name, begin_ns=START + round(begin_ms * MS), length_ns=round(length_ms * MS), **more)
+    return Span(
+        row=row,
+        name=name,
+        begin_ns=START + round(begin_ms * MS),
+        length_ns=round(length_ms * MS),
+        **more,
+    )
 
 
 def test_ranks_are_on_one_clock_and_the_file_follows_the_formats_rules(tmp_path):
@@ -41,24 +48,43 @@ def test_ranks_are_on_one_clock_and_the_file_follows_the_formats_rules(tmp_path)
     ranks = []
     for behind_ms in (0, 5):
         own = [span("step", "0", -behind_ms, 10), span("phase", "forward", -behind_ms, 4)]
-        own += [span("exchange", "gloo:all_reduce", at - behind_ms, 4, num_bytes=1000) for at in (5, 6)]
+        own += [
+            span("exchange", "gloo:all_reduce", at - behind_ms, 4, num_bytes=1000) for at in (5, 6)
+        ]
         ranks.append(reply(own))
     traced = on_one_clock(ranks, [0.0, 0.005])
-    assert [[one.begin_ns for one in rank.spans if one.row == "step"] for rank in traced] == [[START], [START]]
+    assert [[one.begin_ns for one in rank.spans if one.row == "step"] for rank in traced] == [
+        [START],
+        [START],
+    ]
     path = tmp_path / "two.json.gz"
     path.write_bytes(perfetto_file(traced))
     events = trace_format.read(path)
     assert trace_format.faults(events) == []
     assert len({one["pid"] for one in events}) == 2
-    assert [one["args"]["bytes"] for one in trace_format.slices(events, row="exchange")] == [1000] * 4
+    assert [one["args"]["bytes"] for one in trace_format.slices(events, row="exchange")] == [
+        1000
+    ] * 4
 
 
 def timeline(*events):
     """Begin and end of what happened to two tensors, in microseconds."""
-    start = {"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros": START // 1000}}
+    start = {
+        "name": "process_name",
+        "ph": "M",
+        "pid": 0,
+        "args": {"start_time_since_epoch_in_micros": START // 1000},
+    }
     tensors = ("allreduce.0.weight", "allreduce.0.bias")
-    names = [{"name": "process_name", "ph": "M", "pid": pid, "args": {"name": name}} for pid, name in enumerate(tensors, start=1)]
-    return [start, *names, *({"ph": ph, "ts": ts, "pid": pid, "name": name} for ph, ts, pid, name in events)]
+    names = [
+        {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": name}}
+        for pid, name in enumerate(tensors, start=1)
+    ]
+    return [
+        start,
+        *names,
+        *({"ph": ph, "ts": ts, "pid": pid, "name": name} for ph, ts, pid, name in events),
+    ]
 
 
 TIMELINE = timeline(
@@ -75,26 +101,44 @@ TIMELINE = timeline(
 
 def test_horovods_timeline_gives_fused_operations_that_begin_on_each_rank_when_it_had_submitted_them():
     (fused,) = read_timeline(TIMELINE)
-    assert (fused.begin_ns, fused.length_ns, fused.tensors) == (START + 2 * MS, 501_000, ["0.weight", "0.bias"])
+    assert (fused.begin_ns, fused.length_ns, fused.tensors) == (
+        START + 2 * MS,
+        501_000,
+        ["0.weight", "0.bias"],
+    )
 
     def submitted(*at_ms):
         names = ("0.weight", "0.bias")
-        return [span("exchange", "submitted", at, 0, num_bytes=8, tensors=[name]) for name, at in zip(names, at_ms, strict=True)]
+        return [
+            span("exchange", "submitted", at, 0, num_bytes=8, tensors=[name])
+            for name, at in zip(names, at_ms, strict=True)
+        ]
 
-    traced = on_one_clock([reply([*submitted(0.5, 1.0), fused]), reply(submitted(0.5, 1.5))], [0.0, 0.0])
+    traced = on_one_clock(
+        [reply([*submitted(0.5, 1.0), fused]), reply(submitted(0.5, 1.5))], [0.0, 0.0]
+    )
     found = [one for rank in traced for one in rank.spans]
-    assert [(one.rank, (one.begin_ns - START) / MS, one.num_bytes) for one in found] == [(0, 1.0, 16), (1, 1.5, 16)]
+    assert [(one.rank, (one.begin_ns - START) / MS, one.num_bytes) for one in found] == [
+        (0, 1.0, 16),
+        (1, 1.5, 16),
+    ]
     assert {one.end_ns for one in found} == {fused.end_ns}
 
 
 def test_tensors_that_were_filled_with_zeros_are_exchanged_besides():
-    """That they were filled took the place of their exchange, which was lost, and so was the cause."""
+    """That they were filled took the place of their exchange, which was lost, and so was the
+    cause."""
     zeros = {"num_bytes": 4000, "tensors": ["unused"]}
-    own = [span("exchange", "submitted", 1, 0, **zeros), span("library", "zero-filled", 1, 0, **zeros)]
+    own = [
+        span("exchange", "submitted", 1, 0, **zeros),
+        span("library", "zero-filled", 1, 0, **zeros),
+    ]
     moved = span("exchange", "horovod:allreduce", 2, 3, tensors=["unused"])
     traced = on_one_clock([reply([*own, moved]), reply(own)], [0.0, 0.0])
     for rank in traced:
-        assert [(one.row, one.name, one.rank, one.num_bytes, one.length_ns) for one in rank.spans] == [
+        assert [
+            (one.row, one.name, one.rank, one.num_bytes, one.length_ns) for one in rank.spans
+        ] == [
             ("library", "zero-filled", rank.rank, 4000, 0),
             ("exchange", "horovod:allreduce", rank.rank, 4000, 4 * MS),
         ]
@@ -105,10 +149,24 @@ def traced_arm(name, *, waits_ms=0.0, copies_ms=0.0, count=2, size=1 << 20, late
     for step in range(5):
         at = 20.0 * step + 0.001 * step
         for rank in (0, 1):
-            spans += [span("step", str(step), at, 20, rank=rank), span("phase", "forward", at, 5, rank=rank)]
-            spans += [span("library", "torch::distributed::reducer::mul_out", at + 6, copies_ms + 0.001 * step, rank=rank)]
+            spans += [
+                span("step", str(step), at, 20, rank=rank),
+                span("phase", "forward", at, 5, rank=rank),
+            ]
+            spans += [
+                span(
+                    "library",
+                    "torch::distributed::reducer::mul_out",
+                    at + 6,
+                    copies_ms + 0.001 * step,
+                    rank=rank,
+                )
+            ]
             for number in range(count):
-                begin, end = at + 8 + 0.5 * number + late_ms * rank, at + 8.4 + 0.5 * number + late_ms + waits_ms
+                begin, end = (
+                    at + 8 + 0.5 * number + late_ms * rank,
+                    at + 8.4 + 0.5 * number + late_ms + waits_ms,
+                )
                 entered = START + round((end - 0.4 + 0.001 * step) * MS)
                 more = {"rank": rank, "num_bytes": size, "entered_ns": entered}
                 spans.append(span("exchange", "all_reduce", begin, end - begin, **more))
@@ -117,7 +175,13 @@ def traced_arm(name, *, waits_ms=0.0, copies_ms=0.0, count=2, size=1 << 20, late
 
 def concluded(tmp_path, *traces, **truth):
     """The candidate exposes 4 ms more of exchange, in steps of 20 ms."""
-    quiet = {"noise": 0.002, "drift": 0.05, "ratios": {"horovod-gloo": 1.0}, "launches": 5, "rounds": 24}
+    quiet = {
+        "noise": 0.002,
+        "drift": 0.05,
+        "ratios": {"horovod-gloo": 1.0},
+        "launches": 5,
+        "rounds": 24,
+    }
     folder = write_results(tmp_path, **quiet, **truth)
     folder.traces_folder.mkdir()
     (folder.traces_folder / "traces.json").write_text(Traces(arms=list(traces)).model_dump_json())
@@ -129,7 +193,11 @@ def concluded(tmp_path, *traces, **truth):
     ("ours", "theirs", "name"),
     [
         ({"waits_ms": 4.0}, {}, "cycle waits"),
-        ({"waits_ms": 9.0}, {}, "cycle waits"),  # no more than the term's time: traced steps are longer than timed ones
+        (
+            {"waits_ms": 9.0},
+            {},
+            "cycle waits",
+        ),  # no more than the term's time: traced steps are longer than timed ones
         ({"waits_ms": 1.0}, {}, None),
         ({"count": 12, "size": 1024}, {}, "small collectives"),
         ({}, {"copies_ms": 4.0}, None),
@@ -142,7 +210,10 @@ def test_a_cause_is_named_where_it_explains_half_of_the_term(tmp_path, ours, the
     assert (because.term, because.named) == ("exposed_exchange", name)
     causes = {one.name: one for arm in found.arms for one in arm.causes}
     if name:
-        assert because.named_s == pytest.approx(0.004, rel=0.2) and because.named_s <= because.difference_s
+        assert (
+            because.named_s == pytest.approx(0.004, rel=0.2)
+            and because.named_s <= because.difference_s
+        )
         assert f"of that is {name}" in found.findings[0]
     assert ("gradient copies" in causes) == bool(theirs)
 
@@ -153,15 +224,31 @@ def test_a_cause_is_named_where_it_explains_half_of_the_term(tmp_path, ours, the
     [("compression", {"compression": "fp16"}), ("cycle waits", {"cycle_time_ms": 21})],
     ids=str,
 )
-def test_a_cause_has_all_that_sets_an_arm_apart_from_one_that_is_like_it_but_for_its_option(tmp_path, cause, option):
-    """Conversions took 30 ms of the 138 by which float16 made Horovod's exchange longer, so nothing was named."""
-    found = concluded(tmp_path, traced_arm("ddp-gloo"), traced_arm("horovod-gloo"), more_exchange_s={"horovod-gloo": 0.004})
-    result, arm = found.result("horovod-gloo"), next(arm for arm in found.arms if arm.name == "horovod-gloo")
+def test_a_cause_has_all_that_sets_an_arm_apart_from_one_that_is_like_it_but_for_its_option(
+    tmp_path, cause, option
+):
+    """Conversions took 30 ms of the 138 by which float16 made Horovod's exchange longer, so nothing
+    was named."""
+    found = concluded(
+        tmp_path,
+        traced_arm("ddp-gloo"),
+        traced_arm("horovod-gloo"),
+        more_exchange_s={"horovod-gloo": 0.004},
+    )
+    result, arm = (
+        found.result("horovod-gloo"),
+        next(arm for arm in found.arms if arm.name == "horovod-gloo"),
+    )
     known = Estimate(value=0.001, ci_low=0.0009, ci_high=0.0011)
-    converts = NamedCause(name=cause, term="exposed_exchange", per_step_s=known, setting="another value")
+    converts = NamedCause(
+        name=cause, term="exposed_exchange", per_step_s=known, setting="another value"
+    )
     slow = changed(arm, options={"groups": 1, **option}, causes=[converts])
     alike, other = (
-        {"horovod-gloo": slow, "ddp-gloo": changed(slow, name="ddp-gloo", options={"groups": groups}, causes=[])}
+        {
+            "horovod-gloo": slow,
+            "ddp-gloo": changed(slow, name="ddp-gloo", options={"groups": groups}, causes=[]),
+        }
         for groups in (1, 5)
     )
     because = with_named_cause(result, alike).because
@@ -169,7 +256,9 @@ def test_a_cause_has_all_that_sets_an_arm_apart_from_one_that_is_like_it_but_for
     apart = {"library_overhead": Estimate(value=-0.0015)}
     shorter = changed(result, term_differences_s=result.term_differences_s | apart)
     told = with_named_cause(shorter, alike)
-    assert told.because.gain_s == pytest.approx(0.004 - 0.0015, rel=0.2), "what a longer cycle wins back counts, too"
+    assert told.because.gain_s == pytest.approx(0.004 - 0.0015, rel=0.2), (
+        "what a longer cycle wins back counts, too"
+    )
     assert f"all of that is {cause}, and another value in horovod-gloo gains" in cause_clause(told)
     assert with_named_cause(result, other).because.named is None
 
@@ -177,8 +266,17 @@ def test_a_cause_has_all_that_sets_an_arm_apart_from_one_that_is_like_it_but_for
 def summary(backend, *, described=(), **terms):
     """An arm of two ranks whose terms take 1 ms each, but for those named."""
     known = dict.fromkeys([*TERMS, "step"], Estimate(value=0.001)) | terms
-    what = {"name": "arm", "role": "candidate", "status": "ok", "backend": backend, "transport": "gloo", "launcher": None}
-    return ArmSummary.model_validate(what | {"described": dict(described), "step_terms_s": known, "world_size": 2})
+    what = {
+        "name": "arm",
+        "role": "candidate",
+        "status": "ok",
+        "backend": backend,
+        "transport": "gloo",
+        "launcher": None,
+    }
+    return ArmSummary.model_validate(
+        what | {"described": dict(described), "step_terms_s": known, "world_size": 2}
+    )
 
 
 def causes_of(backend, spans, **described):
@@ -190,7 +288,10 @@ def causes_of(backend, spans, **described):
         return changed(one, rank=rank, begin_ns=one.begin_ns + by, entered_ns=entered_ns)
 
     every = [
-        moved(one, rank, number) for number in range(5) for rank in (0, 1) for one in [span("step", f"{number}", 0, 20), *spans]
+        moved(one, rank, number)
+        for number in range(5)
+        for rank in (0, 1)
+        for one in [span("step", f"{number}", 0, 20), *spans]
     ]
     steps = traced_steps(ArmTrace(arm="arm", spans=every))
     arm = summary(backend, described=described)
@@ -201,48 +302,69 @@ def causes_of(backend, spans, **described):
 def test_no_cycle_is_waited_for_longer_than_it_lasts():
     """On a crowded host 9 ms passed where a cycle lasts 5."""
     waited = span("exchange", "horovod:allreduce", 1, 10, num_bytes=8, entered_ns=START + 10 * MS)
-    assert causes_of("horovod", [waited], cycle_time_ms=5.0) == {"cycle waits": pytest.approx(0.005)}
+    assert causes_of("horovod", [waited], cycle_time_ms=5.0) == {
+        "cycle waits": pytest.approx(0.005)
+    }
 
 
 def gradients(*at_ms):
-    return [span("gradient", "torch::autograd::AccumulateGrad", at, 0, num_bytes=1 << 20) for at in at_ms]
+    return [
+        span("gradient", "torch::autograd::AccumulateGrad", at, 0, num_bytes=1 << 20)
+        for at in at_ms
+    ]
 
 
 def buckets(first_ms, *, length_ms=1.0, begin_by=0.0):
     """Eight, one after another."""
     at = [first_ms + max(number * length_ms, number * begin_by) for number in range(8)]
-    return [span("exchange", "gloo:all_reduce", begin, length_ms, num_bytes=1 << 20) for begin in at]
+    return [
+        span("exchange", "gloo:all_reduce", begin, length_ms, num_bytes=1 << 20) for begin in at
+    ]
 
 
 def test_a_first_bucket_is_late_where_it_waits_for_gradients_that_come_last():
-    """Seven of eight transfers could have been hidden, of 1 ms each; the last gradient's own could not."""
+    """Seven of eight transfers could have been hidden, of 1 ms each; the last gradient's own could
+    not."""
     ready = gradients(*range(1, 9))
     found = causes_of("ddp", [*ready, *buckets(8.5)])
     assert found == {"late first bucket": pytest.approx(0.0075, rel=1e-3)}
     assert causes_of("ddp", [*ready, *buckets(1.5)]) == {}, "in order"
     assert causes_of("planted.py:DDP", [*ready, *buckets(8.5)], bucket_cap_bytes=1 << 20) == found
-    assert causes_of("horovod", [*ready, *buckets(8.5)]) == {}, "Horovod's tensors leave as they come"
+    assert causes_of("horovod", [*ready, *buckets(8.5)]) == {}, (
+        "Horovod's tensors leave as they come"
+    )
 
 
 def test_exchange_exposed_in_the_trace_stands_beside_that_of_timed_steps():
-    """From the last gradient at 8 ms to the last collective's end at 16.5; and a broadcast of 0.5 ms before all gradients."""
+    """From the last gradient at 8 ms to the last collective's end at 16.5; and a broadcast of 0.5
+    ms before all gradients."""
     early = span("exchange", "gloo:broadcast", 0.2, 0.5)
     spans = [early, *gradients(*range(1, 9)), *buckets(8.5)]
-    moved = [changed(one, rank=rank) for rank in (0, 1) for one in [span("step", "0", 0, 20), *spans]]
+    moved = [
+        changed(one, rank=rank) for rank in (0, 1) for one in [span("step", "0", 0, 20), *spans]
+    ]
     (step,) = traced_steps(ArmTrace(arm="ddp", spans=moved))
     assert (step.tail_s(), step.exposed_s()) == (pytest.approx(0.0085), pytest.approx(0.009))
     for timed_s, is_changed in ((0.0085, False), (0.0015, True)):
         timed = Estimate(value=timed_s, ci_low=timed_s - 0.0005, ci_high=timed_s + 0.0005)
-        said = trace_sentence(summary("ddp", exposed_exchange=timed), Estimate(value=0.009, ci_low=0.008, ci_high=0.010))
+        said = trace_sentence(
+            summary("ddp", exposed_exchange=timed),
+            Estimate(value=0.009, ci_low=0.008, ci_high=0.010),
+        )
         assert ("The profiler changes that arm's steps" in said) == is_changed
 
 
 def test_conversions_and_sparse_gradients_take_what_they_take():
     converted = [span("library", "compression", at, 0.5) for at in (8, 12)]
-    gathered = [span("exchange", f"horovod:{name}", 10, 2, num_bytes=8, tensors=["w"]) for name in ("allreduce", "allgather")]
+    gathered = [
+        span("exchange", f"horovod:{name}", 10, 2, num_bytes=8, tensors=["w"])
+        for name in ("allreduce", "allgather")
+    ]
     assert causes_of("horovod", converted) == {"compression": pytest.approx(0.001)}
     assert causes_of("horovod", gathered) == {"sparse gathers": pytest.approx(0.002)}
-    assert causes_of("ddp", [span("exchange", "gloo:sparse_all_reduce", 10, 2)]) == {"sparse gathers": pytest.approx(0.002)}
+    assert causes_of("ddp", [span("exchange", "gloo:sparse_all_reduce", 10, 2)]) == {
+        "sparse gathers": pytest.approx(0.002)
+    }
 
 
 def test_zeros_take_what_their_exchange_takes_after_all_else():
@@ -287,12 +409,16 @@ def test_what_horovod_is_handed_is_noted_by_the_names_of_its_timeline():
         optimizer._compression.decompress(*sent[0])
     submitted = [(one.tensors, one.num_bytes) for one in spans if one.name == "submitted"]
     assert submitted == [(["0"], 32), (["1.indices"], 8), (["1.values"], 8), (["2"], 32)]
-    assert [(one.tensors, one.num_bytes) for one in spans if one.name == "zero-filled"] == [(["2"], 32)]
+    assert [(one.tensors, one.num_bytes) for one in spans if one.name == "zero-filled"] == [
+        (["2"], 32)
+    ]
     assert [one.row for one in spans if one.name == "compression"] == ["library"] * 3
     assert optimizer._compression is optimizer
 
 
 @pytest.mark.slow
 def test_equal_arms_name_nothing(tmp_path):
-    found = concluded(tmp_path, *(traced_arm(name, late_ms=3.0) for name in ("ddp-gloo", "horovod-gloo")))
+    found = concluded(
+        tmp_path, *(traced_arm(name, late_ms=3.0) for name in ("ddp-gloo", "horovod-gloo"))
+    )
     assert all(result.because is None for result in found.results)

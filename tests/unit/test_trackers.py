@@ -1,4 +1,5 @@
-"""Reports for where teams look: MLflow, W&B and one of a user's own (the real ones), and gauges for a scrape."""
+"""Reports for where teams look: MLflow, W&B and one of a user's own (the real ones), and gauges for
+a scrape."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ FIGURE = "horovod-gloo/throughput_ratio"
 def measured(tmp_path_factory):
     """Two launches of two arms, and one that failed."""
     truth = Truth(statuses={("horovod-mpi", launch): "failed" for launch in range(2)})
-    return write_results(tmp_path_factory.mktemp("results") / "nightly", truth=truth, plan=make_plan(launches=2, rounds=4))
+    return write_results(
+        tmp_path_factory.mktemp("results") / "nightly",
+        truth=truth,
+        plan=make_plan(launches=2, rounds=4),
+    )
 
 
 @pytest.fixture
@@ -61,26 +66,48 @@ def test_gauges_are_read_by_prometheus_own_parser(folder):
     comparison = changed(held_against(conclude(folder)), name='a "name" \\ of\ntwo lines')
     text = make_report("openmetrics").render(comparison).decode()
     families = {family.name: family for family in openmetrics(text)}
-    assert all(family.documentation and name.endswith(family.unit) for name, family in families.items())
-    ratios = {sample.labels["arm"]: sample.value for sample in families["ringside_throughput_ratio"].samples}
+    assert all(
+        family.documentation and name.endswith(family.unit) for name, family in families.items()
+    )
+    ratios = {
+        sample.labels["arm"]: sample.value
+        for sample in families["ringside_throughput_ratio"].samples
+    }
     assert ratios["horovod-gloo"] == comparison.result("horovod-gloo").throughput_ratio
-    assert {s.labels["arm"]: s.value for s in families["ringside_arm_ok"].samples}["horovod-mpi"] == 0
-    regressed = {(s.labels["arm"], s.labels["figure"]): s.value for s in families["ringside_regressed"].samples}
-    assert regressed == {("ddp-gloo", "throughput"): 0, ("horovod-gloo", "throughput"): 1, ("horovod-gloo", "ratio"): 0}
+    assert {s.labels["arm"]: s.value for s in families["ringside_arm_ok"].samples}[
+        "horovod-mpi"
+    ] == 0
+    regressed = {
+        (s.labels["arm"], s.labels["figure"]): s.value
+        for s in families["ringside_regressed"].samples
+    }
+    assert regressed == {
+        ("ddp-gloo", "throughput"): 0,
+        ("horovod-gloo", "throughput"): 1,
+        ("horovod-gloo", "ratio"): 0,
+    }
     assert families["ringside_verdict"].samples[-1].labels["plan"] == comparison.name
 
 
-def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_measured(folder, tmp_path, monkeypatch):
+def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_measured(
+    folder, tmp_path, monkeypatch
+):
     (tmp_path / "no_such_tracker").mkdir()  # as W&B leaves one where it was used
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine.py").write_text(
         "from reports.formats.tracker import Tracker\n"
         "class Mine(Tracker):\n    file_name, package = 'mine.json', 'no_such_tracker'\n    def send(self, run): ...\n"
     )
-    with pytest.raises(PlanError, match=r"mine.json needs .* no_such_tracker, .* run: pip install 'no_such_tracker', or leave"):
+    with pytest.raises(
+        PlanError,
+        match=r"mine.json needs .* no_such_tracker, .* run: pip install 'no_such_tracker', or leave",
+    ):
         make_reports([f"{tmp_path / 'mine.py'}:Mine", "html"])
     assert "mlflow.json" not in [report.file_name for report in make_reports(None)]
-    assert [make_report(name).requirement for name in ("mlflow", "wandb")] == ["ringside[mlflow]", "ringside[wandb]"]
+    assert [make_report(name).requirement for name in ("mlflow", "wandb")] == [
+        "ringside[mlflow]",
+        "ringside[wandb]",
+    ]
 
 
 class Runs(BaseHTTPRequestHandler):
@@ -99,7 +126,9 @@ class Runs(BaseHTTPRequestHandler):
 
 def test_the_documents_tracker_brings_one_run_up_to_date(folder, tmp_path, monkeypatch):
     text = (REPOSITORY / "docs" / "extending.md").read_text()
-    (tmp_path / "team_runs.py").write_text(re.search(r"```python\n(# team_runs.py\n.*?)```", text, re.S)[1])
+    (tmp_path / "team_runs.py").write_text(
+        re.search(r"```python\n(# team_runs.py\n.*?)```", text, re.S)[1]
+    )
     with HTTPServer(("127.0.0.1", 0), Runs) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("TEAM_RUNS", f"http://127.0.0.1:{server.server_port}/runs")
@@ -133,7 +162,9 @@ def check_run(mlflow, comparison, told):
 
 
 @pytest.mark.process
-def test_wandb_writes_a_run_to_be_synchronised_and_nothing_of_the_process(folder, tmp_path, monkeypatch):
+def test_wandb_writes_a_run_to_be_synchronised_and_nothing_of_the_process(
+    folder, tmp_path, monkeypatch
+):
     pytest.importorskip("wandb", reason="pip install 'ringside[wandb]'")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
@@ -169,12 +200,18 @@ class Fails(Tracker):
 
 
 @pytest.mark.parametrize("command", ["compare", "report"])
-def test_a_tracker_that_fails_hides_no_verdict_and_leaves_the_exit_code(tmp_path, monkeypatch, command):
+def test_a_tracker_that_fails_hides_no_verdict_and_leaves_the_exit_code(
+    tmp_path, monkeypatch, command
+):
     (tmp_path / "fails.py").write_text(FAILS)
-    plan = changed(make_plan(launches=2, rounds=4), reports=["html", f"{tmp_path / 'fails.py'}:Fails"])
+    plan = changed(
+        make_plan(launches=2, rounds=4), reports=["html", f"{tmp_path / 'fails.py'}:Fails"]
+    )
     folder = write_results(tmp_path / "now", plan=plan)
     earlier = write_results(tmp_path / "before", plan=plan, seed=2)
-    folder.write_manifest(changed(folder.read_manifest(), looks=[2]))  # as all launches are measured
+    folder.write_manifest(
+        changed(folder.read_manifest(), looks=[2])
+    )  # as all launches are measured
     asked = [folder.plan_path, "-o", folder.root] if command == "compare" else [folder.root]
     done = ringside_here(command, *asked, "--against", earlier.root, "--allow-slower", "50%")
     assert done.returncode == 0, done.stderr

@@ -61,7 +61,9 @@ def test_images_and_models_can_lie_in_memory_by_pixels(engine):
     for one in (trainer, usual):
         take_steps(one, 1)
     assert_alike(trainer.joined.bare.parameters(), usual.joined.bare.parameters())
-    nested = to_channels_last({"pair": (torch.zeros(2, 3, 4, 5), [torch.zeros(2)]), "text": "as it is"})
+    nested = to_channels_last(
+        {"pair": (torch.zeros(2, 3, 4, 5), [torch.zeros(2)]), "text": "as it is"}
+    )
     assert nested["pair"][0].stride() == (60, 1, 15, 3)
     assert nested["text"] == "as it is"
 
@@ -89,7 +91,9 @@ def test_a_model_is_counted_before_a_library_leaves_its_parameters_empty(engine,
 def test_a_compiled_model_takes_the_same_steps(engine, monkeypatch):
     """Traced as Inductor would have it, without the minutes of its compiler."""
     compiled = []
-    monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or traced(model, backend="aot_eager"))
+    monkeypatch.setattr(
+        torch, "compile", lambda model: compiled.append(model) or traced(model, backend="aot_eager")
+    )
     trainer, usual = make_engine(speed=SpeedSettings(compile=True)).trainer, engine.trainer
     assert compiled == [trainer.joined.bare]
     for one in (trainer, usual):
@@ -116,7 +120,9 @@ def test_page_faults_of_the_timed_steps_are_counted(engine, monkeypatch):
     compute_loss = trainer.workload.compute_loss
 
     def fault_in_and_compute(*arguments):
-        with mmap.mmap(-1, pages * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        with mmap.mmap(
+            -1, pages * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        ) as memory:
             for page in range(pages):
                 memory[page * mmap.PAGESIZE] = 1
         return compute_loss(*arguments)
@@ -135,7 +141,9 @@ def test_micro_batches_of_unequal_sizes_can_weigh_as_one_batch_would():
     whole = tuple(torch.cat(parts) for parts in zip(*first, strict=True))
     trainer.workload.compute_loss(bare, whole).backward()
     assert take_steps(trainer, 1) == [3]
-    assert_alike(*([one.grad for one in model.parameters()] for model in (trainer.joined.bare, bare)))
+    assert_alike(
+        *([one.grad for one in model.parameters()] for model in (trainer.joined.bare, bare))
+    )
 
 
 @pytest.mark.parametrize("timed", [True, False])
@@ -162,9 +170,18 @@ def test_what_follows_a_step_is_in_the_clock_as_declared(monkeypatch, timed):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("NanLoss", "the loss is nan on rank 0 in step 1, before anything was exchanged: look at the loss and the batches"),
-        ("NanGradient", "the gradient of '0.weight' is nan on rank 0 in step 1, before anything was exchanged"),
-        ("Diverges", "is not finite after 3 steps, though the first step's gradients were: the training diverges; lower the"),
+        (
+            "NanLoss",
+            "the loss is nan on rank 0 in step 1, before anything was exchanged: look at the loss and the batches",
+        ),
+        (
+            "NanGradient",
+            "the gradient of '0.weight' is nan on rank 0 in step 1, before anything was exchanged",
+        ),
+        (
+            "Diverges",
+            "is not finite after 3 steps, though the first step's gradients were: the training diverges; lower the",
+        ),
     ],
 )
 def test_what_is_not_finite_is_the_workloads_and_no_backends(name, message):
@@ -175,7 +192,9 @@ def test_what_is_not_finite_is_the_workloads_and_no_backends(name, message):
 
 @pytest.mark.parametrize("name", ["DrawsFromTheModule", "LeavesOutALayerByTurns"])
 def test_a_step_that_is_another_one_each_time_is_the_workloads_failure(name):
-    with pytest.raises(PlanError, match="the workload's loss is not repeatable: rank 0 came to a loss of"):
+    with pytest.raises(
+        PlanError, match="the workload's loss is not repeatable: rank 0 came to a loss of"
+    ):
         run_gate(make_engine(f"{EVERYDAY}:{name}").trainer)
 
 
@@ -183,7 +202,9 @@ def test_a_step_that_is_another_one_each_time_is_the_workloads_failure(name):
 @pytest.mark.costly
 def test_a_compiled_models_dropout_is_the_references():
     """Drawn by Inductor itself, where it is not asked to draw as eager PyTorch does."""
-    report = run_gate(make_engine(f"{EVERYDAY}:Augmented", speed=SpeedSettings(compile=True)).trainer)
+    report = run_gate(
+        make_engine(f"{EVERYDAY}:Augmented", speed=SpeedSettings(compile=True)).trainer
+    )
     assert judge_parity([report]).failures == []
 
 
@@ -198,7 +219,8 @@ def test_the_gate_leaves_a_workload_as_it_was(engine):
 
 @pytest.fixture
 def steep_engine():
-    """Trains in fp16, with gradients that are finite only at a far lower scale than PyTorch's first."""
+    """Trains in fp16, with gradients that are finite only at a far lower scale than PyTorch's
+    first."""
     engine = make_engine(precision="amp-fp16", workload_options={"learning_rate": 1e-9})
     workload = engine.trainer.workload
     compute_loss = workload.compute_loss
@@ -216,7 +238,9 @@ def steps_taken():
 
 
 @pytest.mark.slow
-def test_steps_that_overflow_are_skipped_until_the_loss_scale_is_low_enough(steep_engine, steps_taken):
+def test_steps_that_overflow_are_skipped_until_the_loss_scale_is_low_enough(
+    steep_engine, steps_taken
+):
     trainer = steep_engine.trainer
     block = trainer.run_block(steps=20, warmup_steps=0, local=False)
     assert 0 < len(steps_taken) < 20, "the first steps overflow"
@@ -263,7 +287,9 @@ def test_a_rank_looks_at_its_threads_before_it_forks_loaders(loading_engine, mon
     looks = []
     monkeypatch.setattr(resources, "own_threads", lambda: looks.append(True) or [])
     loading_engine.trainer.run_block(steps=1, warmup_steps=0, local=False)
-    assert bool(looks) == (sys.version_info < resources.FORKS_SAFELY and multiprocessing.get_start_method() == "fork")
+    assert bool(looks) == (
+        sys.version_info < resources.FORKS_SAFELY and multiprocessing.get_start_method() == "fork"
+    )
 
 
 def test_the_first_block_uses_up_what_was_loaded_before_it(loading_engine, steps_taken):
@@ -275,7 +301,8 @@ def test_the_first_block_uses_up_what_was_loaded_before_it(loading_engine, steps
 
 
 def test_garbage_is_collected_once_the_engine_stands():
-    """Ranks start without; one that never began to collect would keep every wrapper it ever built."""
+    """Ranks start without; one that never began to collect would keep every wrapper it ever
+    built."""
     gc.disable()
     try:
         settle_garbage()

@@ -1,4 +1,5 @@
-"""Training to the end: what is concluded from epochs written by hand, whose right answers are known."""
+"""Training to the end: what is concluded from epochs written by hand, whose right answers are
+known."""
 
 from __future__ import annotations
 
@@ -34,7 +35,14 @@ def make_plan(*, launches=3, arms=ARMS, **training):
     asked = TrainingSettings(**{"epochs": 4, "target_accuracy": 0.97} | training)
     measurement = Measurement(launches=launches, control=False, local_every=0)
     return Plan(
-        name="t", workload="digits", world_size=2, seed=5, baseline="ddp", arms=arms, measurement=measurement, training=asked
+        name="t",
+        workload="digits",
+        world_size=2,
+        seed=5,
+        baseline="ddp",
+        arms=arms,
+        measurement=measurement,
+        training=asked,
     )
 
 
@@ -60,7 +68,9 @@ def epochs(right=RIGHT, *, train_s=2.0, losses=(1.0, 0.5), held_out=HELD_OUT):
 
 def record(plan, arm, launch, trained, **changes):
     asked = plan.arms[arm]
-    alone = {"transport": "none", "world_size": 1} if asked.backend == "single" else {"world_size": 2}
+    alone = (
+        {"transport": "none", "world_size": 1} if asked.backend == "single" else {"world_size": 2}
+    )
     return make_record(
         comparison_id=COMPARISON_ID,
         plan_digest=plan_digest(plan),
@@ -91,7 +101,8 @@ def ending_with(*answers, train_s=2.0):
 
 @pytest.fixture(scope="module")
 def alike():
-    """Three seeds; Horovod always one answer worse, DDP equal; Horovod half as slow again as DDP."""
+    """Three seeds; Horovod always one answer worse, DDP equal; Horovod half as slow again as
+    DDP."""
     return conclude_from(
         make_plan(),
         {
@@ -110,9 +121,15 @@ def test_the_single_process_is_the_reference_and_the_baseline_where_there_is_non
 def test_equal_differences_have_an_interval_of_no_width(alike):
     ddp, horovod = alike.training.arm("ddp"), alike.training.arm("horovod")
     assert (ddp.difference.ci_low, ddp.difference.value, ddp.difference.ci_high) == (0.0, 0.0, 0.0)
-    assert (horovod.difference.ci_low, horovod.difference.ci_high) == (horovod.difference.value,) * 2
+    assert (horovod.difference.ci_low, horovod.difference.ci_high) == (
+        horovod.difference.value,
+    ) * 2
     assert horovod.difference.value == -1 / HELD_OUT
-    assert (ddp.convergence, horovod.convergence, alike.training.arm("single").convergence) == ("same", "same", None)
+    assert (ddp.convergence, horovod.convergence, alike.training.arm("single").convergence) == (
+        "same",
+        "same",
+        None,
+    )
 
 
 def test_time_to_accuracy_counts_training_alone_and_is_held_against_the_baseline(alike):
@@ -129,15 +146,24 @@ def test_time_to_accuracy_counts_training_alone_and_is_held_against_the_baseline
 def test_another_accuracy_is_said_first():
     found = conclude_from(
         make_plan(),
-        {"single": ending_with(198, 196, 197), "ddp": ending_with(198, 196, 197), "horovod": ending_with(180, 181, 177)},
+        {
+            "single": ending_with(198, 196, 197),
+            "ddp": ending_with(198, 196, 197),
+            "horovod": ending_with(180, 181, 177),
+        },
     )
     assert found.training.arm("horovod").convergence == "differs"
-    assert found.headline == "horovod (-8.83 ± 3.13 percentage points) reaches another accuracy than single (98.5%); 2 more below"
+    assert (
+        found.headline
+        == "horovod (-8.83 ± 3.13 percentage points) reaches another accuracy than single (98.5%); 2 more below"
+    )
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_one_seed_has_no_interval_and_two_that_agree_are_no_certainty(seeds):
-    found = conclude_from(make_plan(launches=seeds), {name: ending_with(*[198] * seeds) for name in ARMS})
+    found = conclude_from(
+        make_plan(launches=seeds), {name: ending_with(*[198] * seeds) for name in ARMS}
+    )
     assert {arm.convergence for arm in found.training.arms if arm.name != "single"} == {"undecided"}
     assert found.headline.startswith(
         "It is undecided, since fewer than 3 seeds have no interval, whether ddp, horovod reach the same accuracy"
@@ -147,14 +173,23 @@ def test_one_seed_has_no_interval_and_two_that_agree_are_no_certainty(seeds):
 
 def test_seeds_that_miss_the_target_are_later_than_all_others():
     slow = [epochs([100, 110, 120, 130]), *ending_with(198, 198)]
-    found = conclude_from(make_plan(), {"single": ending_with(198, 198, 198), "ddp": ending_with(198, 198, 198), "horovod": slow})
+    found = conclude_from(
+        make_plan(),
+        {"single": ending_with(198, 198, 198), "ddp": ending_with(198, 198, 198), "horovod": slow},
+    )
     horovod = found.training.arm("horovod")
     assert horovod.time_to_accuracy_s == 6.0
     assert (horovod.seeds_reached, horovod.time_pairs, horovod.time_unpaired) == (2, 2, 1)
     assert horovod.time_ratio == Estimate(value=1.0), "the seed that is left out is the slow one"
-    assert "with the 2 seeds with which both reached it; with 1 one of them did not, so there is no interval" in found.findings[3]
+    assert (
+        "with the 2 seeds with which both reached it; with 1 one of them did not, so there is no interval"
+        in found.findings[3]
+    )
     never = conclude_from(make_plan(launches=1), {name: [epochs([1, 2, 3, 4])] for name in ARMS})
-    assert "97% is not reached with most seeds by ddp (0 of 1), single (0 of 1), horovod (0 of 1)" in never.findings[1]
+    assert (
+        "97% is not reached with most seeds by ddp (0 of 1), single (0 of 1), horovod (0 of 1)"
+        in never.findings[1]
+    )
     assert never.training.arm("horovod").time_ratio is None
 
 
@@ -162,9 +197,15 @@ def test_what_is_cut_short_failed_or_wrong_does_not_count_but_is_told():
     plan = make_plan()
     full = ending_with(198, 196, 197)
     cut = [*ending_with(198, 196), epochs(RIGHT[:2])]
-    found = conclude_from(plan, {"single": full, "ddp": cut, "horovod": full}, horovod={"status": "wrong"})
+    found = conclude_from(
+        plan, {"single": full, "ddp": cut, "horovod": full}, horovod={"status": "wrong"}
+    )
     ddp, horovod = found.training.arm("ddp"), found.training.arm("horovod")
-    assert (ddp.seeds, ddp.pairs, [curve.finished for curve in ddp.by_seed]) == (2, 2, [True, True, False])
+    assert (ddp.seeds, ddp.pairs, [curve.finished for curve in ddp.by_seed]) == (
+        2,
+        2,
+        [True, True, False],
+    )
     assert ddp.curve.seeds == [3, 3, 2, 2]
     assert "ddp trained to the end with 2 of 3 seeds" in found.warnings
     assert (horovod.seeds, horovod.convergence, horovod.curve) == (0, "undecided", None)
@@ -201,7 +242,9 @@ def test_a_loss_that_is_no_number_and_nothing_held_out():
     broken = [epochs(losses=(math.nan, math.inf), held_out=0)] * 3
     found = conclude_from(make_plan(), dict.fromkeys(ARMS, broken))
     assert Comparison.model_validate_json(found.model_dump_json()) == found
-    assert found.training.arm("ddp").note == "nothing is held out, so there is no accuracy to compare"
+    assert (
+        found.training.arm("ddp").note == "nothing is held out, so there is no accuracy to compare"
+    )
     assert set(found.training.arm("ddp").curve.bands) == {"train_top1"}
 
 
@@ -219,7 +262,10 @@ def test_a_loss_that_is_no_number_and_nothing_held_out():
     ],
 )
 def test_convergence(differences, verdict):
-    assert converges(t_interval(differences, confidence=0.95, fewest=MIN_SEEDS), margin=0.01) == verdict
+    assert (
+        converges(t_interval(differences, confidence=0.95, fewest=MIN_SEEDS), margin=0.01)
+        == verdict
+    )
 
 
 def test_the_first_epoch_that_ends_with_the_target_counts():
@@ -231,18 +277,30 @@ def test_the_first_epoch_that_ends_with_the_target_counts():
 
 def test_a_study_tells_how_long_each_arm_trains_by_ranks():
     plan = make_plan()
-    seeds = {name: ending_with(198, 196, 197, train_s=time) for name, time in (("single", 4.0), ("ddp", 2.0), ("horovod", 3.0))}
+    seeds = {
+        name: ending_with(198, 196, 197, train_s=time)
+        for name, time in (("single", 4.0), ("ddp", 2.0), ("horovod", 3.0))
+    }
     one = conclude_from(plan, seeds)
-    two = conclude_from(plan, seeds | {"horovod": [epochs([1, 1, 1, 1]), *ending_with(196, 197, train_s=3.0)]})
+    two = conclude_from(
+        plan, seeds | {"horovod": [epochs([1, 1, 1, 1]), *ending_with(196, 197, train_s=3.0)]}
+    )
     study = compare_points(
-        changed(plan, points={"one": Point(world_size=2), "two": Point(world_size=4, hosts="a:2,b:2")}),
+        changed(
+            plan, points={"one": Point(world_size=2), "two": Point(world_size=4, hosts="a:2,b:2")}
+        ),
         {"one": one, "two": two},
         comparison_id=COMPARISON_ID,
     )
-    assert study.points[0].training.arm("ddp").time_to_train_s == Estimate(value=6.0, ci_low=6.0, ci_high=6.0)
+    assert study.points[0].training.arm("ddp").time_to_train_s == Estimate(
+        value=6.0, ci_low=6.0, ci_high=6.0
+    )
     assert study.points[0].training.arm("horovod").time_to_train_s.value == pytest.approx(9.0)
     assert study.points[1].training.arm("horovod").time_to_train_s is None
-    assert "horovod trains to 97% accuracy in 9.00 s at one, not with every seed at two" in study.findings
+    assert (
+        "horovod trains to 97% accuracy in 9.00 s at one, not with every seed at two"
+        in study.findings
+    )
 
 
 def test_without_a_target_it_is_the_time_to_the_last_epoch():

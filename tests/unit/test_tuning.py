@@ -1,4 +1,5 @@
-"""``ringside tune``: what may be searched, what is tried and taken, on which budget, going on, the answer, and bad input."""
+"""``ringside tune``: what may be searched, what is tried and taken, on which budget, going on, the
+answer, and bad input."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Arm
 from measurement.plans.plan_file import check_plan
 from reports import write_reports
-from reports.tuning import SearchedSetting, SearchRequest, Trial, Tuning, headline, notes, tried_sets
+from reports.tuning import (
+    SearchedSetting,
+    SearchRequest,
+    Trial,
+    Tuning,
+    headline,
+    notes,
+    tried_sets,
+)
 from runners.tuning.proposals import best_of, effective_options, leave_one_out, propose
 from runners.tuning.search import Search, open_settings
 from runners.tuning.tune_command import record_request, search_and_confirm
@@ -24,7 +33,10 @@ from tests.kit.results_factory import Truth, write_results
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
 
-BOTH = {"ddp": {"backend": "ddp", "transport": "gloo"}, "hvd": {"backend": "horovod", "transport": "gloo"}}
+BOTH = {
+    "ddp": {"backend": "ddp", "transport": "gloo"},
+    "hvd": {"backend": "horovod", "transport": "gloo"},
+}
 ASKED = SearchRequest(plan_digest="x", arm="hvd", minutes=20.0, at_once=4, lossy=False)
 """A launch of ``Machine`` takes four minutes: three explore, two repeat."""
 GOOD = {"cycle_time_ms": 10.0, "num_groups": 4}
@@ -36,8 +48,12 @@ def plan_of(**changes):
     return tiny(arms=BOTH, measurement=measurement, reports=["html"], **changes)
 
 
-def options_of(backend, options=None, *, buffers=True, hosts=False, transport="gloo", micro_steps=1, **more):
-    made = make_backend(backend, transport=transport, options=options or {}, micro_steps=micro_steps)
+def options_of(
+    backend, options=None, *, buffers=True, hosts=False, transport="gloo", micro_steps=1, **more
+):
+    made = make_backend(
+        backend, transport=transport, options=options or {}, micro_steps=micro_steps
+    )
     stated = made.search_space(has_buffers=buffers, several_hosts=hosts)
     found = open_settings(stated, made, Arm(backend=backend, options=options or {}), **more)
     return {one.option: one for one in found}
@@ -54,34 +70,53 @@ def test_a_back_end_states_what_may_be_searched_and_the_plan_fixes_what_it_sets(
     ]
     assert list(options_of("ddp")) == whole
     assert list(options_of("ddp", lossy=True)) == [*whole, "comm_hook"]
-    assert list(options_of("ddp", {"bucket_cap_mb": 10.0}, buffers=False, micro_steps=2)) == whole[2:4]
+    assert (
+        list(options_of("ddp", {"bucket_cap_mb": 10.0}, buffers=False, micro_steps=2)) == whole[2:4]
+    )
     horovod = ["fusion_threshold_mb", "cycle_time_ms", "cache_capacity", "num_groups"]
     assert list(options_of("horovod")) == horovod
-    assert list(options_of("horovod", variables=["HOROVOD_CYCLE_TIME"])) == [one for one in horovod if one != "cycle_time_ms"]
+    assert list(options_of("horovod", variables=["HOROVOD_CYCLE_TIME"])) == [
+        one for one in horovod if one != "cycle_time_ms"
+    ]
     on_gpus = [*horovod, "hierarchical_allreduce", "compression"]
     assert list(options_of("horovod", transport="nccl", hosts=True, lossy=True)) == on_gpus
     assert list(options_of("fsdp2")) == ["reshard_after_forward", "prefetch"]
     assert not options_of("naive")
     assert all(
-        one.default in one.values for backend in ("ddp", "fsdp2", "horovod") for one in options_of(backend, lossy=True).values()
+        one.default in one.values
+        for backend in ("ddp", "fsdp2", "horovod")
+        for one in options_of(backend, lossy=True).values()
     )
 
 
 def test_what_means_nothing_beside_the_others_is_left_out():
     settings = list(options_of("ddp").values())
-    assert effective_options(settings, {"bucket_cap_mb": 50.0, "first_bucket_mb": 5.0, "static_graph": False}) == {
-        "bucket_cap_mb": 50.0
-    }
+    assert effective_options(
+        settings, {"bucket_cap_mb": 50.0, "first_bucket_mb": 5.0, "static_graph": False}
+    ) == {"bucket_cap_mb": 50.0}
     assert effective_options(settings, {"first_bucket_mb": 5.0}) == {"first_bucket_mb": 5.0}
-    with pytest.raises(PlanError, match=r"first_bucket_mb 5 beside bucket_cap_mb 50: .* leave one of them out"):
-        make_backend("ddp", transport="gloo", options={"bucket_cap_mb": 50, "first_bucket_mb": 5}).check(world_size=2)
+    with pytest.raises(
+        PlanError, match=r"first_bucket_mb 5 beside bucket_cap_mb 50: .* leave one of them out"
+    ):
+        make_backend(
+            "ddp", transport="gloo", options={"bucket_cap_mb": 50, "first_bucket_mb": 5}
+        ).check(world_size=2)
 
 
 def test_without_one_setting_goes_what_means_nothing_beside_its_default():
-    """A back end whose default bucket is not PyTorch's was tried with a first bucket beside it, and refused."""
+    """A back end whose default bucket is not PyTorch's was tried with a first bucket beside it, and
+    refused."""
     cap = SearchedSetting(option="bucket_cap_mb", values=[0.001, None], default=0.001)
-    first = SearchedSetting(option="first_bucket_mb", values=[None, 5.0], default=None, only_with={"bucket_cap_mb": None})
-    assert leave_one_out([cap, first], {"bucket_cap_mb": None, "first_bucket_mb": 5.0}) == [{}, {"bucket_cap_mb": None}]
+    first = SearchedSetting(
+        option="first_bucket_mb",
+        values=[None, 5.0],
+        default=None,
+        only_with={"bucket_cap_mb": None},
+    )
+    assert leave_one_out([cap, first], {"bucket_cap_mb": None, "first_bucket_mb": 5.0}) == [
+        {},
+        {"bucket_cap_mb": None},
+    ]
 
 
 def test_settings_become_the_users_own_code():
@@ -91,7 +126,12 @@ def test_settings_become_the_users_own_code():
         "model = DistributedDataParallel(model, static_graph=True)",
         "model.register_comm_hook(None, default_hooks.fp16_compress_hook)",
     ]
-    options = {"cycle_time_ms": 2.5, "hierarchical_allreduce": True, "num_groups": 4, "compression": "fp16"}
+    options = {
+        "cycle_time_ms": 2.5,
+        "hierarchical_allreduce": True,
+        "num_groups": 4,
+        "compression": "fp16",
+    }
     assert make_backend("horovod", transport="gloo", options=options).users_code() == [
         "export HOROVOD_CYCLE_TIME=2.5",
         "export HOROVOD_HIERARCHICAL_ALLREDUCE=1",
@@ -102,7 +142,9 @@ def test_settings_become_the_users_own_code():
 
 
 def trial(log, launch=0, **options):
-    return Trial(launch=launch, options=options, status="wrong" if log is None else "ok", log_ratio=log)
+    return Trial(
+        launch=launch, options=options, status="wrong" if log is None else "ok", log_ratio=log
+    )
 
 
 def test_one_lucky_trial_is_not_taken_and_what_adds_nothing_is_left_out():
@@ -112,7 +154,12 @@ def test_one_lucky_trial_is_not_taken_and_what_adds_nothing_is_left_out():
     more = [trial(0.2, a=1, b=1), trial(0.2, a=1, b=1), trial(0.199, a=1), trial(0.2, a=1)]
     assert best_of(more, margin=0.005) == {"a": 1}
     assert best_of(more, margin=0.0) == {"a": 1, "b": 1}
-    assert best_of([trial(0.005, a=1), trial(-0.1, a=2), trial(0.5, a=3), trial(None, a=3)], margin=0.005) == {}, "a 3 failed once"
+    assert (
+        best_of(
+            [trial(0.005, a=1), trial(-0.1, a=2), trial(0.5, a=3), trial(None, a=3)], margin=0.005
+        )
+        == {}
+    ), "a 3 failed once"
     assert best_of([], margin=0.005) == {}
 
 
@@ -125,12 +172,22 @@ def test_proposals_follow_from_the_trials_and_what_failed_is_not_tried_again():
         assert len({str(one) for one in found}) == 3
         assert {} not in found
         assert not any(one.options in found for one in tried_sets(trials) if one.failed)
-        logs = [None if one.get("cache_capacity") == 0 else 0.2 * (one.get("cycle_time_ms") == 10.0) for one in found]
-        trials += [trial(log and log + random.normal(0, 0.01), launch, **one) for log, one in zip(logs, found, strict=True)]
+        logs = [
+            None if one.get("cache_capacity") == 0 else 0.2 * (one.get("cycle_time_ms") == 10.0)
+            for one in found
+        ]
+        trials += [
+            trial(log and log + random.normal(0, 0.01), launch, **one)
+            for log, one in zip(logs, found, strict=True)
+        ]
     assert best_of(trials, margin=0.005)["cycle_time_ms"] == 10.0
     again = [one.options for one in trials[-6:]]
-    assert trials[-6].options in [one.options for one in trials[:-6]], "the most promising is measured again"
-    assert all(one == {} or one in [t.options for t in trials[:-6]] or len(one) < 4 for one in again)
+    assert trials[-6].options in [one.options for one in trials[:-6]], (
+        "the most promising is measured again"
+    )
+    assert all(
+        one == {} or one in [t.options for t in trials[:-6]] or len(one) < 4 for one in again
+    )
 
 
 class Machine:
@@ -140,12 +197,18 @@ class Machine:
         self.plans, self.good, self.statuses = [], good, statuses or {}
 
     def speed(self, arm):
-        return 1.0 + 0.2 * sum(arm.options.get(option) == value for option, value in self.good.items())
+        return 1.0 + 0.2 * sum(
+            arm.options.get(option) == value for option, value in self.good.items()
+        )
 
     def __call__(self, plan, folder, *, is_shown=True):
         self.plans.append(plan)
         base = self.speed(plan.arms[plan.baseline])
-        truth = Truth(ratios={name: self.speed(arm) / base for name, arm in plan.arms.items()}, statuses=self.statuses, noise=0.002)
+        truth = Truth(
+            ratios={name: self.speed(arm) / base for name, arm in plan.arms.items()},
+            statuses=self.statuses,
+            noise=0.002,
+        )
         write_results(folder.root, truth=truth, plan=plan, seed=len(self.plans))
         return write_reports(folder)
 
@@ -153,7 +216,9 @@ class Machine:
 def tuned(root, machine, asked=ASKED, **changes):
     """A whole tuning, and what it came to."""
     record_request(root, asked)
-    assert search_and_confirm(Search(plan_of(**changes), root, asked), machine, sampler="a test's sampler")
+    assert search_and_confirm(
+        Search(plan_of(**changes), root, asked), machine, sampler="a test's sampler"
+    )
     return Tuning.model_validate_json((root / "tuning.json").read_text())
 
 
@@ -176,7 +241,10 @@ def test_the_gain_is_that_of_fresh_launches_and_each_setting_is_left_out_in_turn
     _, machine, tuning = searched
     assert tuning.best.items() >= GOOD.items()
     *_, confirmation, without = machine.plans
-    assert {name: arm.options for name, arm in confirmation.arms.items()} == {"hvd": {}, "hvd-tuned": tuning.best}
+    assert {name: arm.options for name, arm in confirmation.arms.items()} == {
+        "hvd": {},
+        "hvd-tuned": tuning.best,
+    }
     assert (confirmation.baseline, confirmation.asked_arms()) == ("hvd", ["hvd-tuned"])
     assert confirmation.measurement == plan_of().measurement, "as the plan says"
     assert tuning.gain.verdict == "faster"
@@ -190,7 +258,11 @@ def test_the_plan_that_is_written_has_the_settings_and_the_other_arms(searched):
     root, _, tuning = searched
     plan = check_plan(yaml.safe_load((root / "tuned.yaml").read_text()), source="tuned.yaml")
     assert {name: arm.options for name, arm in plan.arms.items()} == {"ddp": {}, "hvd": tuning.best}
-    assert Search(plan, root, changed(ASKED, arm="ddp")).tuned_plan({}).name == plan.name == "tiny-tuned"
+    assert (
+        Search(plan, root, changed(ASKED, arm="ddp")).tuned_plan({}).name
+        == plan.name
+        == "tiny-tuned"
+    )
 
 
 def test_settings_that_do_nothing_are_not_found(tmp_path):
@@ -198,7 +270,9 @@ def test_settings_that_do_nothing_are_not_found(tmp_path):
     assert headline(tuning).startswith("No better settings found for hvd: ")
     assert not tuning.is_confirmed
     assert tuning.without == {}
-    plan = check_plan(yaml.safe_load((tmp_path / "out" / "tuned.yaml").read_text()), source="tuned.yaml")
+    plan = check_plan(
+        yaml.safe_load((tmp_path / "out" / "tuned.yaml").read_text()), source="tuned.yaml"
+    )
     assert plan.arms["hvd"].options == {}
 
 
@@ -221,7 +295,9 @@ def test_a_search_goes_on_where_it_was(searched, tmp_path):
 
 def test_an_arm_that_fails_with_its_own_settings_ends_the_search(tmp_path):
     search = Search(plan_of(), tmp_path, ASKED)
-    with pytest.raises(LaunchError, match="arm 'hvd' cannot be tuned: with the plan's own settings it is failed"):
+    with pytest.raises(
+        LaunchError, match="arm 'hvd' cannot be tuned: with the plan's own settings it is failed"
+    ):
         search.run(Machine(statuses={("hvd", 0): "failed"}))
 
 
@@ -234,7 +310,11 @@ def test_lossy_settings_and_fixed_ones_are_named(searched):
 
 
 BAD = [
-    ({"arms": {"hvd": {"backend": "naive"}}, "baseline": "hvd"}, [], "arm 'hvd' cannot be tuned: 'naive' states no setting"),
+    (
+        {"arms": {"hvd": {"backend": "naive"}}, "baseline": "hvd"},
+        [],
+        "arm 'hvd' cannot be tuned: 'naive' states no setting",
+    ),
     ({}, ["--arm", "horovod"], "unknown arm 'horovod'"),
     ({"workload": "collectives"}, [], "'collectives' is a micro-benchmark, and trains nothing"),
     ({"points": {"a": {"world_size": 2}}}, [], "cannot be tuned: it has points"),
@@ -248,7 +328,15 @@ BAD = [
 
 @pytest.mark.parametrize(("changes", "flags", "message"), BAD)
 def test_bad_input_is_one_message(tmp_path, changes, flags, message):
-    done = ringside_here("tune", write_plan(tmp_path, **{"arms": BOTH, **changes}), "-o", tmp_path / "out", "--arm", "hvd", *flags)
+    done = ringside_here(
+        "tune",
+        write_plan(tmp_path, **{"arms": BOTH, **changes}),
+        "-o",
+        tmp_path / "out",
+        "--arm",
+        "hvd",
+        *flags,
+    )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert message in done.stderr
     assert not (tmp_path / "out").exists()

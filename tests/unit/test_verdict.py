@@ -40,8 +40,15 @@ def test_verdict(bounds, verdict):
 
 def ratio(low, estimate, high, *, narrower):
     """A ratio whose one-sided bounds are those of ``narrower``."""
-    found = {"ci_low": low, "ci_high": high, "equivalence_low": narrower[0], "equivalence_high": narrower[1]}
-    return RatioEstimate(value=estimate, run_low=None, run_high=None, launches=5, pairs=100, caution=None, **found)
+    found = {
+        "ci_low": low,
+        "ci_high": high,
+        "equivalence_low": narrower[0],
+        "equivalence_high": narrower[1],
+    }
+    return RatioEstimate(
+        value=estimate, run_low=None, run_high=None, launches=5, pairs=100, caution=None, **found
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +67,9 @@ def test_equivalence_takes_the_one_sided_bounds_and_faster_the_interval(one, ver
 
 def test_to_become_equivalent_the_one_sided_bounds_must_shrink():
     one = ratio(math.exp(-0.04), 1.0, math.exp(0.04), narrower=(math.exp(-0.02), math.exp(0.02)))
-    assert to_decide(one, threshold=0.01, measured=1.0, launches=1000).value == pytest.approx(3.0, rel=0.01)
+    assert to_decide(one, threshold=0.01, measured=1.0, launches=1000).value == pytest.approx(
+        3.0, rel=0.01
+    )
 
 
 def test_without_timing_it_is_undecided():
@@ -101,7 +110,9 @@ def test_half_the_width_takes_four_times_as_long_and_less_after_few_launches():
 
 def test_few_launches_hardly_tell_how_much_longer_and_two_do_not():
     wide = interval(0.9, 1.02, 1.15)
-    two, few, many = (to_decide(wide, threshold=0.01, measured=10.0, launches=launches) for launches in (2, 3, 20))
+    two, few, many = (
+        to_decide(wide, threshold=0.01, measured=10.0, launches=launches) for launches in (2, 3, 20)
+    )
     assert two is None
     assert few.high is None or few.high > 5 * few.value
     assert many.high < 2 * many.value
@@ -120,7 +131,10 @@ def test_where_nothing_can_be_said_there_is_no_number(one, minutes):
     assert to_decide(one, threshold=0.01, measured=minutes, launches=5) is None
 
 
-@pytest.mark.parametrize("name", [*get_args(Withheld), *get_args(Caution), *get_args(ChangeWithheld), *get_args(NoDifference)])
+@pytest.mark.parametrize(
+    "name",
+    [*get_args(Withheld), *get_args(Caution), *get_args(ChangeWithheld), *get_args(NoDifference)],
+)
 def test_every_reason_has_its_words(name):
     reason = REASONS[name]
     assert reason.explanation if name in get_args(NoDifference) else reason.brief

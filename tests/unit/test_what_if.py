@@ -1,4 +1,5 @@
-"""What if: bounds by hand, answers to records of known truth, and what the report and the command show of them."""
+"""What if: bounds by hand, answers to records of known truth, and what the report and the command
+show of them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ BY_NAME = {one.name: one for one in SCENARIOS}
 
 def told(*, link_rate=None, link_bits=8.0, **terms):
     """One launch: a step of 10 s, 4 of them exposed, 2 besides backward."""
-    known = {"step": 10.0, "compute": 3.0, "data_wait": 0.5, "library_overhead": 1.5, "imbalance": 1.0, "exposed_exchange": 4.0}
+    known = {
+        "step": 10.0,
+        "compute": 3.0,
+        "data_wait": 0.5,
+        "library_overhead": 1.5,
+        "imbalance": 1.0,
+        "exposed_exchange": 4.0,
+    }
     return ArmTerms(
         terms=pd.DataFrame([known | terms]),
         quiet_s=pd.Series([2.0]),
@@ -34,15 +42,25 @@ def bounds(found):
 @pytest.mark.parametrize(
     ("measured", "rate", "expected"),
     [
-        (4, 1, (10.0, 22.0)),  # 8 s on the link: as long as the step where all of backward hides it, else twice 6 s more than now
-        (1.6, 1, (10.0, 14.8)),  # of now 5 s one way, both cannot take more than the 8 s that are not quiet
+        (
+            4,
+            1,
+            (10.0, 22.0),
+        ),  # 8 s on the link: as long as the step where all of backward hides it, else twice 6 s more than now
+        (
+            1.6,
+            1,
+            (10.0, 14.8),
+        ),  # of now 5 s one way, both cannot take more than the 8 s that are not quiet
         (1, 8, (6.0, 6.5)),  # 4 of now 8 s cannot be hidden in the 4 s of backward, and become 0.5
         (None, 1, (10.0, 26.0)),
         (None, 10**9, (10.0, 10.0)),
     ],
 )
 def test_a_link_of_another_rate_by_hand(measured, rate, expected):
-    """Both ways were thought to be used at once. Open MPI over TCP uses one after the other: half of the answers were wrong."""
+    """Both ways were thought to be used at once.
+
+    Open MPI over TCP uses one after the other: half of the answers were wrong."""
     one = links_of(rate * 10**9, is_known=measured is not None)
     found = told(link_rate=measured and measured * 10**9, link_bits=8e9)
     assert bounds(one.steps(found)) == pytest.approx(expected)
@@ -56,8 +74,16 @@ def test_a_link_of_another_rate_by_hand(measured, rate, expected):
         ("a free network", {"exposed_exchange": -1.0}, (10.0, 10.0)),
         ("no stragglers", {}, (9.0, 9.0)),
         ("no library overhead", {}, (8.5, 8.5)),
-        ("no library overhead", {"exposed_exchange": -1.0}, (9.5, 9.5)),  # never faster than without exchange
-        ("no library overhead", {"library_overhead": float("nan")}, "there is no floor to tell it from computing"),
+        (
+            "no library overhead",
+            {"exposed_exchange": -1.0},
+            (9.5, 9.5),
+        ),  # never faster than without exchange
+        (
+            "no library overhead",
+            {"library_overhead": float("nan")},
+            "there is no floor to tell it from computing",
+        ),
     ],
 )
 def test_scenarios_by_hand(scenario, terms, expected):
@@ -67,21 +93,43 @@ def test_scenarios_by_hand(scenario, terms, expected):
 
 def test_a_term_below_zero_has_nothing_to_give_as_far_as_its_launches_can_tell():
     """It was said to give 1.000 (1.000 to 1.000), where launches differed by more than the term."""
-    terms = pd.concat([told(library_overhead=overhead).terms for overhead in (-3.0, -1.0, 1.0, -1.0)], ignore_index=True)
+    terms = pd.concat(
+        [told(library_overhead=overhead).terms for overhead in (-3.0, -1.0, 1.0, -1.0)],
+        ignore_index=True,
+    )
     shortest, longest = BY_NAME["no library overhead"].steps(replace(told(), terms=terms))
     assert list(shortest) == list(longest) == [12.0, 10.0, 8.0, 10.0]
 
 
 @pytest.mark.parametrize(
     ("text", "bits_per_s"),
-    [("1gbit", 10**9), ("2.5gbit", 2_500_000_000), ("100Mbit", 10**8), ("100kbit", 10**5), ("100gbit", 10**11)],
+    [
+        ("1gbit", 10**9),
+        ("2.5gbit", 2_500_000_000),
+        ("100Mbit", 10**8),
+        ("100kbit", 10**5),
+        ("100gbit", 10**11),
+    ],
 )
 def test_rates(text, bits_per_s):
     assert parse_rate(text) == bits_per_s
 
 
 @pytest.mark.parametrize(
-    "text", ["", "fast", "1", "1 gb", "0mbit", "-1gbit", "99kbit", "101gbit", "1e9bit", "1gbit; reboot", "٣gbit"]
+    "text",
+    [
+        "",
+        "fast",
+        "1",
+        "1 gb",
+        "0mbit",
+        "-1gbit",
+        "99kbit",
+        "101gbit",
+        "1e9bit",
+        "1gbit; reboot",
+        "٣gbit",
+    ],
 )
 def test_rates_that_are_refused(text):
     with pytest.raises(ValueError, match="give 100kbit to 100gbit"):

@@ -1,4 +1,5 @@
-"""What a trial finds in workloads as people write them: each mistake with its line and its remedy."""
+"""What a trial finds in workloads as people write them: each mistake with its line and its
+remedy."""
 
 from __future__ import annotations
 
@@ -31,9 +32,21 @@ MISTAKES = IDIOMS.with_name("mistakes.py")
 def check(name, *, file=IDIOMS, backend="single", transport=None, options=None, **more):
     """The notes of a trial as rank 0 of two; a ``PlanError`` with what cannot work."""
     setup = resolve_workload(f"{file}:{name}", options or {})
-    job = Job(arm="a", backend=backend, workload=setup.reference, local_batch_size=2, world_size=2, seed=1, **more)
+    job = Job(
+        arm="a",
+        backend=backend,
+        workload=setup.reference,
+        local_batch_size=2,
+        world_size=2,
+        seed=1,
+        **more,
+    )
     return check_workload(
-        setup, job, rank=0, device=torch.device("cpu"), backend=make_backend(backend, transport=transport, options={})
+        setup,
+        job,
+        rank=0,
+        device=torch.device("cpu"),
+        backend=make_backend(backend, transport=transport, options={}),
     )
 
 
@@ -46,15 +59,52 @@ def error_of(name, **more):
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
-        ("NoOptimizerClass", ["build_optimizer() gave LambdaLR; return a torch.optim.Optimizer, or a list of them", "idioms.py:"]),
-        ("TupleLoss", ["compute_loss() gave a tuple of Tensor, dict; return the loss alone", "idioms.py:"]),
-        ("LossPerSample", ["compute_loss() gave a tensor of shape [2, 1]; return the mean over the batch", "idioms.py:"]),
-        ("OwnBackward", ["compute_loss() ran backward() by itself; add the losses up", "idioms.py:"]),
+        (
+            "NoOptimizerClass",
+            [
+                "build_optimizer() gave LambdaLR; return a torch.optim.Optimizer, or a list of them",
+                "idioms.py:",
+            ],
+        ),
+        (
+            "TupleLoss",
+            ["compute_loss() gave a tuple of Tensor, dict; return the loss alone", "idioms.py:"],
+        ),
+        (
+            "LossPerSample",
+            [
+                "compute_loss() gave a tensor of shape [2, 1]; return the mean over the batch",
+                "idioms.py:",
+            ],
+        ),
+        (
+            "OwnBackward",
+            ["compute_loss() ran backward() by itself; add the losses up", "idioms.py:"],
+        ),
         ("NanLoss", ["the loss of the first batch is nan", "idioms.py:"]),
         ("NoBatches", ["batches() gave none to rank 0 of 2", "idioms.py:"]),
-        ("CountsTensors", ["count_samples() gave torch.Size([2, 10]); return how many samples the batch holds", "idioms.py:"]),
-        ("RaisesInLoss", ["compute_loss raised KeyError: 'mae', at ", "idioms.py:", 'weights["mae"] * nn.functional']),
-        ("SparseUnderAdam", ["the optimizer's step raised RuntimeError: Adam does not support sparse gradients", "idioms.py:"]),
+        (
+            "CountsTensors",
+            [
+                "count_samples() gave torch.Size([2, 10]); return how many samples the batch holds",
+                "idioms.py:",
+            ],
+        ),
+        (
+            "RaisesInLoss",
+            [
+                "compute_loss raised KeyError: 'mae', at ",
+                "idioms.py:",
+                'weights["mae"] * nn.functional',
+            ],
+        ),
+        (
+            "SparseUnderAdam",
+            [
+                "the optimizer's step raised RuntimeError: Adam does not support sparse gradients",
+                "idioms.py:",
+            ],
+        ),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_its_remedy(name, messages):
@@ -111,28 +161,75 @@ def test_readmes_whole_model_has_nothing_to_mend(tmp_path):
 def test_what_works_and_should_be_known_is_told():
     assert check("Recommender") == ["sparse gradients: 'rows.weight'"]
     assert check("Unused") == ["no gradient from the first batch: '0.spare.weight', '0.spare.bias'"]
-    assert "'0.spare.weight', '0.spare.bias' got none from a batch; give the arm options" in error_of(
-        "Unused", backend="ddp", transport="gloo"
+    assert (
+        "'0.spare.weight', '0.spare.bias' got none from a batch; give the arm options"
+        in error_of("Unused", backend="ddp", transport="gloo")
     )
     clipping = error_of("Recommender", max_gradient_norm=1.0)
-    assert "max_gradient_norm = 1, but PyTorch clips no sparse gradients, which 'rows.weight' have; leave it out" in clipping
+    assert (
+        "max_gradient_norm = 1, but PyTorch clips no sparse gradients, which 'rows.weight' have; leave it out"
+        in clipping
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
         ("Lazy", ["build_model() gave 'weight', 'bias' without values", "do a forward pass there"]),
-        ("Meta", ["build_model() gave '0.weight', '0.bias', '2.weight' and 1 more without values", "build the model on the CPU"]),
-        ("OwnLoss", ["compute_loss() uses model.loss", "call model(...)", "DDP exchanges only what passes its forward"]),
-        ("InnerModule", ["calls the model that build_model() returned outside of the model's own forward()", "model(...)"]),
-        ("PartAlone", ["compute_loss() calls model.body outside of the model's own forward()", "nn.functional.mse_loss(net.head"]),
-        ("KeptModel", ["calls the model that build_model() returned outside", "self.net(batch[0])"]),
-        ("NeverCalled", ["compute_loss() does not call the model that it is given; call model(...)"]),
-        ("Ending", ["the schedule ends after 200 steps", "ValueError: Tried to step 201 times", "self.schedule.step()"]),
+        (
+            "Meta",
+            [
+                "build_model() gave '0.weight', '0.bias', '2.weight' and 1 more without values",
+                "build the model on the CPU",
+            ],
+        ),
+        (
+            "OwnLoss",
+            [
+                "compute_loss() uses model.loss",
+                "call model(...)",
+                "DDP exchanges only what passes its forward",
+            ],
+        ),
+        (
+            "InnerModule",
+            [
+                "calls the model that build_model() returned outside of the model's own forward()",
+                "model(...)",
+            ],
+        ),
+        (
+            "PartAlone",
+            [
+                "compute_loss() calls model.body outside of the model's own forward()",
+                "nn.functional.mse_loss(net.head",
+            ],
+        ),
+        (
+            "KeptModel",
+            ["calls the model that build_model() returned outside", "self.net(batch[0])"],
+        ),
+        (
+            "NeverCalled",
+            ["compute_loss() does not call the model that it is given; call model(...)"],
+        ),
+        (
+            "Ending",
+            [
+                "the schedule ends after 200 steps",
+                "ValueError: Tried to step 201 times",
+                "self.schedule.step()",
+            ],
+        ),
         ("EndingTable", ["the schedule ends after 50 steps", "IndexError"]),
         ("EndingHook", ["the schedule ends after 100 steps", "lambda *_: schedule.step()"]),
         ("Exits", ["build_model raised SystemExit: no GPU"]),
-        ("NeedsClosure", ["build_optimizer() gave LBFGS, whose step() needs a closure, which is not supported; take another"]),
+        (
+            "NeedsClosure",
+            [
+                "build_optimizer() gave LBFGS, whose step() needs a closure, which is not supported; take another"
+            ],
+        ),
     ],
 )
 def test_what_libraries_would_fail_on_later_is_told_at_once(name, messages):
@@ -162,13 +259,26 @@ def test_a_schedule_may_end_with_the_training_and_what_evaluates_is_tried_before
     assert check("OfAnEpoch", file=__name__, tries=3) == []
     assert "the schedule ends after 3000 steps" in error_of("OfAnEpoch", file=__name__, tries=4)
     monkeypatch.setattr(OfAnEpoch, "held_out", 0.5)
-    assert "evaluation_sums() gave a float; return a workloads" in error_of("OfAnEpoch", file=__name__, tries=3)
+    assert "evaluation_sums() gave a float; return a workloads" in error_of(
+        "OfAnEpoch", file=__name__, tries=3
+    )
 
 
 @pytest.mark.parametrize(
     ("file", "name"),
     [
-        *((IDIOMS, name) for name in ("Plain", "Scheduled", "TwoOptimizers", "Tied", "Checkpointed", "Uneven", "Finite")),
+        *(
+            (IDIOMS, name)
+            for name in (
+                "Plain",
+                "Scheduled",
+                "TwoOptimizers",
+                "Tied",
+                "Checkpointed",
+                "Uneven",
+                "Finite",
+            )
+        ),
         *((MISTAKES, name) for name in ("Checkpointed", "Scripted")),
     ],
 )
@@ -180,7 +290,10 @@ def test_ordinary_idioms_and_what_only_looks_like_a_mistake_have_nothing_to_mend
 def test_batches_hold_what_people_put_there(monkeypatch, kind):
     monkeypatch.setattr(mistakes.Batches, "kind", kind)
     assert check("Batches", file=mistakes.__name__) == []
-    given = [mistakes.Batches(local_batch_size=4, seed=1).batches(rank=rank, world_size=2, device=None) for rank in (0, 0, 1)]
+    given = [
+        mistakes.Batches(local_batch_size=4, seed=1).batches(rank=rank, world_size=2, device=None)
+        for rank in (0, 0, 1)
+    ]
     digests = [hashlib.sha256() for _ in given]
     for batches, digest in zip(given, digests, strict=True):
         digest_of(digest, next(batches))
@@ -206,22 +319,59 @@ def holding(*, parameter=None, buffer=None, trained=False):
 @pytest.mark.parametrize(
     ("backend", "transport", "model", "message"),
     [
-        ("horovod", "gloo", lambda: nn.Linear(2, 1).bfloat16(), "reduces no bfloat16 gradients, which 'weight' has"),
-        ("horovod", "mpi", lambda: nn.Linear(2, 1).to(torch.complex64), "reduces no complex64 gradients, which 'weight' has"),
+        (
+            "horovod",
+            "gloo",
+            lambda: nn.Linear(2, 1).bfloat16(),
+            "reduces no bfloat16 gradients, which 'weight' has",
+        ),
+        (
+            "horovod",
+            "mpi",
+            lambda: nn.Linear(2, 1).to(torch.complex64),
+            "reduces no complex64 gradients, which 'weight' has",
+        ),
         (
             "horovod",
             "gloo",
             lambda: holding(buffer=torch.eye(2).to_sparse()),
             "'held' to the other ranks: its layout is sparse_coo",
         ),
-        ("ddp", "gloo", lambda: holding(buffer=torch.eye(2).to_sparse_csr()), "its layout is sparse_csr; keep it as a plain"),
-        ("ddp", "gloo", lambda: holding(parameter=torch.ones(4, dtype=torch.int16)), "its dtype is int16"),
-        ("fsdp2", "gloo", lambda: holding(parameter=torch.tensor(1.0), trained=True), "takes no parameter without dimensions"),
-        ("fsdp2", "gloo", lambda: holding(parameter=torch.ones(2, 3).t(), trained=True), "takes no parameter whose memory is in"),
-        ("fsdp2", "gloo", lambda: holding(parameter=torch.ones(2).bfloat16(), trained=True), "takes parameters of one dtype in a"),
+        (
+            "ddp",
+            "gloo",
+            lambda: holding(buffer=torch.eye(2).to_sparse_csr()),
+            "its layout is sparse_csr; keep it as a plain",
+        ),
+        (
+            "ddp",
+            "gloo",
+            lambda: holding(parameter=torch.ones(4, dtype=torch.int16)),
+            "its dtype is int16",
+        ),
+        (
+            "fsdp2",
+            "gloo",
+            lambda: holding(parameter=torch.tensor(1.0), trained=True),
+            "takes no parameter without dimensions",
+        ),
+        (
+            "fsdp2",
+            "gloo",
+            lambda: holding(parameter=torch.ones(2, 3).t(), trained=True),
+            "takes no parameter whose memory is in",
+        ),
+        (
+            "fsdp2",
+            "gloo",
+            lambda: holding(parameter=torch.ones(2).bfloat16(), trained=True),
+            "takes parameters of one dtype in a",
+        ),
     ],
 )
-def test_tensors_that_a_library_cannot_carry_are_refused_by_name(backend, transport, model, message):
+def test_tensors_that_a_library_cannot_carry_are_refused_by_name(
+    backend, transport, model, message
+):
     with pytest.raises(PlanError) as caught:
         check_model(backend, model(), transport=transport, options={})
     assert message in str(caught.value)
@@ -229,9 +379,14 @@ def test_tensors_that_a_library_cannot_carry_are_refused_by_name(backend, transp
 
 
 @pytest.mark.parametrize("backend", ["ddp", "naive", "fsdp2", "horovod"])
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8, torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.int64, torch.uint8, torch.bfloat16, torch.complex64]
+)
 def test_what_is_not_trained_may_be_of_any_ordinary_dtype(backend, dtype):
-    for model in (holding(parameter=torch.ones(4).to(dtype)), holding(buffer=torch.ones(4).to(dtype))):
+    for model in (
+        holding(parameter=torch.ones(4).to(dtype)),
+        holding(buffer=torch.ones(4).to(dtype)),
+    ):
         assert check_model(backend, model, transport="gloo", options={}) == []
 
 
@@ -261,7 +416,10 @@ class Sealed(Around):
 def test_what_becomes_of_optimizers_that_groups_alone_do_not_make():
     model, horovod, ddp = nn.Linear(2, 1), "horovod", "ddp"
     given = {"transport": "gloo", "options": {}}
-    for optimizer in (NoDefault(model.parameters(), 0.1), Around(torch.optim.SGD(model.parameters(), lr=0.1))):
+    for optimizer in (
+        NoDefault(model.parameters(), 0.1),
+        Around(torch.optim.SGD(model.parameters(), lr=0.1)),
+    ):
         notes = check_model(horovod, model, optimizer=optimizer, **given)
         assert (
             type(optimizer).__name__ == "Around"
@@ -269,11 +427,22 @@ def test_what_becomes_of_optimizers_that_groups_alone_do_not_make():
         )
         assert check_model(ddp, model, optimizer=optimizer, **given) == []
     sealed = Sealed(torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(PlanError, match=r"which optimizer class 'Sealed' does not allow .AttributeError"):
+    with pytest.raises(
+        PlanError, match=r"which optimizer class 'Sealed' does not allow .AttributeError"
+    ):
         check_model(horovod, model, optimizer=sealed, **given)
     around = Around(torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(PlanError, match=r"ZeroRedundancyOptimizer rebuilds the optimizer .* class 'Around' does not allow"):
-        check_model(ddp, model, optimizer=around, transport="gloo", options={"zero_redundancy_optimizer": True})
+    with pytest.raises(
+        PlanError,
+        match=r"ZeroRedundancyOptimizer rebuilds the optimizer .* class 'Around' does not allow",
+    ):
+        check_model(
+            ddp,
+            model,
+            optimizer=around,
+            transport="gloo",
+            options={"zero_redundancy_optimizer": True},
+        )
 
 
 def test_what_a_backend_makes_of_parameters_without_gradient():
@@ -283,7 +452,11 @@ def test_what_a_backend_makes_of_parameters_without_gradient():
     assert check_model("ddp", model, options={"find_unused_parameters": True}, **given) == []
     (note,) = check_model("horovod", model, options={}, **given)
     assert note.startswith("Horovod exchanges zeros for 'spare.weight', which get no gradient")
-    assert check_model("fsdp2", model, options={}, **given) == check_model("naive", model, options={}, **given) == []
+    assert (
+        check_model("fsdp2", model, options={}, **given)
+        == check_model("naive", model, options={}, **given)
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -295,9 +468,13 @@ def test_what_a_backend_makes_of_parameters_without_gradient():
         ("horovod", "mpi", {"op": "Adasum"}, "use op 'Average'"),
     ],
 )
-def test_sparse_gradients_are_refused_where_they_cannot_be_exchanged(backend, transport, options, message):
+def test_sparse_gradients_are_refused_where_they_cannot_be_exchanged(
+    backend, transport, options, message
+):
     with pytest.raises(PlanError, match="sparse") as caught:
-        check_model(backend, nn.Linear(2, 1), transport=transport, options=options, sparse=["rows.weight"])
+        check_model(
+            backend, nn.Linear(2, 1), transport=transport, options=options, sparse=["rows.weight"]
+        )
     assert message in str(caught.value)
 
 
@@ -312,8 +489,14 @@ def test_what_is_no_model_is_refused_before_anything_starts():
 @pytest.mark.parametrize(
     ("text", "messages"),
     [
-        ("from .model import Net\n", ["attempted relative import", "name it as 'package.module:Class'", ":1"]),
-        ("import gpt_model_missing\n", ["No module named 'gpt_model_missing'; install 'gpt_model_missing', or put it beside"]),
+        (
+            "from .model import Net\n",
+            ["attempted relative import", "name it as 'package.module:Class'", ":1"],
+        ),
+        (
+            "import gpt_model_missing\n",
+            ["No module named 'gpt_model_missing'; install 'gpt_model_missing', or put it beside"],
+        ),
         ("import torch\n\nclass Mine(\n", ["SyntaxError", ":3"]),
         (
             "import argparse\nargs = argparse.ArgumentParser().parse_args()\n",
@@ -324,8 +507,14 @@ def test_what_is_no_model_is_refused_before_anything_starts():
             ["ends the program when imported, by sys.exit('usage')", ":3"],
         ),
         ("import os\nos._exit(3)\n", ["calls os._exit(3) when imported", ":2"]),
-        ("import sys\nRATE = float(sys.argv[1])\n", ["IndexError", "the command line is ringside's", ":2"]),
-        ("import torch\nVOCABULARY = undefined_size\n", ["NameError: name 'undefined_size'", ":2", "VOCABULARY = undefined_size"]),
+        (
+            "import sys\nRATE = float(sys.argv[1])\n",
+            ["IndexError", "the command line is ringside's", ":2"],
+        ),
+        (
+            "import torch\nVOCABULARY = undefined_size\n",
+            ["NameError: name 'undefined_size'", ":2", "VOCABULARY = undefined_size"],
+        ),
     ],
 )
 def test_a_file_that_cannot_be_loaded_is_told_with_its_line(tmp_path, text, messages):
@@ -337,7 +526,9 @@ def test_a_file_that_cannot_be_loaded_is_told_with_its_line(tmp_path, text, mess
 
 
 def test_threads_that_import_at_once_leave_the_process_as_it_was():
-    """Each host's command asks the launchers for their variables, in a thread of its own. The first to begin ends first."""
+    """Each host's command asks the launchers for their variables, in a thread of its own.
+
+    The first to begin ends first."""
     before = (os._exit, sys.stderr, sys.argv)
     began, joined, ended = (threading.Event() for _ in range(3))
 

@@ -25,7 +25,9 @@ def test_a_revision_stands_in_a_folder_of_its_own_and_is_gone_afterwards(reposit
     assert not (tmp_path / "hooked").exists()
 
 
-def test_a_worktree_is_removed_when_what_runs_in_it_fails_or_has_written_there(repository, tmp_path):
+def test_a_worktree_is_removed_when_what_runs_in_it_fails_or_has_written_there(
+    repository, tmp_path
+):
     folders = []
 
     def fail():
@@ -49,7 +51,9 @@ def test_a_killed_process_leaves_nothing_for_long(repository, tmp_path, monkeypa
         (folder / "own").mkdir(parents=True)
     with worktree(repository, "HEAD") as folder:
         assert folder.is_relative_to(tmp_path / "ringside" / "worktrees")
-        assert (left.exists(), other.exists()) == (False, True), "another host's processes cannot be known"
+        assert (left.exists(), other.exists()) == (False, True), (
+            "another host's processes cannot be known"
+        )
 
 
 def test_revisions_and_repositories_that_are_not_there_are_refused(repository, tmp_path):

@@ -1,6 +1,8 @@
-"""A workload's data: the options that name it, its files, messages about missing ones, and downloads.
+"""A workload's data: the options that name it, its files, messages about missing ones, and
+downloads.
 
-Labels are checked here when they are read: a wrong one would fail inside a kernel of the loss, without the file's name.
+Labels are checked here when they are read: a wrong one would fail inside a kernel of the loss,
+without the file's name.
 """
 
 from __future__ import annotations
@@ -30,11 +32,16 @@ GZIP = b"\x1f\x8b"
 
 
 def on_disk(path: Path) -> Path:
-    """Replace ``~`` or ``~user`` by the home directory; in any locale, find the UTF-8 name of a plan."""
+    """Replace ``~`` or ``~user`` by the home directory; in any locale, find the UTF-8 name of a
+    plan.
+    """
     try:
         expanded = path.expanduser()
     except RuntimeError:
-        raise ValueError("the home directory is not known: no such user, or HOME is not set; write the whole path") from None
+        raise ValueError(
+            "the home directory is not known: no such user, or HOME is not set; write the whole"
+            " path"
+        ) from None
     in_utf8 = Path(os.fsdecode(str(expanded).encode("utf-8", "surrogateescape")))
     return expanded if in_utf8 == expanded or expanded.exists() else in_utf8
 
@@ -56,8 +63,17 @@ class FetchOptions(DataOptions):
     """Download missing data into ``data_dir``."""
 
 
-def require_files(names: Sequence[str], *, workload: str, options: FetchOptions, inside: Sequence[str], dataset: str) -> list[Path]:
-    """Return files by their names, all of them in one of several folders. Download them first if the options say so.
+def require_files(
+    names: Sequence[str],
+    *,
+    workload: str,
+    options: FetchOptions,
+    inside: Sequence[str],
+    dataset: str,
+) -> list[Path]:
+    """Return files by their names, all of them in one of several folders.
+
+    Download them first if the options say so.
 
     Args:
         names: published names of the files.
@@ -73,7 +89,9 @@ def require_files(names: Sequence[str], *, workload: str, options: FetchOptions,
 
     def find() -> list[Path] | None:
         paths = ([file_named(folder, name) for name in names] for folder in folders)
-        return next(([file for file in files if file] for files in paths if None not in files), None)
+        return next(
+            ([file for file in files if file] for files in paths if None not in files), None
+        )
 
     files = find()
     if files is None and options.download:
@@ -84,25 +102,32 @@ def require_files(names: Sequence[str], *, workload: str, options: FetchOptions,
     if files is None:
         places = " or ".join(f"'{folder.absolute()}'" for folder in folders)
         remedy = "set data_dir to where it is, or download: true to fetch it through torchvision"
-        raise missing(workload, f"{', '.join(names)} (or .gz) in {places}", folders=folders, remedy=remedy)
+        raise missing(
+            workload, f"{', '.join(names)} (or .gz) in {places}", folders=folders, remedy=remedy
+        )
     return files
 
 
 def file_named(folder: Path, name: str) -> Path | None:
-    """Find a file in a folder: by its name, as 7-Zip unpacks it (``.idx``), packed, or in a folder of that name, as from Kaggle.
+    """Find a file in a folder: by its name, as 7-Zip unpacks it (``.idx``), packed, or in a folder
+    of that name, as from Kaggle.
 
     Raises:
         PlanError: the folder cannot be read.
     """
     spelt = (name, name.replace("-idx", ".idx"))
     places = (folder, *(folder / other for other in spelt))
-    files = (place / f"{other}{suffix}" for suffix in ("", ".gz") for place in places for other in spelt)
+    files = (
+        place / f"{other}{suffix}" for suffix in ("", ".gz") for place in places for other in spelt
+    )
     with readable(folder):
         return next((file for file in files if file.is_file()), None)
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return the data in a folder, sorted; empty where there is no such folder. Hidden and half-written files are left out.
+    """Return the data in a folder, sorted; empty where there is no such folder.
+
+    Hidden and half-written files are left out.
 
     Raises:
         PlanError: it cannot be read.
@@ -115,26 +140,37 @@ def entries(folder: Path) -> list[Path]:
 
 
 def is_data(name: str) -> bool:
-    """Whether an entry of a folder is data by its name: neither hidden, nor a system's (``__MACOSX``), nor half-written."""
+    """Whether an entry of a folder is data by its name: neither hidden, nor a system's
+    (``__MACOSX``), nor half-written.
+    """
     return not name.startswith((".", "@", "__")) and not name.endswith(HALF_WRITTEN)
 
 
 def part_of(paths: Sequence[Path], part: str, *, name: str) -> Path | None:
-    """Choose the path of a data set's part, ``train`` or ``val``: the one called ``name``, else the only one with such a word.
+    """Choose the path of a data set's part, ``train`` or ``val``: the one called ``name``, else the
+    only one with such a word.
 
     Raises:
         PlanError: there are several, and none has that name.
     """
-    matching = [path for path in paths if re.search(rf"(?<![a-z])({WORDS[part]})(?![a-z])", path.name.lower())]
+    matching = [
+        path
+        for path in paths
+        if re.search(rf"(?<![a-z])({WORDS[part]})(?![a-z])", path.name.lower())
+    ]
     exact = [path for path in matching if path.name == name] or matching
     if len(exact) > 1:
         names = ", ".join(path.name for path in exact)
-        raise PlanError(f"'{exact[0].parent}' holds several that may be {name}: {names}; keep one, or call it {name}")
+        raise PlanError(
+            f"'{exact[0].parent}' holds several that may be {name}: {names}; keep one, or call it"
+            f" {name}"
+        )
     return exact[0] if exact else None
 
 
 def read_whole(path: Path) -> bytes:
-    """Read a file, and decompress it if its first bytes are those of gzip: browsers unpack files and keep their names.
+    """Read a file, and decompress it if its first bytes are those of gzip: browsers unpack files
+    and keep their names.
 
     Raises:
         PlanError: it is damaged, or cannot be read.
@@ -143,7 +179,9 @@ def read_whole(path: Path) -> bytes:
         content = path.read_bytes()
         return gzip.decompress(content) if content.startswith(GZIP) else content
     except (OSError, EOFError, zlib.error) as error:
-        raise PlanError(f"'{path}' cannot be read: {error or type(error).__name__}; fetch it again") from error
+        raise PlanError(
+            f"'{path}' cannot be read: {error or type(error).__name__}; fetch it again"
+        ) from error
 
 
 @contextmanager
@@ -156,13 +194,18 @@ def readable(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise PlanError(f"'{place}' cannot be read: {error.strerror}; see its permissions, or set data_dir elsewhere") from error
+        raise PlanError(
+            f"'{place}' cannot be read: {error.strerror}; see its permissions, or set data_dir"
+            " elsewhere"
+        ) from error
 
 
 def missing(workload: str, expected: str, *, folders: Sequence[Path], remedy: str) -> PlanError:
     """Make the error for missing data: what was expected where, what was found, what to do."""
     contents = "; ".join(map(describe, folders))
-    return PlanError(f"workload '{workload}' finds no data: expected {expected}; found: {contents}; {remedy}")
+    return PlanError(
+        f"workload '{workload}' finds no data: expected {expected}; found: {contents}; {remedy}"
+    )
 
 
 def describe(place: Path) -> str:
@@ -172,7 +215,10 @@ def describe(place: Path) -> str:
             return f"'{place.absolute()}' does not exist"
         if not place.is_dir():
             return f"'{place.absolute()}' is a file"
-        return f"'{place.absolute()}' holds {first_few(sorted(path.name for path in place.iterdir())) or 'nothing'}"
+        return (
+            f"'{place.absolute()}' holds"
+            f" {first_few(sorted(path.name for path in place.iterdir())) or 'nothing'}"
+        )
 
 
 def first_few(names: Iterable[str]) -> str:
@@ -184,7 +230,9 @@ def first_few(names: Iterable[str]) -> str:
 
 @contextmanager
 def only_one_process(folder: Path) -> Iterator[None]:
-    """Hold a lock file in ``folder``: one process of this host at a time. The lock of a killed process is freed.
+    """Hold a lock file in ``folder``: one process of this host at a time.
+
+    The lock of a killed process is freed.
 
     Raises:
         PlanError: ``folder`` cannot be written to.
@@ -193,14 +241,18 @@ def only_one_process(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".fetching").open("wb")
     except OSError as error:
-        raise PlanError(f"nothing can be fetched into '{folder.absolute()}': {error.strerror}; set data_dir elsewhere") from error
+        raise PlanError(
+            f"nothing can be fetched into '{folder.absolute()}': {error.strerror}; set data_dir"
+            " elsewhere"
+        ) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def fetch(name: str, root: Path) -> None:
-    """Download a dataset of ``torchvision.datasets`` into ``root``, where torchvision would look for it.
+    """Download a dataset of ``torchvision.datasets`` into ``root``, where torchvision would look
+    for it.
 
     Raises:
         PlanError: it cannot be downloaded from here.
@@ -212,8 +264,9 @@ def fetch(name: str, root: Path) -> None:
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise PlanError(
-            f"{name} cannot be downloaded into '{root.absolute()}': {reason}; fetch it on a machine with a network, "
-            f"torchvision.datasets.{name}({str(root)!r}, download=True), and copy the folder"
+            f"{name} cannot be downloaded into '{root.absolute()}': {reason}; fetch it on a machine"
+            f" with a network, torchvision.datasets.{name}({str(root)!r}, download=True), and copy"
+            " the folder"
         ) from error
 
 
@@ -227,6 +280,6 @@ def check_labels(labels: Tensor, path: Path, *, num_classes: int) -> None:
     if len(wrong):
         first = int(wrong[0])
         raise PlanError(
-            f"'{path}' holds label {int(labels[first])} at place {first} ({len(wrong)} of {len(labels)} are out of range); "
-            f"labels are 0 to {num_classes - 1}"
+            f"'{path}' holds label {int(labels[first])} at place {first} ({len(wrong)} of"
+            f" {len(labels)} are out of range); labels are 0 to {num_classes - 1}"
         )

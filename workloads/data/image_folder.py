@@ -17,7 +17,10 @@ from workloads.data.files import entries, is_data
 
 
 class Images(ImageFolder):
-    """Images in RGB, decoded on demand, and their classes. Files that systems and downloads leave there are ignored."""
+    """Images in RGB, decoded on demand, and their classes.
+
+    Files that systems and downloads leave there are ignored.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, loader=read_image, is_valid_file=is_image, allow_empty=True)
@@ -29,7 +32,9 @@ class Images(ImageFolder):
 
 
 def is_image(path: str) -> bool:
-    """Whether a file is an image by its name, and neither hidden nor half-written, nor in a hidden folder."""
+    """Whether a file is an image by its name, and neither hidden nor half-written, nor in a hidden
+    folder.
+    """
     return is_image_file(path) and all(map(is_data, Path(path).parts[-2:]))
 
 
@@ -42,4 +47,7 @@ def read_image(path: str) -> Any:
     try:
         return pil_loader(path)
     except (OSError, EOFError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise PlanError(f"image '{path}' cannot be read: {' '.join(str(error).split())}; replace it, or remove it") from error
+        raise PlanError(
+            f"image '{path}' cannot be read: {' '.join(str(error).split())}; replace it, or"
+            " remove it"
+        ) from error

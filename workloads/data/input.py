@@ -1,8 +1,9 @@
 """The input pipeline of all workloads with real data: from samples to batches.
 
-In training, each epoch has another order, ranks have disjoint shards, and every rank has the same number of equal batches.
-In evaluation, each sample is read once over all ranks, in order, and none is repeated to fill a batch. Batches and random
-transforms depend on seed, epoch and rank only, and not on the number of loader processes.
+In training, each epoch has another order, ranks have disjoint shards, and every rank has the same
+number of equal batches. In evaluation, each sample is read once over all ranks, in order, and none
+is repeated to fill a batch. Batches and random transforms depend on seed, epoch and rank only, and
+not on the number of loader processes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class InputOptions(PlanOptions):
     prefetch_factor: int = Field(default=2, ge=1)
     """Batches that each loader process loads ahead."""
     loader_start_method: Literal["fork", "forkserver", "spawn"] | None = None
-    """How loader processes are started. None: Python's default. Libraries with threads may not survive a fork."""
+    """How loader processes are started. None: Python's default. Libraries with threads may not
+    survive a fork."""
     pin_memory: bool | None = None
     """Keep batches in pinned memory. None: on where there is a GPU."""
 
@@ -67,7 +69,9 @@ class Augmented(Transformed):
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:  # type: ignore[override]
         epoch, index = key
-        with torch.random.fork_rng(devices=[]):  # torchvision's transforms draw from torch's own generator
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # torchvision's transforms draw from torch's own generator
             torch.default_generator.manual_seed(zlib.crc32(f"{self.seed}/{epoch}/{index}".encode()))
             return super().__getitem__(index)
 
@@ -80,7 +84,11 @@ class EpochSampler(DistributedSampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         indices, epoch = super().__iter__(), self.epoch
-        return ((epoch, index) for index in indices) if isinstance(self.dataset, Augmented) else indices
+        return (
+            ((epoch, index) for index in indices)
+            if isinstance(self.dataset, Augmented)
+            else indices
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,15 +103,27 @@ class Input:
     device: torch.device
 
     def epochs(self, dataset: Dataset[Sample]) -> Epochs:
-        """Return the epochs of a dataset. Samples that do not fill a batch on every rank are left out.
+        """Return the epochs of a dataset.
+
+        Samples that do not fill a batch on every rank are left out.
 
         Raises:
-            PlanError: there are too few samples for one batch on every rank. During iteration: a sample cannot be read.
+            PlanError: there are too few samples for one batch on every rank. During iteration: a
+                sample cannot be read.
         """
         self.batches_per_epoch(dataset)
-        sampler = EpochSampler(dataset, num_replicas=self.world_size, rank=self.rank, shuffle=True, seed=self.seed, drop_last=True)
+        sampler = EpochSampler(
+            dataset,
+            num_replicas=self.world_size,
+            rank=self.rank,
+            shuffle=True,
+            seed=self.seed,
+            drop_last=True,
+        )
         has_workers = self.options.loader_workers > 0
-        loader = self._loader(dataset, sampler=sampler, drop_last=True, persistent_workers=has_workers)
+        loader = self._loader(
+            dataset, sampler=sampler, drop_last=True, persistent_workers=has_workers
+        )
         return Epochs(source=self, loader=loader, sampler=sampler)
 
     def batches_per_epoch(self, dataset: Dataset[Sample]) -> int:
@@ -115,14 +135,19 @@ class Input:
         count = length(dataset) // (self.local_batch_size * self.world_size)
         if count == 0:
             raise PlanError(
-                f"local_batch_size {self.local_batch_size} x {self.world_size} ranks is more than the "
-                f"{length(dataset)} training samples; use a smaller local_batch_size"
+                f"local_batch_size {self.local_batch_size} x {self.world_size} ranks is more than"
+                f" the {length(dataset)} training samples; use a smaller local_batch_size"
             )
         return count
 
     def evaluation(self, dataset: Dataset[Sample]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield every ``world_size``-th sample, in batches. Ranks may differ by one sample, and so by one batch."""
-        return self.on_device(self._loader(dataset, sampler=range(self.rank, length(dataset), self.world_size)))
+        """Yield every ``world_size``-th sample, in batches.
+
+        Ranks may differ by one sample, and so by one batch.
+        """
+        return self.on_device(
+            self._loader(dataset, sampler=range(self.rank, length(dataset), self.world_size))
+        )
 
     def _loader(self, dataset: Dataset[Sample], **how: Any) -> DataLoader[Sample]:
         has_workers = self.options.loader_workers > 0
@@ -132,8 +157,14 @@ class Input:
             num_workers=self.options.loader_workers,
             prefetch_factor=self.options.prefetch_factor if has_workers else None,
             multiprocessing_context=self.options.loader_start_method if has_workers else None,
-            pin_memory=self.device.type == "cuda" if self.options.pin_memory is None else self.options.pin_memory,
-            generator=torch.Generator().manual_seed(self.seed),  # the default generator belongs to the model
+            pin_memory=(
+                self.device.type == "cuda"
+                if self.options.pin_memory is None
+                else self.options.pin_memory
+            ),
+            generator=torch.Generator().manual_seed(
+                self.seed
+            ),  # the default generator belongs to the model
             **how,
         )
 
@@ -141,7 +172,10 @@ class Input:
         """Yield a loader's batches on the rank's device."""
         try:
             for inputs, labels in loader:
-                yield inputs.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+                yield (
+                    inputs.to(self.device, non_blocking=True),
+                    labels.to(self.device, non_blocking=True),
+                )
         except RingsideError as error:
             raise type(error)(_last_line(error)) from error
 
@@ -172,4 +206,9 @@ def length(dataset: Dataset[Sample]) -> int:
 
 def _last_line(error: RingsideError) -> str:
     """Return the message without the traceback that a loader process puts before it."""
-    return str(error).rstrip().splitlines()[-1].removeprefix(f"{type(error).__module__}.{type(error).__name__}: ")
+    return (
+        str(error)
+        .rstrip()
+        .splitlines()[-1]
+        .removeprefix(f"{type(error).__module__}.{type(error).__name__}: ")
+    )

@@ -1,11 +1,14 @@
-"""Ringside's agent: in a user's script, unmodified, it counts and times optimizer steps and reports to the driver.
+"""Ringside's agent: in a user's script, unmodified, it counts and times optimizer steps and reports
+to the driver.
 
 Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing else of Ringside.
-Ringside's own ranks use parts of it, too. It must not break the script: an error in the agent ends the agent, and is reported.
+Ringside's own ranks use parts of it, too. It must not break the script: an error in the agent ends
+the agent, and is reported.
 
-``meeting`` keeps the ports and files of each start apart. ``imposing`` gives a script settings in place of its own.
-``watching`` puts hooks into torch, and ``recorder`` counts and times what they see. ``rank`` talks to the driver: first steps
-are compared (``reading``), then come ``blocks``. ``machine`` reads what else the process and its host do meanwhile.
+``meeting`` keeps the ports and files of each start apart. ``imposing`` gives a script settings in
+place of its own. ``watching`` puts hooks into torch, and ``recorder`` counts and times what they
+see. ``rank`` talks to the driver: first steps are compared (``reading``), then come ``blocks``.
+``machine`` reads what else the process and its host do meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from .reporting import call_safely, run_at_exit
 
 
 def begin() -> None:
-    """Set up the sandbox and the ports of the start, and hook torch once it is imported, unless a rank started this process."""
+    """Set up the sandbox and the ports of the start, and hook torch once it is imported, unless a
+    rank started this process.
+    """
     agent_settings = settings.read(in_children=True)
     if agent_settings is None:
         return
@@ -33,8 +38,12 @@ def begin() -> None:
 
         after_import(
             {
-                "torch": lambda: cpus_for_gpus.emulate_cuda(sys.modules["torch"], agent_settings.families),
-                "horovod.torch": lambda: cpus_for_gpus.emulate_horovod_build(sys.modules["horovod.torch"]),
+                "torch": lambda: cpus_for_gpus.emulate_cuda(
+                    sys.modules["torch"], agent_settings.families
+                ),
+                "horovod.torch": lambda: cpus_for_gpus.emulate_horovod_build(
+                    sys.modules["horovod.torch"]
+                ),
             }
         )
     places = meeting.Meeting(agent_settings)
@@ -55,7 +64,9 @@ def begin() -> None:
 
         core_use.watch_horovod(sys.modules["horovod.common.basics"])
 
-    after_import({"socket": places.watch_sockets, "torch": watch, "horovod.common.basics": watch_horovod})
+    after_import(
+        {"socket": places.watch_sockets, "torch": watch, "horovod.common.basics": watch_horovod}
+    )
 
 
 def keep_to_sandbox(agent_settings: settings.Settings) -> None:
@@ -64,9 +75,13 @@ def keep_to_sandbox(agent_settings: settings.Settings) -> None:
         from . import sandbox
 
         own_files = sandbox.enter(
-            agent_settings.sandbox, os.path.dirname(agent_settings.key_file), *filter(None, [agent_settings.state_file])
+            agent_settings.sandbox,
+            os.path.dirname(agent_settings.key_file),
+            *filter(None, [agent_settings.state_file]),
         )
-        after_import({name: partial(own_files.wrap, name, save) for name, save in sandbox.SAVE.items()})
+        after_import(
+            {name: partial(own_files.wrap, name, save) for name, save in sandbox.SAVE.items()}
+        )
 
 
 def after_import(functions: dict[str, Callable[[], None]]) -> None:
@@ -90,7 +105,9 @@ class Finder:
         """Modules being looked up: another finder of this kind may call this one."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """As the import system calls it, and ``importlib.util.find_spec``, after which nothing is imported."""
+        """As the import system calls it, and ``importlib.util.find_spec``, after which nothing is
+        imported.
+        """
         if name not in self._waiting or name in self._asked:
             return None
         self._asked.add(name)

@@ -1,4 +1,6 @@
-"""The agent of a rank, ours or a user's: it obeys the driver's commands, reports errors, and ends the process."""
+"""The agent of a rank, ours or a user's: it obeys the driver's commands, reports errors, and ends
+the process.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,15 @@ FINISH = "finish"
 """The last command: the rank reports, and ends."""
 
 Handler = Callable[[Dict[str, Any]], Optional[str]]
-"""Carries out a command and returns the reply, which is JSON. None: the process goes on, and replies later."""
+"""Carries out a command and returns the reply, which is JSON. None: the process goes on, and
+replies later."""
 
 
-def obey(handlers: Mapping[str, Handler], receive: Callable[[], bytes], reply: Callable[[str], Any]) -> bool:
-    """Carry out one command after another, from whoever gives them; returns whether ``finish`` was answered.
+def obey(
+    handlers: Mapping[str, Handler], receive: Callable[[], bytes], reply: Callable[[str], Any]
+) -> bool:
+    """Carry out one command after another, from whoever gives them; returns whether ``finish`` was
+    answered.
 
     ``handlers``: by the command's name (``do``). What one raises passes through.
     """
@@ -38,7 +44,10 @@ def obey(handlers: Mapping[str, Handler], receive: Callable[[], bytes], reply: C
 
 
 class Agent:
-    """One rank's end of the conversation with the driver. Commands come one after another, each with one reply."""
+    """One rank's end of the conversation with the driver.
+
+    Commands come one after another, each with one reply.
+    """
 
     def __init__(self, channel: Channel) -> None:
         """``channel``: to the driver."""
@@ -47,7 +56,9 @@ class Agent:
         """Whether nothing more is sent to the driver."""
 
     def serve(self, handlers: Mapping[str, Handler]) -> None:
-        """Obey until a handler lets the process go on, or ``finish`` was answered. What a handler raises passes through.
+        """Obey until a handler lets the process go on, or ``finish`` was answered.
+
+        What a handler raises passes through.
 
         ``handlers``: see ``obey``. Without a connection to the driver, the process ends.
         """
@@ -68,11 +79,16 @@ class Agent:
             self._end_alone(error)
 
     def tell_last(self, reply: Mapping[str, Any]) -> None:
-        """Answer the pending command, or the first, which may not have been read yet. Nothing is sent after that."""
+        """Answer the pending command, or the first, which may not have been read yet.
+
+        Nothing is sent after that.
+        """
         if self.is_over:
             return
         self.is_over = True
-        with contextlib.suppress(OSError):  # no command came, or there is no connection to the driver
+        with contextlib.suppress(
+            OSError
+        ):  # no command came, or there is no connection to the driver
             if self.channel.outstanding is None:
                 self.channel.receive(timeout_s=COMMAND_S)
             self.channel.reply(json.dumps(reply))
@@ -83,7 +99,9 @@ class Agent:
         self.channel.close()
 
     def leave(self, code: int) -> NoReturn:
-        """End this process at once, without Python's teardown, and the processes that it started by multiprocessing."""
+        """End this process at once, without Python's teardown, and the processes that it started by
+        multiprocessing.
+        """
         for child in multiprocessing.active_children():
             child.terminate()
         leave(code)

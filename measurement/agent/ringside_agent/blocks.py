@@ -21,7 +21,10 @@ GAP_S = 0.05
 
 @dataclass
 class Block:
-    """Carries out one ``block`` command. A device is waited for where the timed steps begin and end, and never between."""
+    """Carries out one ``block`` command.
+
+    A device is waited for where the timed steps begin and end, and never between.
+    """
 
     command: dict[str, Any]
     recorder: Recorder
@@ -72,13 +75,17 @@ class Block:
         phases = [phases_of(row) for row in rows]
         samples = self.script.samples_of
         # rows in which a fused optimizer found that gradients had overflowed, and changed nothing
-        overflowed = {row for row, has_overflowed in recorder.overflows if row >= 0 and float(has_overflowed)}
+        overflowed = {
+            row for row, has_overflowed in recorder.overflows if row >= 0 and float(has_overflowed)
+        }
         steps = {
             **self.rank_fields,
             "untimed_s": self._untimed_s + sum(row[4] for row in rows) / 1e9,
             "samples": [samples(row[5]) for row in rows],
             "phases_s": phases,
-            "skipped_steps": len({number for number, row in enumerate(rows) if row[7]} | overflowed),
+            "skipped_steps": len(
+                {number for number, row in enumerate(rows) if row[7]} | overflowed
+            ),
             "first_step": self._first_step,
             "losses": means(warm, warm_losses) + means(rows, losses_of(recorder)),
             "loss_samples": [samples(row[5]) for row in [*warm, *rows]],
@@ -91,7 +98,9 @@ class Block:
 
 
 def phases_of(row: Row) -> list[float]:
-    """Seconds of waiting for data, forward, backward, optimizer and waiting for exchange, which sum to the step's."""
+    """Seconds of waiting for data, forward, backward, optimizer and waiting for exchange, which sum
+    to the step's.
+    """
     whole, wait, backward, optimizer, left_out = row[:5]
     exchange = row[8]
     forward = max(0, whole - left_out - wait - backward - optimizer - exchange)
@@ -101,10 +110,15 @@ def phases_of(row: Row) -> list[float]:
 def gaps_in(forward_s: Sequence[float], known_s: deque[float]) -> list[tuple[int, float]]:
     """Steps that contain a long pause, such as an evaluation, and its seconds.
 
-    ``known_s``: forward phases of earlier blocks, so that a block of one step can be judged. This block's are added.
+    ``known_s``: forward phases of earlier blocks, so that a block of one step can be judged. This
+    block's are added.
     """
     known_s.extend(forward_s)
     if not forward_s:
         return []
     usual = sorted(known_s)[len(known_s) // 2]
-    return [(step, seconds) for step, seconds in enumerate(forward_s) if seconds > max(GAP_S, GAP_TIMES * usual)]
+    return [
+        (step, seconds)
+        for step, seconds in enumerate(forward_s)
+        if seconds > max(GAP_S, GAP_TIMES * usual)
+    ]

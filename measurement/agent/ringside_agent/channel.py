@@ -1,7 +1,9 @@
-"""A rank's connection to the driver: commands and replies, which its supervisor passes on, each signed.
+"""A rank's connection to the driver: commands and replies, which its supervisor passes on, each
+signed.
 
-A rank does what a message says, and a message passes through supervisors and over networks. So each carries an HMAC of its place
-and its text, by the comparison's key. A place is used once, so that no message can be replayed as another.
+A rank does what a message says, and a message passes through supervisors and over networks. So each
+carries an HMAC of its place and its text, by the comparison's key. A place is used once, so that no
+message can be replayed as another.
 """
 
 from __future__ import annotations
@@ -56,12 +58,20 @@ def _proof(key: str, place: str, text: bytes) -> bytes:
 class Channel:
     """Receives commands and sends replies."""
 
-    def __init__(self, connection: socket.socket, *, key: str, arm: str, launch: int, rank: int) -> None:
+    def __init__(
+        self, connection: socket.socket, *, key: str, arm: str, launch: int, rank: int
+    ) -> None:
         """``connection``: to the supervisor, see ``rank_supervisor.start``."""
         connection.settimeout(None)  # a script may have set another default
         self.outstanding: int | None = None
         """Number of the command that has no reply yet."""
-        self._connection, self._key, self._arm, self._launch, self._rank = connection, key, arm, launch, rank
+        self._connection, self._key, self._arm, self._launch, self._rank = (
+            connection,
+            key,
+            arm,
+            launch,
+            rank,
+        )
         self._frames = Frames()
         self._read: dict[str, bytes] = {}
         """Messages received before they were asked for, by place."""
@@ -93,7 +103,10 @@ class Channel:
         return text
 
     def reply(self, text: str) -> None:
-        """Answer the last command. A second answer is not sent. Raises an ``OSError`` where the connection is lost."""
+        """Answer the last command.
+
+        A second answer is not sent. Raises an ``OSError`` where the connection is lost.
+        """
         if self.outstanding is not None:
             place = reply_key(self._arm, self._launch, self.outstanding, self._rank)
             self.outstanding = None
@@ -104,7 +117,10 @@ class Channel:
         self._connection.close()
 
     def _listen(self, timeout_s: float | None) -> None:
-        if timeout_s is not None and not select.select([self._connection], [], [], max(0.0, timeout_s))[0]:
+        if (
+            timeout_s is not None
+            and not select.select([self._connection], [], [], max(0.0, timeout_s))[0]
+        ):
             raise TimeoutError("no command came")
         received = self._connection.recv(AT_ONCE)
         if not received:
@@ -115,7 +131,10 @@ class Channel:
 
 
 def join(settings: Settings, place: World, *, python: str = sys.executable) -> Channel:
-    """Start this rank's supervisor, which connects to the driver; returns the channel. ``python`` runs the supervisor."""
+    """Start this rank's supervisor, which connects to the driver; returns the channel.
+
+    ``python`` runs the supervisor.
+    """
     connection = rank_supervisor.start(
         settings.driver,
         settings.key_file,
@@ -127,4 +146,6 @@ def join(settings: Settings, place: World, *, python: str = sys.executable) -> C
         python=python,
     )
     with open(settings.key_file, encoding="utf-8") as file:
-        return Channel(connection, key=file.read(), arm=settings.arm, launch=settings.launch, rank=place.rank)
+        return Channel(
+            connection, key=file.read(), arm=settings.arm, launch=settings.launch, rank=place.rank
+        )

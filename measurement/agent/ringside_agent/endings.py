@@ -1,4 +1,6 @@
-"""How a script ends, and how that is reported: by an exception, by ``sys.exit``, at its last line, or by our command."""
+"""How a script ends, and how that is reported: by an exception, by ``sys.exit``, at its last line,
+or by our command.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 
 def watch(tell: Tell, steps: Callable[[], int]) -> None:
-    """Report to the driver when this process ends by itself. ``tell`` sends the last reply; ``steps`` counts the steps taken."""
+    """Report to the driver when this process ends by itself.
+
+    ``tell`` sends the last reply; ``steps`` counts the steps taken.
+    """
     ending: dict[str, Any] = {"code": None}
     shown, leave_by = sys.excepthook, sys.exit
 
@@ -60,20 +65,28 @@ def at_multiprocessing_end(act: Callable[[], None], *, priority: int) -> None:
 
 
 def show_stack_on_signal() -> None:
-    """Print all stacks on SIGUSR1, which the driver sends to a rank that hangs, unless the script handles that signal."""
+    """Print all stacks on SIGUSR1, which the driver sends to a rank that hangs, unless the script
+    handles that signal.
+    """
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         faulthandler.register(signal.SIGUSR1, file=2)
 
 
 def end_script(leave: Callable[[int], Any]) -> NoReturn:
-    """Raise ``SystemExit`` in the middle of a script, so that its ``finally`` and ``atexit`` run. All ranks call it.
+    """Raise ``SystemExit`` in the middle of a script, so that its ``finally`` and ``atexit`` run.
 
-    ``leave`` ends the process: after the script's last ``atexit`` function, or where these take too long.
+    All ranks call it.
+
+    ``leave`` ends the process: after the script's last ``atexit`` function, or where these take too
+    long.
     """
 
     def cut_short() -> None:
         time.sleep(END_TIMEOUT_S)
-        say(f"the script has not ended within {END_TIMEOUT_S:g} s of its last step, so its 'finally' and 'atexit' are cut short")
+        say(
+            f"the script has not ended within {END_TIMEOUT_S:g} s of its last step, so its"
+            " 'finally' and 'atexit' are cut short"
+        )
         leave(0)
 
     at_exit.append(lambda: leave_in_order(leave))
@@ -84,7 +97,10 @@ def end_script(leave: Callable[[int], Any]) -> NoReturn:
 
 
 def leave_in_order(leave: Callable[[int], Any]) -> None:
-    """Shut down Horovod and MPI, as their launchers expect, and leave the process. All ranks call it."""
+    """Shut down Horovod and MPI, as their launchers expect, and leave the process.
+
+    All ranks call it.
+    """
     horovod: Any = sys.modules.get("horovod.torch")
     if horovod is not None and horovod.is_initialized():
         call_safely(horovod.shutdown)

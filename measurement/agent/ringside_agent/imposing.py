@@ -1,7 +1,8 @@
 """Settings that replace a script's own: ``impose`` in a plan, and ``ringside ab --explain``.
 
-Their names are those of the settings that are read (``reading.configuration``). They are settings of speed. Where a variable or
-``loader.in_order`` changes what a script computes, the comparison of first steps shows it.
+Their names are those of the settings that are read (``reading.configuration``). They are settings
+of speed. Where a variable or ``loader.in_order`` changes what a script computes, the comparison of
+first steps shows it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,22 @@ WITH_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_contex
 """Arguments of a loader that it refuses without workers."""
 OF_DDP = {
     f"ddp.{name}": name
-    for name in ("batched_grad_copy", "bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+    for name in (
+        "batched_grad_copy",
+        "bucket_cap_mb",
+        "find_unused_parameters",
+        "gradient_as_bucket_view",
+        "static_graph",
+    )
 }
 OF_OPTIMIZER = ("fused", "foreach")
-KNOWN = (THREADS, f"{VARIABLE}NAME", *OF_LOADER, *OF_DDP, *(f"optimizer.0.0.{name}" for name in OF_OPTIMIZER))
+KNOWN = (
+    THREADS,
+    f"{VARIABLE}NAME",
+    *OF_LOADER,
+    *OF_DDP,
+    *(f"optimizer.0.0.{name}" for name in OF_OPTIMIZER),
+)
 """As a message names them."""
 
 
@@ -38,7 +51,9 @@ def is_known(name: str) -> bool:
 
 
 def impose_variables(settings: Mapping[str, Any]) -> None:
-    """Set the environment variables, before libraries read them; those whose value is None are unset."""
+    """Set the environment variables, before libraries read them; those whose value is None are
+    unset.
+    """
     for name, value in settings.items():
         if name.startswith(VARIABLE):
             os.environ.pop(name[len(VARIABLE) :], None)
@@ -57,7 +72,11 @@ def impose_on_torch(torch: Any, settings: Mapping[str, Any]) -> None:
     for owner, arguments in owners.items():
         if arguments:
             owner.__init__ = with_arguments(owner.__init__, arguments)
-    chosen = {name: settings[f"optimizer.0.0.{name}"] for name in OF_OPTIMIZER if f"optimizer.0.0.{name}" in settings}
+    chosen = {
+        name: settings[f"optimizer.0.0.{name}"]
+        for name in OF_OPTIMIZER
+        if f"optimizer.0.0.{name}" in settings
+    }
     if chosen:
         _choose_kernels(torch.optim.Optimizer, chosen)
 
@@ -67,7 +86,9 @@ def _arguments(names: Mapping[str, str], settings: Mapping[str, Any]) -> dict[st
 
 
 def _only_in_children(original: Callable[[int], None]) -> Callable[[int], None]:
-    """A ``set_num_threads`` that does nothing in the rank itself: workers of loaders set one thread."""
+    """A ``set_num_threads`` that does nothing in the rank itself: workers of loaders set one
+    thread.
+    """
     rank = os.getpid()
 
     @functools.wraps(original)
@@ -79,7 +100,9 @@ def _only_in_children(original: Callable[[int], None]) -> Callable[[int], None]:
 
 
 def with_arguments(original: Callable[..., Any], imposed: Mapping[str, Any]) -> Callable[..., Any]:
-    """A function, or an ``__init__``, that is called with these arguments, as far as this version has them."""
+    """A function, or an ``__init__``, that is called with these arguments, as far as this version
+    has them.
+    """
     import inspect  # only here: most processes of a launcher do not need it
 
     signature = inspect.signature(original)
@@ -87,7 +110,9 @@ def with_arguments(original: Callable[..., Any], imposed: Mapping[str, Any]) -> 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
-        bound.arguments.update({name: value for name, value in imposed.items() if name in signature.parameters})
+        bound.arguments.update(
+            {name: value for name, value in imposed.items() if name in signature.parameters}
+        )
         if "num_workers" in signature.parameters and not bound.arguments.get("num_workers"):
             for name in WITH_WORKERS:
                 bound.arguments.pop(name, None)
@@ -102,6 +127,10 @@ def _choose_kernels(owner: Any, chosen: Mapping[str, Any]) -> None:
 
     @functools.wraps(original)
     def __init__(self: Any, params: Any, defaults: dict[str, Any]) -> None:
-        original(self, params, {**defaults, **{name: value for name, value in chosen.items() if name in defaults}})
+        original(
+            self,
+            params,
+            {**defaults, **{name: value for name, value in chosen.items() if name in defaults}},
+        )
 
     owner.__init__ = __init__

@@ -1,7 +1,8 @@
-"""Where the processes of a script meet: each start of an arm gets ports and files of its own for those that the script names.
+"""Where the processes of a script meet: each start of an arm gets ports and files of its own for
+those that the script names.
 
-All Python processes of a start take part: launchers, ranks, and what these start. Each notes what it asks for in a file beside the
-key, one for each start and host. Ranks and the driver read it.
+All Python processes of a start take part: launchers, ranks, and what these start. Each notes what
+it asks for in a file beside the key, one for each start and host. Ranks and the driver read it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from typing import Any, Callable, Iterable
 from .settings import Settings
 
 PORT, UNMAPPED, TAKEN, FILE, SYSTEMS = "port", "unmapped", "taken", "file", "system"
-"""What is noted: a port that was asked for; one that is not replaced; one in use; a file; one that the system chose."""
+"""What is noted: a port that was asked for; one that is not replaced; one in use; a file; one that
+the system chose."""
 IN_USE = "already in use"
 """How Python's sockets and torch's stores report a port in use."""
 HOROVOD_RUNNER = "horovod.runner"
-"""Its servers choose free ports by chance, and pass them to libraries that are not written in Python."""
+"""Its servers choose free ports by chance, and pass them to libraries that are not written in
+Python."""
 MAX_FRAMES = 12
 
 
@@ -27,11 +30,17 @@ class Meeting:
     """The meeting places of one start of an arm."""
 
     def __init__(self, settings: Settings) -> None:
-        folder, start = os.path.dirname(settings.key_file), f"{settings.launch}-{settings.arm}-{settings.start}"
-        self._mapped_ports = {int(script_port): port for script_port, port in settings.ports.items()}
+        folder, start = (
+            os.path.dirname(settings.key_file),
+            f"{settings.launch}-{settings.arm}-{settings.start}",
+        )
+        self._mapped_ports = {
+            int(script_port): port for script_port, port in settings.ports.items()
+        }
         self._spare, self._hosts = settings.spare_ports, settings.hosts
         self._is_local = settings.cpu and not settings.hosts
-        """Whether stores meet on this machine, also where the script names its cluster's address."""
+        """Whether stores meet on this machine, also where the script names its cluster's
+        address."""
         self.notes = os.path.join(folder, f"asked-{start}")
         self.suffix = f".{folder[-8:]}-{start}"
         """What the names of its files end with."""
@@ -48,7 +57,8 @@ class Meeting:
         return read_notes("")
 
     def asked(self) -> dict[str, list[Any]]:
-        """The ports and files that processes of this start on this host have asked for, as the script names them.
+        """The ports and files that processes of this start on this host have asked for, as the
+        script names them.
 
         ``ports`` and ``store_files``.
         """
@@ -57,7 +67,9 @@ class Meeting:
         return {"ports": sorted(map(int, ports)), "store_files": sorted(noted[FILE])}
 
     def remove_files(self, named: Iterable[str] = ()) -> None:
-        """Remove this start's copies of the files that are ``named``, and of those that processes here have asked for."""
+        """Remove this start's copies of the files that are ``named``, and of those that processes
+        here have asked for.
+        """
         for file in {*named, *self.asked()["store_files"]}:
             with contextlib.suppress(OSError):
                 os.unlink(file + self.suffix)
@@ -69,15 +81,24 @@ class Meeting:
         bind = kind.bind
 
         def port_of(sock: Any, address: Any) -> Any:
-            is_tcp = sock.type == module.SOCK_STREAM and sock.family in (module.AF_INET, module.AF_INET6)
-            return address[1] if is_tcp and isinstance(address, tuple) and len(address) > 1 else None
+            is_tcp = sock.type == module.SOCK_STREAM and sock.family in (
+                module.AF_INET,
+                module.AF_INET6,
+            )
+            return (
+                address[1] if is_tcp and isinstance(address, tuple) and len(address) > 1 else None
+            )
 
         @functools.wraps(bind)
         def bound(sock: Any, address: Any) -> None:
             script_port = port_of(sock, address)
             if script_port and not is_horovods_runner(sys._getframe(1)):
                 self.note(PORT if script_port in self._mapped_ports else UNMAPPED, script_port)
-                address = (address[0], self._mapped_ports.get(script_port, script_port), *address[2:])
+                address = (
+                    address[0],
+                    self._mapped_ports.get(script_port, script_port),
+                    *address[2:],
+                )
             self._serving(script_port, bind, sock, address)
             if script_port == 0:
                 self.note(SYSTEMS, sock.getsockname()[1])
@@ -86,15 +107,23 @@ class Meeting:
             @functools.wraps(connect)
             def connected(sock: Any, address: Any) -> Any:
                 script_port = port_of(sock, address)
-                if script_port in self._mapped_ports and self._is_served(module, sock.family, address[0], script_port):
+                if script_port in self._mapped_ports and self._is_served(
+                    module, sock.family, address[0], script_port
+                ):
                     address = (address[0], self._mapped_ports[script_port], *address[2:])
                 return connect(sock, address)
 
             return connected
 
-        kind.bind, kind.connect, kind.connect_ex = bound, connecting(kind.connect), connecting(kind.connect_ex)
+        kind.bind, kind.connect, kind.connect_ex = (
+            bound,
+            connecting(kind.connect),
+            connecting(kind.connect_ex),
+        )
 
-    def _serving(self, script_port: Any, begin: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    def _serving(
+        self, script_port: Any, begin: Callable[..., None], *args: Any, **kwargs: Any
+    ) -> None:
         """Call what listens at a port, and note a port in use."""
         try:
             begin(*args, **kwargs)
@@ -104,12 +133,16 @@ class Meeting:
             raise
 
     def _is_served(self, socket: Any, family: int, host: str, port: int) -> bool:
-        """Whether a process of this start listens at a port of this machine, or the host is another one of the arm."""
+        """Whether a process of this start listens at a port of this machine, or the host is another
+        one of the arm.
+        """
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((host, 0))
             return str(port) in self._noted()[PORT]
         with contextlib.suppress(OSError):
-            return any(socket.gethostbyname(host) == socket.gethostbyname(other) for other in self._hosts)
+            return any(
+                socket.gethostbyname(host) == socket.gethostbyname(other) for other in self._hosts
+            )
         return False
 
     def watch_stores(self) -> None:
@@ -120,10 +153,16 @@ class Meeting:
             stores.FileStore.__init__ = self._at_file(stores.FileStore.__init__)
 
     def _store_port(self, script_port: int) -> int:
-        """The port of a store; a spare one where the driver did not know it. Ports that the system or the driver chose stay."""
+        """The port of a store; a spare one where the driver did not know it.
+
+        Ports that the system or the driver chose stay.
+        """
         if script_port in self._mapped_ports or not self._spare:
             return self._mapped_ports.get(script_port, script_port)
-        is_own = script_port in (*self._spare, *self._mapped_ports.values()) or str(script_port) in self._noted()[SYSTEMS]
+        is_own = (
+            script_port in (*self._spare, *self._mapped_ports.values())
+            or str(script_port) in self._noted()[SYSTEMS]
+        )
         return script_port if is_own else self._spare[script_port % len(self._spare)]
 
     def _at_port(self, begin: Callable[..., None]) -> Callable[..., None]:
@@ -159,7 +198,11 @@ class Meeting:
 
 def replaced(args: Any, kwargs: Any, place: int, name: str, value: object) -> tuple[Any, Any]:
     """The arguments of a call, one of them replaced, by its name or its place."""
-    return (args, {**kwargs, name: value}) if name in kwargs else ((*args[:place], value, *args[place + 1 :]), kwargs)
+    return (
+        (args, {**kwargs, name: value})
+        if name in kwargs
+        else ((*args[:place], value, *args[place + 1 :]), kwargs)
+    )
 
 
 def read_notes(text: str) -> dict[str, set[str]]:

@@ -1,4 +1,6 @@
-"""Which rank this process is, by its library where that is initialised, else by its launcher; and what launchers give ranks."""
+"""Which rank this process is, by its library where that is initialised, else by its launcher; and
+what launchers give ranks.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from typing import Any, Mapping, NamedTuple, Sequence
 from .settings import Settings
 
 RENDEZVOUS = "rendezvous"
-"""A rendezvous: an address in MASTER_ADDR and MASTER_PORT, or MPI, over which rank 0 sends the others its address."""
+"""A rendezvous: an address in MASTER_ADDR and MASTER_PORT, or MPI, over which rank 0 sends the
+others its address."""
 MPI = "mpi"
 """The ranks are those of one MPI world."""
 HOROVOD = "horovod"
@@ -48,21 +51,37 @@ class World:
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank {self.rank} is out of range for world size {self.world_size}")
         if not 0 <= self.local_rank < self.local_world_size:
-            raise ValueError(f"local rank {self.local_rank} is out of range for local world size {self.local_world_size}")
+            raise ValueError(
+                f"local rank {self.local_rank} is out of range for local world size"
+                f" {self.local_world_size}"
+            )
 
 
 def find_world(settings: Settings) -> World:
-    """This process's place, as its library counts it; where both are initialised, the one with the larger world."""
+    """This process's place, as its library counts it; where both are initialised, the one with the
+    larger world.
+    """
     of_variables = world_of_variables(os.environ, settings.families)
-    counted = max(filter(None, (_of_torch(), _of_horovod())), key=lambda counts: counts[1], default=None)
+    counted = max(
+        filter(None, (_of_torch(), _of_horovod())), key=lambda counts: counts[1], default=None
+    )
     if counted is None or counted[:2] == (of_variables.rank, of_variables.world_size):
         return of_variables
     rank, world_size, *local = counted
     local_rank, local_world_size = local or (rank, world_size)
-    return World(rank, world_size, local_rank, local_world_size, rank // max(local_world_size, 1), of_variables.launcher)
+    return World(
+        rank,
+        world_size,
+        local_rank,
+        local_world_size,
+        rank // max(local_world_size, 1),
+        of_variables.launcher,
+    )
 
 
-def world_of_variables(environment: Mapping[str, str], families: Sequence[Sequence[str | None]]) -> World:
+def world_of_variables(
+    environment: Mapping[str, str], families: Sequence[Sequence[str | None]]
+) -> World:
     """The place by the first launcher whose variables are there and fit; rank 0 of 1 without."""
     for names in families:
         family = Family(*names)  # type: ignore[arg-type]  # a launcher has all names but the last
@@ -79,9 +98,21 @@ def read_family(environment: Mapping[str, str], family: Family) -> World:
         ValueError: one holds no number, or they do not fit together.
     """
     rank, world_size = _number(environment, family.rank), _number(environment, family.world_size)
-    node = _number(environment, family.node_rank) if family.node_rank and family.node_rank in environment else None
-    local_world_size = _count_on_node(environment, family, node or 0) if family.local_world_size in environment else world_size
-    local_rank = _number(environment, family.local_rank) if family.local_rank in environment else rank % max(local_world_size, 1)
+    node = (
+        _number(environment, family.node_rank)
+        if family.node_rank and family.node_rank in environment
+        else None
+    )
+    local_world_size = (
+        _count_on_node(environment, family, node or 0)
+        if family.local_world_size in environment
+        else world_size
+    )
+    local_rank = (
+        _number(environment, family.local_rank)
+        if family.local_rank in environment
+        else rank % max(local_world_size, 1)
+    )
     node_rank = rank // max(local_world_size, 1) if node is None else node
     return World(rank, world_size, local_rank, local_world_size, node_rank, family.launcher)
 
@@ -90,7 +121,9 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     try:
         return int(environment[name])
     except ValueError:
-        raise ValueError(f"environment variable {name} is {environment[name]!r}; a whole number is expected") from None
+        raise ValueError(
+            f"environment variable {name} is {environment[name]!r}; a whole number is expected"
+        ) from None
 
 
 def _count_on_node(environment: Mapping[str, str], family: Family, node: int) -> int:
@@ -101,7 +134,10 @@ def _count_on_node(environment: Mapping[str, str], family: Family, node: int) ->
         nodes_left -= int(read[2] or 1) if read else 0
         if read and (nodes_left < 0 or listed == read[1]):
             return int(read[1])
-    raise ValueError(f"environment variable {family.local_world_size} is {listed!r}; ranks on node {node} are expected")
+    raise ValueError(
+        f"environment variable {family.local_world_size} is {listed!r}; ranks on node {node} are"
+        " expected"
+    )
 
 
 def _of_torch() -> tuple[int, ...] | None:

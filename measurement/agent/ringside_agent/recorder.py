@@ -1,9 +1,12 @@
-"""The hot path: what the hooks record in each step. Nothing here waits for a device, sends or formats anything.
+"""The hot path: what the hooks record in each step.
 
-An iteration ends where the outermost ``step()`` of the first optimizer returns. Its time is that since the last one ended, in
-five phases that sum to it: waiting for data, backward, optimizer, waiting for exchange, and all else: forward.
-A closure that ``step()`` calls counts as forward and backward, up to the end of its last backward pass.
-A wait for exchange may be within any other phase. That phase's clock (``perf_counter_ns() - exchange``) stops meanwhile.
+Nothing here waits for a device, sends or formats anything.
+
+An iteration ends where the outermost ``step()`` of the first optimizer returns. Its time is that
+since the last one ended, in five phases that sum to it: waiting for data, backward, optimizer,
+waiting for exchange, and all else: forward. A closure that ``step()`` calls counts as forward and
+backward, up to the end of its last backward pass. A wait for exchange may be within any other
+phase. That phase's clock (``perf_counter_ns() - exchange``) stops meanwhile.
 """
 
 from __future__ import annotations
@@ -14,20 +17,25 @@ from time import perf_counter_ns
 from typing import Any, Callable, Tuple
 
 Row = Tuple[int, int, int, int, int, int, int, int, int]
-"""One iteration: ns in all, waiting, backward, optimizer, left out; samples; losses; whether it was skipped; ns of exchange."""
+"""One iteration: ns in all, waiting, backward, optimizer, left out; samples; losses; whether it was
+skipped; ns of exchange."""
 
 READ_AHEAD = 1
 """Batches that a loop may have drawn for the next step."""
 FOREIGN_STEPS = 64
-"""After so many outermost steps of other optimizers, the one that ended iterations no longer does."""
+"""After so many outermost steps of other optimizers, the one that ended iterations no longer
+does."""
 WITHOUT_BACKWARD = 3
-"""So many first steps without a backward pass are not training: Horovod's broadcast_optimizer_state takes one."""
+"""So many first steps without a backward pass are not training: Horovod's broadcast_optimizer_state
+takes one."""
 
 
 def used_batches(drawn: int, passes: int, reads_ahead: bool) -> slice:
-    """Which of the batches that were drawn and not used yet a step uses: one for each backward pass, whenever it was drawn.
+    """Which of the batches that were drawn and not used yet a step uses: one for each backward
+    pass, whenever it was drawn.
 
-    Where more are left than a loop reads ahead, the others were drawn for an evaluation or a look at the data: the latest count.
+    Where more are left than a loop reads ahead, the others were drawn for an evaluation or a look
+    at the data: the latest count.
     """
     count = min(max(1, drawn - READ_AHEAD) if reads_ahead else drawn, passes)
     first = drawn - count if drawn - count > READ_AHEAD else 0
@@ -44,7 +52,8 @@ class Recorder:
         """Iterations until ``at_boundary`` is called; negative: never."""
         self.at_boundary: Callable[[], None] = lambda: None
         self.before_step: Callable[[Any, bool], None] | None = None
-        """Called with the optimizer, and whether this step is within one of the same optimizer; until the blocks begin."""
+        """Called with the optimizer, and whether this step is within one of the same optimizer;
+        until the blocks begin."""
         self.before_backward: Callable[[], None] | None = None
         """Called before each outermost backward pass; until the blocks begin."""
         self.after_step: Callable[[Any], None] | None = None
@@ -85,7 +94,8 @@ class Recorder:
         self.drawn: list[int] = []
         """Samples of each batch that loaders have yielded and no iteration has used yet."""
         self.reads_ahead = False
-        """Whether one of them is kept for the next iteration, however many backward passes this one takes."""
+        """Whether one of them is kept for the next iteration, however many backward passes this one
+        takes."""
         self.last_samples = self.skipped = self.used_backwards = 0
         self.backwards_then = 0
         """Backward passes when the last outermost step began."""
@@ -128,7 +138,9 @@ class Recorder:
                 return
             self.depth, self._frame, self._outer = 0, None, None
             now = perf_counter_ns()
-            began = max(self._began, self.backward_ended)  # what a closure does before is forward and backward
+            began = max(
+                self._began, self.backward_ended
+            )  # what a closure does before is forward and backward
             self.optimizer += now - self.exchange - began
             if not self.backwards and self.without_backward < WITHOUT_BACKWARD:
                 self.without_backward += 1
@@ -142,7 +154,9 @@ class Recorder:
             self.failed(error)
 
     def _is_running(self) -> bool:
-        """Whether the outermost step still runs: one that raised an exception never came to its post hook."""
+        """Whether the outermost step still runs: one that raised an exception never came to its
+        post hook.
+        """
         frame: Any = sys._getframe(2)
         while frame is not None:
             if frame is self._frame:
@@ -151,7 +165,9 @@ class Recorder:
         return False
 
     def will_end(self, optimizer: Any) -> bool:
-        """Whether an iteration is about to end with this optimizer's step; asked before ``ends_iteration``, which counts."""
+        """Whether an iteration is about to end with this optimizer's step; asked before
+        ``ends_iteration``, which counts.
+        """
         ends, first = self._ends, self._first()
         if ends is None:
             return first is optimizer or first is None or self._foreign >= FOREIGN_STEPS
@@ -175,7 +191,9 @@ class Recorder:
         return used_batches(len(self.drawn), self.backwards - self.used_backwards, self.reads_ahead)
 
     def samples(self) -> int:
-        """Samples of the ending iteration; where its loader yielded nothing for it, those of the last batch."""
+        """Samples of the ending iteration; where its loader yielded nothing for it, those of the
+        last batch.
+        """
         return sum(self.drawn[self.used()]) or self.last_samples
 
     def end_iteration(self, now: int) -> None:
@@ -217,7 +235,9 @@ class Recorder:
             self.end_iteration(perf_counter_ns())
 
     def begin(self, iterations: int) -> None:
-        """Drop all rows and losses and restart, now; ``at_boundary`` is called after so many iterations."""
+        """Drop all rows and losses and restart, now; ``at_boundary`` is called after so many
+        iterations.
+        """
         self.rows, self.losses, self.versions, self.overflows = [], [], [], []
         self.losses_before = 0
         self.left = iterations
@@ -227,7 +247,13 @@ class Recorder:
         """Count a backward pass that began at these tensors and has ended, and its loss."""
         self.backwards += 1
         self.is_evaluating = False  # a model may be trained in evaluation mode
-        tensor = tensors if not isinstance(tensors, (tuple, list)) else tensors[0] if len(tensors) == 1 else None
+        tensor = (
+            tensors
+            if not isinstance(tensors, (tuple, list))
+            else tensors[0]
+            if len(tensors) == 1
+            else None
+        )
         if tensor is None:
             return
         scaled, loss = self.scaled

@@ -1,4 +1,5 @@
-"""How the agent's functions are called: their errors become one line on stderr, and torch.compile does not compile them.
+"""How the agent's functions are called: their errors become one line on stderr, and torch.compile
+does not compile them.
 
 Also how a process ends without the interpreter's own teardown.
 """
@@ -42,7 +43,9 @@ def run_at_exit() -> None:
 
 
 def message_of(error: BaseException) -> str:
-    """The error's class and what it says, on one line: the first paragraph, or the last line of a loader process's traceback."""
+    """The error's class and what it says, on one line: the first paragraph, or the last line of a
+    loader process's traceback.
+    """
     text = str(error).strip()
     if FROM_LOADER in text:
         return f"{text.splitlines()[-1].strip()} (in a loader process)"

@@ -1,8 +1,10 @@
-"""Keeps what a start writes in a folder of its own, in which the user's files appear as copies and links.
+"""Keeps what a start writes in a folder of its own, in which the user's files appear as copies and
+links.
 
-Python's audit events say what it is about to open, rename or remove. Before a write goes through a link to a user's file, a file
-replaces the link: empty where the open truncates it, else a copy. A linked folder is replaced by a real one full of links. What
-other programs write through a link is not seen.
+Python's audit events say what it is about to open, rename or remove. Before a write goes through a
+link to a user's file, a file replaces the link: empty where the open truncates it, else a copy. A
+linked folder is replaced by a real one full of links. What other programs write through a link is
+not seen.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ class Sandbox:
         self._unshared = [*UNSHARED, hidden, *map(os.path.realpath, own_files)]
 
     def hear(self, event: str, arguments: Any) -> None:
-        """As Python calls it for each audit event. It raises an ``OSError`` where a file cannot be copied, and nothing else."""
+        """As Python calls it for each audit event.
+
+        It raises an ``OSError`` where a file cannot be copied, and nothing else.
+        """
         try:
             if event == "open":
                 if arguments[2] and arguments[2] & os.O_ACCMODE:
@@ -71,7 +76,9 @@ class Sandbox:
             pass
 
     def wrap(self, module: str, name: str) -> None:
-        """Hear of what a function of a module writes (``SAVE``). The path is its second argument."""
+        """Hear of what a function of a module writes (``SAVE``). The path is its second
+        argument.
+        """
         save = getattr(sys.modules[module], name)
 
         @functools.wraps(save)
@@ -83,34 +90,59 @@ class Sandbox:
         setattr(sys.modules[module], name, saved)
 
     def written(self) -> list[str]:
-        """Some of the files and folders outside that this process has written and that are still there, but temporary ones."""
+        """Some of the files and folders outside that this process has written and that are still
+        there, but temporary ones.
+        """
         paths = [path for path in sorted(self._written) if os.path.lexists(path)]
-        tops = [path for path in paths if not any(path.startswith(other + os.sep) for other in paths)]
-        return [path.encode(errors="replace").decode() for path in tops[:MAX_FILES]]  # one need not be UTF-8
+        tops = [
+            path for path in paths if not any(path.startswith(other + os.sep) for other in paths)
+        ]
+        return [
+            path.encode(errors="replace").decode() for path in tops[:MAX_FILES]
+        ]  # one need not be UTF-8
 
-    def _guard(self, path: Any, what: bool, *, is_new: bool = False, is_written: bool = True) -> None:
-        """Redirect a change of what a path leads to into the folder, or note it where it stays outside."""
-        if isinstance(path, int) or get_ident() in self._busy:  # an open file; or it is this module that writes
+    def _guard(
+        self, path: Any, what: bool, *, is_new: bool = False, is_written: bool = True
+    ) -> None:
+        """Redirect a change of what a path leads to into the folder, or note it where it stays
+        outside.
+        """
+        if (
+            isinstance(path, int) or get_ident() in self._busy
+        ):  # an open file; or it is this module that writes
             return
         name = os.fsdecode(path)
         self._busy.add(get_ident())
         try:
             full = name if os.path.isabs(name) else os.path.join(os.getcwd(), name)
             place = self._led_to(full, what, is_new=is_new)
-            if is_written and len(self._written) < MAX_NOTED and not self._is_unshared(place) and not os.path.isdir(place):
+            if (
+                is_written
+                and len(self._written) < MAX_NOTED
+                and not self._is_unshared(place)
+                and not os.path.isdir(place)
+            ):
                 self._written.add(place)
         finally:
             self._busy.discard(get_ident())
 
     def _is_unshared(self, place: str) -> bool:
-        return place.startswith((self._root, *self._unshared)) or any(cache in place.lower() for cache in CACHES)
+        return place.startswith((self._root, *self._unshared)) or any(
+            cache in place.lower() for cache in CACHES
+        )
 
     def _led_to(self, full: str, what: bool, *, is_new: bool) -> str:
         """Follow a path step by step; links that lead out of the folder are replaced on the way."""
         at, rest, links = os.sep, full.split(os.sep)[::-1], 0
         while rest and links < MAX_LINKS:
             name = rest.pop()
-            at = os.path.dirname(at) if name == os.pardir else os.path.join(at, name) if name not in ("", os.curdir) else at
+            at = (
+                os.path.dirname(at)
+                if name == os.pardir
+                else os.path.join(at, name)
+                if name not in ("", os.curdir)
+                else at
+            )
             target = link_of(at) if rest or what else None
             if target is None:
                 continue
@@ -131,7 +163,10 @@ class Sandbox:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if not os.path.islink(at):
                 return
-            source, beside = os.path.realpath(at), f"{at}.ringside-{os.uname().nodename}-{os.getpid()}"
+            source, beside = (
+                os.path.realpath(at),
+                f"{at}.ringside-{os.uname().nodename}-{os.getpid()}",
+            )
             if os.path.isdir(source):
                 os.mkdir(beside)
                 for name in os.listdir(source):
@@ -155,11 +190,16 @@ def link_of(path: str) -> str | None:
 
 
 def take_place(folder: str, link: str) -> None:
-    """Replace a link by a folder, atomically where the system can: other ranks may be reading there."""
+    """Replace a link by a folder, atomically where the system can: other ranks may be reading
+    there.
+    """
     import ctypes
 
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
-    if rename is not None and rename(HERE, os.fsencode(folder), HERE, os.fsencode(link), EXCHANGE) == 0:
+    if (
+        rename is not None
+        and rename(HERE, os.fsencode(folder), HERE, os.fsencode(link), EXCHANGE) == 0
+    ):
         os.unlink(folder)
     else:
         os.unlink(link)
@@ -176,7 +216,9 @@ def written() -> list[str]:
 
 
 def enter(root: str, *own_files: str) -> Sandbox:
-    """Confine this process, and those that it forks, to a folder until they end; see ``Sandbox``."""
+    """Confine this process, and those that it forks, to a folder until they end; see
+    ``Sandbox``.
+    """
     global current  # noqa: PLW0603 - a process has one
     current = Sandbox(root, own_files)
     sys.addaudithook(current.hear)

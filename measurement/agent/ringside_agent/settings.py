@@ -38,7 +38,8 @@ class Settings(NamedTuple):
     secret: str = ""
     """What the names of secrets look like, as a regular expression."""
     store: str = ""
-    """For a rank of ours: ``host:port`` of the store at which process groups meet. Empty: it is a script's."""
+    """For a rank of ours: ``host:port`` of the store at which process groups meet. Empty: it is a
+    script's."""
     launcher: str = ""
     """That started it; its class knows the variables to read."""
     log_folder: str | None = None
@@ -61,7 +62,8 @@ class Settings(NamedTuple):
 
 
 def read(*, in_children: bool = False) -> Settings | None:
-    """The settings; None where there are none, and in a process that a rank started, unless ``in_children``.
+    """The settings; None where there are none, and in a process that a rank started, unless
+    ``in_children``.
 
     Raises:
         ValueError: they cannot be read.
@@ -75,8 +77,14 @@ def read(*, in_children: bool = False) -> Settings | None:
 
 
 def encode(settings: Settings) -> str:
-    """Encode the settings that differ from their defaults as one word without special characters of a shell."""
-    changed = {name: value for name, value in settings._asdict().items() if value != Settings._field_defaults.get(name)}
+    """Encode the settings that differ from their defaults as one word without special characters of
+    a shell.
+    """
+    changed = {
+        name: value
+        for name, value in settings._asdict().items()
+        if value != Settings._field_defaults.get(name)
+    }
     return base64.urlsafe_b64encode(json.dumps(changed).encode()).decode()
 
 

@@ -1,4 +1,7 @@
-"""Where in a user's own code an error arose: file, line, and the lines around. Libraries and Ringside are left out."""
+"""Where in a user's own code an error arose: file, line, and the lines around.
+
+Libraries and Ringside are left out.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ LINES_AROUND = 2
 HOUSE = os.path.abspath(__file__).rsplit(os.sep, 4)[0]
 ROOMS = ("backends", "install", "measurement", "reports", "runners", "workloads")
 """Ringside's packages."""
-FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?$', re.MULTILINE)
+FRAME = re.compile(
+    r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?$', re.MULTILINE
+)
 
 
 class Place(NamedTuple):
@@ -29,15 +34,22 @@ class Place(NamedTuple):
     function: str | None = None
 
     def __str__(self) -> str:
-        inside = f", in {self.function}" if self.function and not self.function.startswith("<") else ""
+        inside = (
+            f", in {self.function}" if self.function and not self.function.startswith("<") else ""
+        )
         file, folder = os.path.realpath(self.file), os.path.realpath(os.curdir) + os.sep
         return f"{file[len(folder) :] if file.startswith(folder) else file}:{self.line}{inside}"
 
     def excerpt(self) -> list[str]:
-        """The line and those around it, numbered, the line itself marked; empty if the file cannot be read."""
+        """The line and those around it, numbered, the line itself marked; empty if the file cannot
+        be read.
+        """
         lines = linecache.getlines(self.file)
         first, last = max(1, self.line - LINES_AROUND), min(len(lines), self.line + LINES_AROUND)
-        return [f"{'>' if n == self.line else ' '} {n:4} | {lines[n - 1].rstrip()}".rstrip() for n in range(first, last + 1)]
+        return [
+            f"{'>' if n == self.line else ' '} {n:4} | {lines[n - 1].rstrip()}".rstrip()
+            for n in range(first, last + 1)
+        ]
 
 
 class Described(NamedTuple):
@@ -60,7 +72,10 @@ def at_line(message: str, place: Place | None) -> Described:
 
 
 def describe(error: BaseException) -> Described:
-    """What was raised, and at which of the user's lines. After a ``MemoryError``, frees what the frames of its traceback held."""
+    """What was raised, and at which of the user's lines.
+
+    After a ``MemoryError``, frees what the frames of its traceback held.
+    """
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)
     return at_line(message_of(error), place_of(error))
@@ -68,13 +83,20 @@ def describe(error: BaseException) -> Described:
 
 def error_reply(error: Described, *, cause: str = "exception") -> dict[str, Any]:
     """The reply to the driver about an exception that was raised just now; see ``ErrorReply``."""
-    return {"kind": "error", "cause": cause, "message": error.message, "excerpt": list(error.excerpt), "at_s": time.time()}
+    return {
+        "kind": "error",
+        "cause": cause,
+        "message": error.message,
+        "excerpt": list(error.excerpt),
+        "at_s": time.time(),
+    }
 
 
 def agent_lines(error: BaseException) -> list[str]:
     """Where in the agent an exception arose."""
     return [
-        f"  {os.path.basename(frame.filename)}:{frame.lineno}, {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
+        f"  {os.path.basename(frame.filename)}:{frame.lineno}, {frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__)
     ]
 
 
@@ -89,11 +111,17 @@ def place_of(error: BaseException) -> Place | None:
 def place_in(text: str) -> Place | None:
     """The last line of the user's own code in a traceback, or in several."""
     frames = [match for match in FRAME.finditer(text) if is_users(match["file"])]
-    return Place(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["function"]) if frames else None
+    return (
+        Place(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["function"])
+        if frames
+        else None
+    )
 
 
 def is_users(file: str | os.PathLike[str]) -> bool:
-    """Whether a file is a user's: neither Ringside's, nor Python's, nor that of an installed package."""
+    """Whether a file is a user's: neither Ringside's, nor Python's, nor that of an installed
+    package.
+    """
     resolved = os.path.realpath(file)
     return os.path.isfile(resolved) and not resolved.startswith(_of_others())
 

@@ -1,4 +1,5 @@
-"""Hooks the recorder into torch: optimizer steps, backward passes, first forward, GradScaler, autocast, loaders, batches.
+"""Hooks the recorder into torch: optimizer steps, backward passes, first forward, GradScaler,
+autocast, loaders, batches.
 
 Loader workers are not hooked.
 """
@@ -45,7 +46,9 @@ def watch_torch(settings: Settings) -> rank.Rank:
 
 
 def watch_backward(autograd: Any, recorder: Recorder) -> None:
-    """Time the outermost backward passes. Tensors' own ``backward()`` looks the function up here."""
+    """Time the outermost backward passes. Tensors' own ``backward()`` looks the function up
+    here.
+    """
     original = autograd.backward
 
     @functools.wraps(original)
@@ -73,7 +76,9 @@ def watch_backward(autograd: Any, recorder: Recorder) -> None:
 
 
 def watch_forward(module: Any, first: FirstSteps) -> None:
-    """Hook the first forward pass that trains, without a global hook, of which torch.compile warns."""
+    """Hook the first forward pass that trains, without a global hook, of which torch.compile
+    warns.
+    """
     call = module.__call__
     state = {"is_over": False}
 
@@ -120,7 +125,9 @@ def _watch_scaler(owner: Any, recorder: Recorder) -> None:
                 recorder.skip(optimizer)
             elif self.is_enabled() and getattr(optimizer, "_step_supports_amp_scaling", False):
                 by_device = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-                recorder.overflows += [(len(recorder.rows) - 1, overflow) for overflow in by_device.values()]
+                recorder.overflows += [
+                    (len(recorder.rows) - 1, overflow) for overflow in by_device.values()
+                ]
         except Exception as error:  # noqa: BLE001 - whether a step overflowed is left out
             recorder.unread(error)
         return result
@@ -136,7 +143,9 @@ def watch_autocast(torch: Any, first: FirstSteps) -> None:
     @functools.wraps(enter)
     def __enter__(self: Any) -> Any:
         if getattr(self, "_enabled", False) and torch.is_grad_enabled():
-            first.script.autocast["dtype"] = str(getattr(self, "fast_dtype", "")).replace("torch.", "")
+            first.script.autocast["dtype"] = str(getattr(self, "fast_dtype", "")).replace(
+                "torch.", ""
+            )
         return enter(self)
 
     owner.__enter__ = __enter__
@@ -144,7 +153,8 @@ def watch_autocast(torch: Any, first: FirstSteps) -> None:
 
 
 def watch_evaluation(module: Any, recorder: Recorder) -> None:
-    """Leave out the time in which a model is in evaluation mode: from ``eval()`` until it trains again.
+    """Leave out the time in which a model is in evaluation mode: from ``eval()`` until it trains
+    again.
 
     Its mode is set by ``train()``, or restored by assigning ``training`` in each module.
     """
@@ -220,7 +230,9 @@ def watch_sampler(module: Any) -> None:
 
 
 def timed_next(original: Any, recorder: Recorder) -> Any:
-    """A timed ``__next__`` of a loader's iterator. In an evaluation, neither time nor batches are recorded.
+    """A timed ``__next__`` of a loader's iterator.
+
+    In an evaluation, neither time nor batches are recorded.
 
     An evaluation is where gradients are off, or the trained model is in evaluation mode.
     """
@@ -235,7 +247,11 @@ def timed_next(original: Any, recorder: Recorder) -> Any:
             if recorder.on_batch is not None:
                 batches.source_of(self).is_over = True
             raise
-        if not recorder.off and has_gradients() and (recorder.model is None or recorder.model.training):
+        if (
+            not recorder.off
+            and has_gradients()
+            and (recorder.model is None or recorder.model.training)
+        ):
             if not recorder.is_evaluating:
                 recorder.wait += perf_counter_ns() - recorder.exchange - began
             try:

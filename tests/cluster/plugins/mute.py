@@ -1,4 +1,6 @@
-"""A backend whose last rank dies between writing down what it timed and telling the driver. Named by path in plans."""
+"""A backend whose last rank dies between writing down what it timed and telling the driver.
+
+Named by path in plans."""
 
 import os
 

@@ -1,6 +1,8 @@
-"""A host that nobody invited: scans another's ports, says garbage to whatever listens there, and says again what it heard.
+"""A host that nobody invited: scans another's ports, says garbage to whatever listens there, and
+says again what it heard.
 
-``python neighbour.py HOST`` does so until its standard input ends. Then it prints as JSON what each port that was open said.
+``python neighbour.py HOST`` does so until its standard input ends. Then it prints as JSON what each
+port that was open said.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ def main() -> None:
     heard: dict[int, bytes] = {}
 
     def talk(port: int) -> None:
-        with contextlib.suppress(OSError), socket.create_connection((sys.argv[1], port), timeout=0.2) as one:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((sys.argv[1], port), timeout=0.2) as one,
+        ):
             one.sendall(heard.get(port, GARBAGE))
             heard[port] = one.recv(4096)
 

@@ -1,8 +1,9 @@
-"""Packs what runs.sh made: python tests/data/corpus/pack.py FOLDER writes records.tar.xz beside this file.
+"""Packs what runs.sh made: python tests/data/corpus/pack.py FOLDER writes records.tar.xz beside
+this file.
 
-Files that reports do not read stay behind. Names and paths of the machine are replaced. Numbers keep four digits, in
-tables ten bits. In two folders no foreign load is left, for the machine was never quiet and no verdict would be given.
-Some have the first three rounds only.
+Files that reports do not read stay behind. Names and paths of the machine are replaced. Numbers
+keep four digits, in tables ten bits. In two folders no foreign load is left, for the machine was
+never quiet and no verdict would be given. Some have the first three rounds only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-QUIET, SHORT = {"three-arms", "micro-benchmark"}, {"three-arms", "against", "failed-arm", "traced", "study", "tuning"}
+QUIET, SHORT = (
+    {"three-arms", "micro-benchmark"},
+    {"three-arms", "against", "failed-arm", "traced", "study", "tuning"},
+)
 ROUNDS = 3
 KEPT = ("plan.yaml", "manifest.json", "record.json", "traces.json", "script.json.gz", ".parquet")
 REPLACED = [
@@ -61,8 +65,14 @@ def shortened(path: Path, table: pa.Table) -> pa.Table:
     """The rows of the rounds that are kept."""
     if not SHORT & {*path.parts}:
         return table
-    kept = [block["turn"] for block in json.loads(path.with_name("record.json").read_text())["blocks"] if block["round"] < ROUNDS]
-    return table.filter(pa.array([turn is None or turn in kept for turn in table["turn"].to_pylist()]))
+    kept = [
+        block["turn"]
+        for block in json.loads(path.with_name("record.json").read_text())["blocks"]
+        if block["round"] < ROUNDS
+    ]
+    return table.filter(
+        pa.array([turn is None or turn in kept for turn in table["turn"].to_pylist()])
+    )
 
 
 def parquet(table: pa.Table) -> bytes:
@@ -70,20 +80,31 @@ def parquet(table: pa.Table) -> bytes:
     for number, column in enumerate(table.schema):
         if pa.types.is_floating(column.type):
             mantissa, exponent = np.frexp(table[number].to_numpy())
-            table = table.set_column(number, column, pa.array(np.ldexp(np.round(mantissa * 1024) / 1024, exponent)))
+            table = table.set_column(
+                number, column, pa.array(np.ldexp(np.round(mantissa * 1024) / 1024, exponent))
+            )
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             texts = [text if text is None else plain(text) for text in table[number].to_pylist()]
             table = table.set_column(number, column, pa.array(texts, type=column.type))
     buffer = io.BytesIO()
     split = [column.name for column in table.schema if pa.types.is_floating(column.type)]
-    pq.write_table(table, buffer, compression="NONE", use_dictionary=False, use_byte_stream_split=split, write_statistics=False)
+    pq.write_table(
+        table,
+        buffer,
+        compression="NONE",
+        use_dictionary=False,
+        use_byte_stream_split=split,
+        write_statistics=False,
+    )
     return buffer.getvalue()
 
 
 def main(root: Path) -> None:
     """Write the archive; alike files stand together in it."""
     paths = [path for path in root.rglob("*") if path.name.endswith(KEPT)]
-    with tarfile.open(Path(__file__).with_name("records.tar.xz"), "w:xz", preset=9, format=tarfile.USTAR_FORMAT) as archive:
+    with tarfile.open(
+        Path(__file__).with_name("records.tar.xz"), "w:xz", preset=9, format=tarfile.USTAR_FORMAT
+    ) as archive:
         for path in sorted(paths, key=lambda path: (path.suffix, path.name, path)):
             content = packed(path, path.read_bytes())
             entry = tarfile.TarInfo(str(path.relative_to(root)))

@@ -1,4 +1,5 @@
-"""One process in the place of all ranks, with their batches together: what ``dp`` is on GPUs, on a CPU."""
+"""One process in the place of all ranks, with their batches together: what ``dp`` is on GPUs, on a
+CPU."""
 
 from backends.single import Single
 

@@ -1,4 +1,6 @@
-"""A workload that writes bytes which are no UTF-8, and then more than a pipe holds. Named by path on command lines."""
+"""A workload that writes bytes which are no UTF-8, and then more than a pipe holds.
+
+Named by path on command lines."""
 
 import os
 

@@ -1,4 +1,6 @@
-"""Backends whose rank 1 fails in some way once blocks have been measured. Named by path on command lines."""
+"""Backends whose rank 1 fails in some way once blocks have been measured.
+
+Named by path on command lines."""
 
 import os
 import signal
@@ -88,7 +90,8 @@ class LateHorovod(Horovod):
 
 
 class TornDownHorovod(Horovod):
-    """Rank 0 tears its library down before it raises, as ``finally`` or a ``with`` block does: the others hear of that first."""
+    """Rank 0 tears its library down before it raises, as ``finally`` or a ``with`` block does: the
+    others hear of that first."""
 
     def prepare(self, model, build_optimizer):
         prepared = super().prepare(model, build_optimizer)

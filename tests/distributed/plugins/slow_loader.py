@@ -1,4 +1,6 @@
-"""A fast model whose batches come slowly: each takes one of the two loader processes 100 ms. Named by path in plans."""
+"""A fast model whose batches come slowly: each takes one of the two loader processes 100 ms.
+
+Named by path in plans."""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from workloads.data.input import InputOptions
 from workloads.supervised import SGDOptions, SGDTrained
 
 SLICES = 10
-"""Ten of 5 ms for each of a batch's two samples: a sleep ends even while its process is stopped, so it must be short."""
+"""Ten of 5 ms for each of a batch's two samples: a sleep ends even while its process is stopped, so
+it must be short."""
 WORKERS = 2
 
 
@@ -29,7 +32,8 @@ class SlowSamples(Dataset):
 
 
 class SlowLoader(SGDTrained):
-    """One linear layer, which takes as long to build as a large model: long enough to fill the loaders' queue."""
+    """One linear layer, which takes as long to build as a large model: long enough to fill the
+    loaders' queue."""
 
     class Options(SGDOptions):
         loader_workers: int = WORKERS

@@ -1,4 +1,5 @@
-"""A workload that writes into a file when its process builds a model, and when it takes its first step."""
+"""A workload that writes into a file when its process builds a model, and when it takes its first
+step."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ FILE = "BUILDS_FILE"
 
 
 class ToldBuilds(Digits):
-    """Lines: ``built PROCESS STEPS``, with the process's steps so far; ``began PROCESS ARM``, where a driver started it."""
+    """Lines: ``built PROCESS STEPS``, with the process's steps so far; ``began PROCESS ARM``, where
+    a driver started it."""
 
     steps = 0
 

@@ -1,4 +1,5 @@
-"""A workload whose optimizer averages the weights in a hook, and a backend that takes right gradients and drops the hook."""
+"""A workload whose optimizer averages the weights in a hook, and a backend that takes right
+gradients and drops the hook."""
 
 import copy
 
@@ -12,7 +13,8 @@ UPDATES = 40
 
 
 class Averaged(Digits):
-    """Digits with an exponential moving average of the weights, kept in a hook as people keep it, which also shrinks them."""
+    """Digits with an exponential moving average of the weights, kept in a hook as people keep it,
+    which also shrinks them."""
 
     def build_optimizer(self, model):
         optimizer = super().build_optimizer(model)
@@ -20,7 +22,9 @@ class Averaged(Digits):
 
         @torch.no_grad()
         def update(optimizer, _arguments, _more):
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            parameters = [
+                parameter for group in optimizer.param_groups for parameter in group["params"]
+            ]
             for _ in range(UPDATES):
                 torch._foreach_lerp_(average, parameters, 0.01)
             torch._foreach_mul_(parameters, 0.999)

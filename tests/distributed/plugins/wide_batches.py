@@ -1,4 +1,5 @@
-"""A workload whose batches take memory, on a rank that has little of it: an address-space limit stands in for a card's memory."""
+"""A workload whose batches take memory, on a rank that has little of it: an address-space limit
+stands in for a card's memory."""
 
 import resource
 from pathlib import Path
@@ -9,7 +10,8 @@ from torch import nn, optim
 from workloads.base import Workload
 
 ROOM, SAMPLE = 512 << 20, 4 << 20
-"""Bytes that rank 1 may take beyond what its process has before its first batch, and bytes of a sample."""
+"""Bytes that rank 1 may take beyond what its process has before its first batch, and bytes of a
+sample."""
 
 
 def limit_memory():

@@ -1,4 +1,6 @@
-"""Backends that compute the wrong thing or end otherwise than they should, each in one way. Named by path in plans."""
+"""Backends that compute the wrong thing or end otherwise than they should, each in one way.
+
+Named by path in plans."""
 
 import dataclasses
 import os
@@ -43,7 +45,8 @@ class SameInputsInside(DDP):
 
 
 class Misbehaves(DDP):
-    """Rank 1 does something in its n-th ``barrier``: that before the timed steps of a block, the trial first."""
+    """Rank 1 does something in its n-th ``barrier``: that before the timed steps of a block, the
+    trial first."""
 
     after = 5
 

@@ -20,7 +20,8 @@ class AddsOne(TorchCommunicator):
 
 
 class AddsOneLater(AddsOne):
-    """Not yet in the gate, which runs each of two sizes once, nor in the trials of the block length."""
+    """Not yet in the gate, which runs each of two sizes once, nor in the trials of the block
+    length."""
 
     after = 2 + 2 * (1 + 4)
 

@@ -1,4 +1,5 @@
-"""What ranks do in the tests of the process group over MPI: ``mpirun -np N python cases.py NAME[:ARGUMENT] ...``, one by one."""
+"""What ranks do in the tests of the process group over MPI: ``mpirun -np N python cases.py
+NAME[:ARGUMENT] ...``, one by one."""
 
 import os
 import random
@@ -60,10 +61,17 @@ def users():
 
     rank, size = start()
     torch.manual_seed(0)
-    plain, inputs = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4)), torch.randn(size * 8, 20)
+    plain, inputs = (
+        nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4)),
+        torch.randn(size * 8, 20),
+    )
     plain(inputs).square().mean().backward()
     expected = [parameter.grad.clone() for parameter in plain.parameters()]
-    for hook, tolerance in ((None, 1e-6), (default_hooks.allreduce_hook, 1e-6), (default_hooks.fp16_compress_hook, 2e-2)):
+    for hook, tolerance in (
+        (None, 1e-6),
+        (default_hooks.allreduce_hook, 1e-6),
+        (default_hooks.fp16_compress_hook, 2e-2),
+    ):
         plain.zero_grad(set_to_none=True)
         model = DistributedDataParallel(plain, bucket_cap_mb=0.001)
         if hook is not None:
@@ -74,12 +82,15 @@ def users():
         model(mine).square().mean().backward()
         for parameter, gradient in zip(plain.parameters(), expected, strict=True):
             torch.testing.assert_close(parameter.grad, gradient, atol=tolerance, rtol=tolerance)
-    assert (functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD) + 0).tolist() == [size] * 3
+    assert (functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD) + 0).tolist() == [
+        size
+    ] * 3
 
 
 @case
 def mixed(count):
-    """Random operations, sizes and dtypes, up to 40 under way at once; checked; memory must not grow."""
+    """Random operations, sizes and dtypes, up to 40 under way at once; checked; memory must not
+    grow."""
     rank, size = start()
     rng, pending, resident, half = random.Random(5), [], [], dist.new_group(list(range(size // 2)))
     dtypes = [torch.float32, torch.float64, torch.int64, torch.int8, torch.float16, torch.bfloat16]
@@ -90,12 +101,17 @@ def mixed(count):
         if kind == "sum":
             return [dist.all_reduce(mine, async_op=is_async)], [(mine, sum(range(1, size + 1)))]
         if kind == "half":
-            works = [dist.all_reduce(mine, group=half, async_op=is_async)] if rank < size // 2 else []
+            works = (
+                [dist.all_reduce(mine, group=half, async_op=is_async)] if rank < size // 2 else []
+            )
             return works, [(mine, sum(range(1, size // 2 + 1)) if works else rank + 1)]
         if kind == "broadcast":
             return [dist.broadcast(mine, root, async_op=is_async)], [(mine, root + 1)]
         if kind == "ring":
-            return [dist.isend(mine, (rank + 1) % size, tag=root), dist.irecv(output, before, tag=root)], [(output, before + 1)]
+            return [
+                dist.isend(mine, (rank + 1) % size, tag=root),
+                dist.irecv(output, before, tag=root),
+            ], [(output, before + 1)]
         output = mine.new_zeros(size * len(mine))
         work = dist.all_to_all_single(output, mine.repeat(size), async_op=is_async)
         return [work], list(zip(output.chunk(size), range(1, size + 1), strict=True))
@@ -134,7 +150,8 @@ def large():
 
 @case
 def overlap():
-    """An asynchronous operation returns before the others have come, and goes on without its caller."""
+    """An asynchronous operation returns before the others have come, and goes on without its
+    caller."""
     rank, _ = start()
     store = dist.distributed_c10d._get_default_store()
     tensor = torch.ones(1 << 20)
@@ -169,10 +186,12 @@ def futures():
 
 @case
 def subsets():
-    """Groups in any order of ranks, made by their members only; freed; and made again, more often than MPI has communicators."""
+    """Groups in any order of ranks, made by their members only; freed; and made again, more often
+    than MPI has communicators."""
     rank, size = start()
     evens, last = list(range(0, size, 2)), [size - 1, 0]
-    # Only one by its members alone, and at the end: torch 2.15 names later groups differently on ranks that took no part.
+    # Only one by its members alone, and at the end: torch 2.15 names later groups differently on
+    # ranks that took no part.
     for ranks, is_local in ((last, False), (evens, True)):
         group = dist.new_group(ranks, use_local_synchronization=is_local)
         if rank in ranks:
@@ -193,9 +212,16 @@ def subsets():
 def own_store():
     """As Ringside's worker: a store, rank and size of the caller's own; they must be MPI's."""
     store, rank, size = next(dist.rendezvous("mpi4py://"))
-    said = message_of(dist.init_process_group, "mpi4py", store=store, rank=rank, world_size=size + 1)
-    assert f"WorldSizeMismatchError: asked for rank {rank} of {size + 1}, and MPI counts rank {rank} of {size}" in said
-    dist.init_process_group("mpi4py", store=dist.PrefixStore("again", store), rank=rank, world_size=size)
+    said = message_of(
+        dist.init_process_group, "mpi4py", store=store, rank=rank, world_size=size + 1
+    )
+    assert (
+        f"WorldSizeMismatchError: asked for rank {rank} of {size + 1}, and MPI counts rank {rank} of {size}"
+        in said
+    )
+    dist.init_process_group(
+        "mpi4py", store=dist.PrefixStore("again", store), rank=rank, world_size=size
+    )
     dist.barrier()
 
 
@@ -203,11 +229,19 @@ def own_store():
 def refusals():
     """What cannot be done says so, on every rank alike, and the group goes on."""
     _, size = start()
-    assert "multiply the tensor and use SUM" in message_of(dist.all_reduce, torch.ones(2), op=dist._make_nccl_premul_sum(2.0))
-    assert "use SUM and divide" in message_of(dist.all_reduce, torch.ones(2, dtype=torch.int64), op=dist.ReduceOp.AVG)
+    assert "multiply the tensor and use SUM" in message_of(
+        dist.all_reduce, torch.ones(2), op=dist._make_nccl_premul_sum(2.0)
+    )
+    assert "use SUM and divide" in message_of(
+        dist.all_reduce, torch.ones(2, dtype=torch.int64), op=dist.ReduceOp.AVG
+    )
     assert "use to_dense()" in message_of(dist.all_reduce, torch.eye(3).to_sparse())
-    assert "must have" in message_of(dist.all_gather_into_tensor, torch.zeros(size * 2 + 1), torch.zeros(2))
-    assert "one for each rank" in message_of(dist.all_gather, [torch.zeros(2)] * (size + 1), torch.zeros(2))
+    assert "must have" in message_of(
+        dist.all_gather_into_tensor, torch.zeros(size * 2 + 1), torch.zeros(2)
+    )
+    assert "one for each rank" in message_of(
+        dist.all_gather, [torch.zeros(2)] * (size + 1), torch.zeros(2)
+    )
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
     assert tensor.item() == size
@@ -224,9 +258,11 @@ def operations(file):
 
 @case
 def absent(folder):
-    """Rank 0 stays away: the others' errors say in what, who and out of how many; by wait, future and the call itself.
+    """Rank 0 stays away: the others' errors say in what, who and out of how many; by wait, future
+    and the call itself.
 
-    They are written to files, since mpirun may drop what was printed shortly before the MPI_Abort with which this ends.
+    They are written to files, since mpirun may drop what was printed shortly before the MPI_Abort
+    with which this ends.
     """
     rank, _ = start(timeout=SHORT)
     store = dist.distributed_c10d._get_default_store()
@@ -238,13 +274,15 @@ def absent(folder):
         told += [message_of(dist.barrier, group=quiet), message_of(dist.all_reduce, torch.ones(1))]
         Path(folder, f"rank-{rank}.txt").write_text("\n".join(told))
         store.set(f"raised on {rank}", "")
-    # The first that leaves ends the job by MPI_Abort, so all of them stay until the last has written.
+    # The first that leaves ends the job by MPI_Abort, so all of them stay until the last has
+    # written.
     store.wait(["raised on 1", "raised on 2"], LONG)
 
 
 @case
 def killed():
-    """The last rank is killed; the others raise, and the first of them ends the job by MPI_Abort."""
+    """The last rank is killed; the others raise, and the first of them ends the job by
+    MPI_Abort."""
     rank, size = start(timeout=SHORT)
     dist.barrier()
     if rank == size - 1:
@@ -254,7 +292,8 @@ def killed():
 
 @case
 def failing():
-    """One rank fails by itself while the others wait for it: the job ends long before their time is over."""
+    """One rank fails by itself while the others wait for it: the job ends long before their time is
+    over."""
     rank, _ = start(timeout=LONG)
     dist.barrier()
     if rank == 0:

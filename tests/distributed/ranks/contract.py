@@ -1,4 +1,5 @@
-"""A rank that leads one backend after another through its life, and writes down what it saw: see ``test_contract``.
+"""A rank that leads one backend after another through its life, and writes down what it saw: see
+``test_contract``.
 
 ``mpirun -np N python -m tests.distributed.ranks.contract FOLDER BACKEND=TRANSPORT ...``
 """
@@ -46,7 +47,9 @@ def compute_loss(model, rank):
 
 def flat(tensors, model):
     """Tensors by name as one list, in the order of the model's parameters."""
-    return torch.cat([tensors[name].detach().flatten() for name, _ in model.named_parameters()]).tolist()
+    return torch.cat(
+        [tensors[name].detach().flatten() for name, _ in model.named_parameters()]
+    ).tolist()
 
 
 def parameters(model):
@@ -79,7 +82,10 @@ class Joined:
             prepared.zero_grad()
             prepared.backward(compute_loss(prepared.model, self.rank))
             prepared.step()
-        return {"gradients": flat(prepared.full_gradients(), self.bare), "parameters": self.parameters()}
+        return {
+            "gradients": flat(prepared.full_gradients(), self.bare),
+            "parameters": self.parameters(),
+        }
 
 
 class Odd(nn.Module):
@@ -94,7 +100,9 @@ class Odd(nn.Module):
         if kind == "transposed":
             self.last.weight = nn.Parameter(torch.randn(3, 3).t())
         if kind == "buffers":
-            for number, dtype in enumerate((torch.bool, torch.bfloat16, torch.complex64, torch.int64, torch.uint8)):
+            for number, dtype in enumerate(
+                (torch.bool, torch.bfloat16, torch.complex64, torch.int64, torch.uint8)
+            ):
                 self.register_buffer(f"of{number}", torch.randint(2, (4,)).to(dtype))
             self.register_buffer("scalar", torch.tensor(bool(rank)))
             self.register_buffer("rows", torch.randn(4, 6)[:, ::2])
@@ -136,7 +144,17 @@ class Around(torch.optim.Optimizer):
         return self.inner.step(closure)
 
 
-ODD = ("plain", "channels_last", "transposed", "buffers", "frozen", "bfloat16", "complex64", "needs_rate", "around")
+ODD = (
+    "plain",
+    "channels_last",
+    "transposed",
+    "buffers",
+    "frozen",
+    "bfloat16",
+    "complex64",
+    "needs_rate",
+    "around",
+)
 
 
 def odd_optimizer(kind, model):
@@ -148,16 +166,28 @@ def odd_optimizer(kind, model):
 
 
 def odd_step(backend, rank, world_size, kind):
-    """Why the backend refuses such a model; or how far a rank is from rank 0's tensors, from the mean gradient and its step."""
+    """Why the backend refuses such a model; or how far a rank is from rank 0's tensors, from the
+    mean gradient and its step."""
     model = Odd(rank, kind)
     try:
         backend.check_model(model, odd_optimizer(kind, model), missing=[], sparse=[])
     except PlanError as error:
         return str(error)
-    wanted = {name: one for name, one in Odd(0, kind).state_dict().items() if isinstance(one, torch.Tensor)}
+    wanted = {
+        name: one
+        for name, one in Odd(0, kind).state_dict().items()
+        if isinstance(one, torch.Tensor)
+    }
     prepared = backend.prepare(model, lambda made: odd_optimizer(kind, made))
-    started = {name: one for name, one in prepared.full_parameters().items() if isinstance(one, torch.Tensor)}
-    batches = [torch.randn(2, 2, 5, 5, generator=torch.Generator().manual_seed(one)) for one in range(world_size)]
+    started = {
+        name: one
+        for name, one in prepared.full_parameters().items()
+        if isinstance(one, torch.Tensor)
+    }
+    batches = [
+        torch.randn(2, 2, 5, 5, generator=torch.Generator().manual_seed(one))
+        for one in range(world_size)
+    ]
     begun = {name: one.detach().clone() for name, one in started.items()}
     prepared.keeps_gradients = True
     prepared.zero_grad()
@@ -169,8 +199,13 @@ def odd_step(backend, rank, world_size, kind):
     trained = {name: one.grad for name, one in reference.named_parameters() if one.requires_grad}
     return {
         "started": max(float((begun[name] != one).sum()) for name, one in wanted.items()),
-        "gradients": max(float((found[name] - one).abs().max() / one.abs().max()) for name, one in trained.items()),
-        "step": max(float((ended[n] - begun[n] + LEARNING_RATE * found[n]).abs().max()) for n in trained),
+        "gradients": max(
+            float((found[name] - one).abs().max() / one.abs().max())
+            for name, one in trained.items()
+        ),
+        "step": max(
+            float((ended[n] - begun[n] + LEARNING_RATE * found[n]).abs().max()) for n in trained
+        ),
     }
 
 
@@ -188,7 +223,9 @@ def life(one, world, store=None):
     seen |= {
         "synced": again.step(local=False),
         "described": backend.describe(),
-        "gathered": backend.all_gather_object({"rank": world.rank, "not a number": math.inf}, dict[str, float]),
+        "gathered": backend.all_gather_object(
+            {"rank": world.rank, "not a number": math.inf}, dict[str, float]
+        ),
         "told": [len(told) for told in backend.all_gather_bytes(b"x" * (1 + 5 * world.rank))],
         "broadcast": backend.broadcast_bytes(f"from {world.rank}".encode()).decode(),
     }

@@ -1,4 +1,5 @@
-"""A rank whose model and optimizer have every kind of hook, and which counts how often they ran: see ``test_hooks``.
+"""A rank whose model and optimizer have every kind of hook, and which counts how often they ran:
+see ``test_hooks``.
 
 ``python -m runners.spawn --nproc-per-node N -m tests.distributed.ranks.hooked FOLDER NAME ...``
 """
@@ -88,7 +89,9 @@ class Hooked:
 
     def before_step(self, optimizer, arguments, more):
         self.ran["step pre"] += 1
-        self.norms.append(sum(whole(p.grad).square().sum().item() for p in self.parameters(optimizer)))
+        self.norms.append(
+            sum(whole(p.grad).square().sum().item() for p in self.parameters(optimizer))
+        )
 
     def after_step(self, optimizer, arguments, more):
         self.ran["step post"] += 1
@@ -114,19 +117,38 @@ def backend_of(name, world, store):
 def train(backend, hooked, world, *, max_gradient_norm):
     """What the hooks saw in a few steps, and the parameters after them. Collective."""
     prepared = backend.prepare(hooked.model(world.rank), hooked.optimizer)
-    precision = StepPrecision(precision="fp32", max_gradient_norm=max_gradient_norm, device=torch.device("cpu"))
-    inputs, labels = (part.repeat(2, 1)[:8] if part.dim() > 1 else part.repeat(2)[:8] for part in make_batch(0))
+    precision = StepPrecision(
+        precision="fp32", max_gradient_norm=max_gradient_norm, device=torch.device("cpu")
+    )
+    inputs, labels = (
+        part.repeat(2, 1)[:8] if part.dim() > 1 else part.repeat(2)[:8] for part in make_batch(0)
+    )
     rank, ranks = world.rank, world.world_size
-    parts = list(zip(inputs.chunk(ranks)[rank].chunk(MICRO_STEPS), labels.chunk(ranks)[rank].chunk(MICRO_STEPS), strict=True))
+    parts = list(
+        zip(
+            inputs.chunk(ranks)[rank].chunk(MICRO_STEPS),
+            labels.chunk(ranks)[rank].chunk(MICRO_STEPS),
+            strict=True,
+        )
+    )
     for _ in range(STEPS):
         prepared.zero_grad()
         for number, (some, wanted) in enumerate(parts):
             context = prepared.accumulating() if number + 1 < MICRO_STEPS else torch.enable_grad()
             with context:
-                prepared.backward(nn.functional.cross_entropy(prepared.model(some), wanted) / MICRO_STEPS)
+                prepared.backward(
+                    nn.functional.cross_entropy(prepared.model(some), wanted) / MICRO_STEPS
+                )
         precision.step(prepared)
-    found = {"steps": dict(hooked.ran), "rates": hooked.rates, "groups": sorted(hooked.groups), "norms": hooked.norms}
-    found["parameters"] = torch.cat([tensor.flatten() for tensor in prepared.full_parameters().values()]).tolist()
+    found = {
+        "steps": dict(hooked.ran),
+        "rates": hooked.rates,
+        "groups": sorted(hooked.groups),
+        "norms": hooked.norms,
+    }
+    found["parameters"] = torch.cat(
+        [tensor.flatten() for tensor in prepared.full_parameters().values()]
+    ).tolist()
     if hooked.state_hooks:
         hooked.ran.clear()
         prepared.full_optimizer_state()
@@ -148,7 +170,10 @@ def seen(name, world, store=None):
     backend = backend_of(name, world, store)
     cases = {"refused": Hooked()} if name in ("adasum", "zero") else {}
     if name != "adasum":
-        cases |= {"plain": Hooked(state_hooks=name != "zero"), "parameter": Hooked(parameter_hooks=True, state_hooks=False)}
+        cases |= {
+            "plain": Hooked(state_hooks=name != "zero"),
+            "parameter": Hooked(parameter_hooks=True, state_hooks=False),
+        }
     if name not in ("adasum", "engine"):
         cases["clipped"] = Hooked(state_hooks=False)
     if name in ("zero", "horovod"):
@@ -156,7 +181,9 @@ def seen(name, world, store=None):
     found = {}
     for case, hooked in cases.items():
         try:
-            found[case] = train(backend, hooked, world, max_gradient_norm=0.01 if case == "clipped" else None)
+            found[case] = train(
+                backend, hooked, world, max_gradient_norm=0.01 if case == "clipped" else None
+            )
         except PlanError as error:
             found[case] = str(error)
     backend.barrier()

@@ -1,6 +1,7 @@
 """A rank that takes the gate and a block with one workload after another: see ``test_idioms``.
 
-``python -m runners.spawn --nproc-per-node N -m tests.distributed.ranks.idioms FOLDER BACKEND=WORKLOAD,... ...``
+``python -m runners.spawn --nproc-per-node N -m tests.distributed.ranks.idioms FOLDER
+BACKEND=WORKLOAD,... ...``
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from tests.kit.ranks import job_of, leave_what_is_seen
 
 OUTSIDE = REPOSITORY / "tests" / "outside"
 MICRO_STEPS = {"Uneven": 2, "Finite": 2, "everyday:Augmented": 2}
-BACKEND_OPTIONS = {name: {"ddp": {"find_unused_parameters": True}} for name in ("Unused", "LayerDrop")}
+BACKEND_OPTIONS = {
+    name: {"ddp": {"find_unused_parameters": True}} for name in ("Unused", "LayerDrop")
+}
 
 
 def take(engine, name, backend_name):
@@ -41,7 +44,11 @@ def take(engine, name, backend_name):
     )
     gate = run_gate(trainer)
     blocks = [trainer.run_block(steps=3, warmup_steps=1, local=False) for _ in range(2)]
-    found = {"gate": gate.model_dump(), "samples": [block.samples for block in blocks], "restarts": [b.restarts for b in blocks]}
+    found = {
+        "gate": gate.model_dump(),
+        "samples": [block.samples for block in blocks],
+        "restarts": [b.restarts for b in blocks],
+    }
     found["drift"] = trainer.drift().model_dump()
     if backend.has_local_steps:
         trainer.run_block(steps=2, warmup_steps=0, local=True)

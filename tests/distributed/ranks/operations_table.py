@@ -1,7 +1,7 @@
 """Every operation on every dtype over the group, checked against what torch computes itself.
 
-``mpirun -np N python cases.py operations:FILE``: FILE gets two tables as JSON, of tensors as they are and of tensors broken up as
-those beyond 32-bit counts are.
+``mpirun -np N python cases.py operations:FILE``: FILE gets two tables as JSON, of tensors as they
+are and of tensors broken up as those beyond 32-bit counts are.
 """
 
 import functools
@@ -14,7 +14,16 @@ import torch.distributed as dist
 import backends.mpi.process_group  # noqa: F401 - registers the backend
 from backends.mpi import operations as mpi_operations
 
-WHOLE = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64]
+WHOLE = [
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+]
 FRACTIONS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 COMPLEX = [torch.complex64, torch.complex128]
 ONLY_MOVED = [torch.float8_e4m3fn]
@@ -26,7 +35,9 @@ SMALL_LIMIT_BYTES = 48
 
 def value(rank, dtype, *, rows=SHAPE[0], seed=0):
     """Small whole numbers, exact in every dtype, and known on every rank."""
-    drawn = torch.randint(0, 4, (rows, SHAPE[1]), generator=torch.Generator().manual_seed(seed * 100 + rank))
+    drawn = torch.randint(
+        0, 4, (rows, SHAPE[1]), generator=torch.Generator().manual_seed(seed * 100 + rank)
+    )
     return drawn.to(torch.float32).to(dtype) if dtype in ONLY_MOVED else drawn.to(dtype)
 
 
@@ -37,7 +48,13 @@ def strided(tensor):
 
 def exact(dtype):
     """A dtype in which torch computes everything, and to compare in."""
-    return torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else torch.int64
+    return (
+        torch.complex128
+        if dtype.is_complex
+        else torch.float64
+        if dtype.is_floating_point
+        else torch.int64
+    )
 
 
 def check(found, expected):
@@ -65,25 +82,34 @@ TWO_BY_TWO = {
 
 def combine(op, tensors):
     """What a reduction must give."""
-    found = functools.reduce(TWO_BY_TWO[op], [tensor.to(exact(tensor.dtype)) for tensor in tensors]).to(tensors[0].dtype)
+    found = functools.reduce(
+        TWO_BY_TWO[op], [tensor.to(exact(tensor.dtype)) for tensor in tensors]
+    ).to(tensors[0].dtype)
     return found / len(tensors) if op == "AVG" else found
 
 
 def all_reduce(op, dtype, rank, size):
     tensor = strided(value(rank, dtype))
-    dist.distributed_c10d._get_default_group().allreduce([tensor], options(dist.AllreduceOptions(), op)).wait()
+    dist.distributed_c10d._get_default_group().allreduce(
+        [tensor], options(dist.AllreduceOptions(), op)
+    ).wait()
     check([tensor], [combine(op, everyones(dtype, size))])
 
 
 def options(made, op):
-    made.reduceOp = dist._make_nccl_premul_sum(2.0) if op == "PREMUL_SUM" else getattr(dist.ReduceOp, op)
+    made.reduceOp = (
+        dist._make_nccl_premul_sum(2.0) if op == "PREMUL_SUM" else getattr(dist.ReduceOp, op)
+    )
     return made
 
 
 def reduce(dtype, rank, size):
     tensor = value(rank, dtype)
     dist.reduce(tensor, size - 1)
-    check([tensor], [combine("SUM", everyones(dtype, size)) if rank == size - 1 else value(rank, dtype)])
+    check(
+        [tensor],
+        [combine("SUM", everyones(dtype, size)) if rank == size - 1 else value(rank, dtype)],
+    )
 
 
 def reduce_scatter(dtype, rank, size):
@@ -94,7 +120,9 @@ def reduce_scatter(dtype, rank, size):
         dist.reduce_scatter(output, blocks)
         check([output], [combine("SUM", everyones(dtype, size, seed=rank, rows=2 + uneven * rank))])
     output = torch.zeros(SHAPE, dtype=dtype)
-    dist.reduce_scatter_tensor(output, torch.cat([value(rank, dtype, seed=to) for to in range(size)]))
+    dist.reduce_scatter_tensor(
+        output, torch.cat([value(rank, dtype, seed=to) for to in range(size)])
+    )
     check([output], [combine("SUM", everyones(dtype, size, seed=rank))])
 
 
@@ -129,7 +157,9 @@ def gather(dtype, rank, size):
 
 def scatter(dtype, rank, size):
     output = torch.zeros(SHAPE, dtype=dtype)
-    dist.scatter(output, [value(to, dtype, seed=9) for to in range(size)] if rank == 1 else None, src=1)
+    dist.scatter(
+        output, [value(to, dtype, seed=9) for to in range(size)] if rank == 1 else None, src=1
+    )
     check([output], [value(rank, dtype, seed=9)])
 
 
@@ -146,7 +176,10 @@ def all_to_all(dtype, rank, size):
     output = torch.zeros(sum(received), SHAPE[1], dtype=dtype)
     packed = torch.cat([value(rank, dtype, seed=to, rows=rows) for to, rows in enumerate(sent)])
     dist.all_to_all_single(output, packed, received, sent)
-    check([output], [torch.cat([value(r, dtype, seed=rank, rows=rows) for r, rows in enumerate(received)])])
+    check(
+        [output],
+        [torch.cat([value(r, dtype, seed=rank, rows=rows) for r, rows in enumerate(received)])],
+    )
 
 
 def send_recv(dtype, rank, size):
@@ -176,9 +209,21 @@ def coalesced(dtype, rank, size):
 
 
 REDUCE_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
-OPERATIONS = {f"all_reduce {op}": lambda *place, op=op: all_reduce(op, *place) for op in REDUCE_OPS} | {
+OPERATIONS = {
+    f"all_reduce {op}": lambda *place, op=op: all_reduce(op, *place) for op in REDUCE_OPS
+} | {
     operation.__name__: operation
-    for operation in (reduce, reduce_scatter, broadcast, all_gather, gather, scatter, all_to_all, send_recv, coalesced)
+    for operation in (
+        reduce,
+        reduce_scatter,
+        broadcast,
+        all_gather,
+        gather,
+        scatter,
+        all_to_all,
+        send_recv,
+        coalesced,
+    )
 }
 
 
@@ -205,7 +250,13 @@ def write_tables(file):
 
 def make_table():
     """The worst cell of all ranks."""
-    mine = {label: {str(d).removeprefix("torch."): cell(run, d) for d in DTYPES} for label, run in OPERATIONS.items()}
+    mine = {
+        label: {str(d).removeprefix("torch."): cell(run, d) for d in DTYPES}
+        for label, run in OPERATIONS.items()
+    }
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
-    return {label: {name: max(rank[label][name] for rank in everyone) for name in row} for label, row in mine.items()}
+    return {
+        label: {name: max(rank[label][name] for rank in everyone) for name in row}
+        for label, row in mine.items()
+    }

@@ -1,4 +1,5 @@
-"""A rank that takes the gate with backends that compute wrongly, each in one way, and one that is right: see ``test_planted``.
+"""A rank that takes the gate with backends that compute wrongly, each in one way, and one that is
+right: see ``test_planted``.
 
 ``python -m runners.spawn --nproc-per-node N -m tests.distributed.ranks.planted FOLDER``
 """
@@ -61,8 +62,13 @@ class Stale(Right):
 
 class StaleFromTheFirst(Right):
     def exchange(self):
-        last, self.last = getattr(self, "last", None), [parameter.grad.clone() for parameter in self.trained()]
-        for parameter, gradient in zip(self.trained(), last or [torch.zeros_like(one) for one in self.last], strict=True):
+        last, self.last = (
+            getattr(self, "last", None),
+            [parameter.grad.clone() for parameter in self.trained()],
+        )
+        for parameter, gradient in zip(
+            self.trained(), last or [torch.zeros_like(one) for one in self.last], strict=True
+        ):
             parameter.grad = gradient
         sync_gradients(self.bare)
 
@@ -70,7 +76,11 @@ class StaleFromTheFirst(Right):
 class InHalf(Right):
     def exchange(self):
         for parameter in self.trained():
-            whole = torch.view_as_real(parameter.grad) if parameter.is_complex() else parameter.grad.to_dense()
+            whole = (
+                torch.view_as_real(parameter.grad)
+                if parameter.is_complex()
+                else parameter.grad.to_dense()
+            )
             half = whole.bfloat16() / dist.get_world_size()
             dist.all_reduce(half)
             half = half.to(whole.dtype)

@@ -1,4 +1,5 @@
-"""A rank that trains a language model under DDP and under what shards, and writes down where that leads: see ``test_sharded``.
+"""A rank that trains a language model under DDP and under what shards, and writes down where that
+leads: see ``test_sharded``.
 
 ``python -m runners.spawn --nproc-per-node N -m tests.distributed.ranks.sharded FOLDER TEXT``
 """
@@ -33,27 +34,43 @@ def ahead_of(unit):
 
 
 def seen(text, name, world, store):
-    """Gradients of the last step, parameters after it, and what this rank keeps. A step has two micro-steps."""
+    """Gradients of the last step, parameters after it, and what this rank keeps.
+
+    A step has two micro-steps."""
     backend, options = OPTIONS[name]
     options = {"replicas": world.world_size} if name == "fsdp2-replicas" else options
     decoder = {"data_dir": text, "size": "nano", "sequence_length": 16}
-    what = {"workload": "language_model", "workload_options": decoder, "local_batch_size": 4, "micro_steps": 2, "device": "cpu"}
-    engine = start_engine(job_of(world, backend=backend, options=options, **what), world, store=store)
+    what = {
+        "workload": "language_model",
+        "workload_options": decoder,
+        "local_batch_size": 4,
+        "micro_steps": 2,
+        "device": "cpu",
+    }
+    engine = start_engine(
+        job_of(world, backend=backend, options=options, **what), world, store=store
+    )
     engine.trainer.run_block(steps=STEPS, warmup_steps=0, local=False)
     joined = engine.trainer.joined
     gradients, parameters = joined.full_gradients(), joined.full_parameters()
     found = {
         "gradients": torch.cat([gradients[name].flatten() for name in sorted(gradients)]).tolist(),
-        "parameters": torch.cat([parameters[name].flatten() for name in sorted(gradients)]).tolist(),
+        "parameters": torch.cat(
+            [parameters[name].flatten() for name in sorted(gradients)]
+        ).tolist(),
         "described": engine.backend.describe(),
         "kept_bytes": engine.report().kept_bytes,
-        "ahead": [len(ahead_of(unit)) for unit in joined.bare.modules() if isinstance(unit, FSDPModule)],
+        "ahead": [
+            len(ahead_of(unit)) for unit in joined.bare.modules() if isinstance(unit, FSDPModule)
+        ],
         "elements": sum(parameter.numel() for parameter in joined.bare.parameters()),
     }
     if name == "zero":
         for kind, is_local in (("after_local", True), ("after_both", False)):
             engine.trainer.run_block(steps=1, warmup_steps=0, local=is_local)
-            found[kind] = float(sum(parameter.double().sum() for parameter in joined.bare.parameters()))
+            found[kind] = float(
+                sum(parameter.double().sum() for parameter in joined.bare.parameters())
+            )
     engine.runner.release()
     engine.backend.teardown()
     return found

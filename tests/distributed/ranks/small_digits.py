@@ -13,7 +13,14 @@ class SmallDigits(Digits):
 
     def build_model(self):
         """Its losses depend on random numbers drawn in every step."""
-        layers = [nn.Flatten(), nn.Linear(784, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 10)]
+        layers = [
+            nn.Flatten(),
+            nn.Linear(784, 16),
+            nn.BatchNorm1d(16),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+            nn.Linear(16, 10),
+        ]
         return nn.Sequential(*layers)
 
     def read_training_set(self):

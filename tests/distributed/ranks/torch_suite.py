@@ -1,7 +1,9 @@
-"""PyTorch's own tests of process groups, run over ours: ``mpirun -np N python torch_suite.py FILE [pattern ...]``.
+"""PyTorch's own tests of process groups, run over ours: ``mpirun -np N python torch_suite.py FILE
+[pattern ...]``.
 
-The tests choose themselves by the backend's name. We answer with the one that has most of them run on tensors in host memory,
-``gloo``, ``mpi`` (all_to_all) or our own (where the name is compared), and always give them a group over MPI, a new one each.
+The tests choose themselves by the backend's name. We answer with the one that has most of them run
+on tensors in host memory, ``gloo``, ``mpi`` (all_to_all) or our own (where the name is compared),
+and always give them a group over MPI, a new one each.
 """
 
 import fnmatch
@@ -23,14 +25,24 @@ import backends.mpi.process_group  # noqa: F401 - registers the backend
 from backends.mpi.library import load_mpi
 from backends.mpi.works import poll
 
-NAMES = {"mpi": ("test_all_to_all*",), "mpi4py": ("test_get_backend", "test_Backend_enum_class", "test_backend_*group")}
+NAMES = {
+    "mpi": ("test_all_to_all*",),
+    "mpi4py": ("test_get_backend", "test_Backend_enum_class", "test_backend_*group"),
+}
 """Under which name tests run; the others as gloo's."""
 MODULE = "torch.testing._internal.distributed.distributed_test"
 WORLD = load_mpi().COMM_WORLD
 
 
 def name_for(test):
-    return next((name for name, patterns in NAMES.items() if any(fnmatch.fnmatch(test, pattern) for pattern in patterns)), "gloo")
+    return next(
+        (
+            name
+            for name, patterns in NAMES.items()
+            if any(fnmatch.fnmatch(test, pattern) for pattern in patterns)
+        ),
+        "gloo",
+    )
 
 
 def prepare():
@@ -39,7 +51,8 @@ def prepare():
         for part in ("barrier", "test_dir", "init_dir"):
             Path(folder, part).mkdir()
     os.environ |= {"WORLD_SIZE": str(WORLD.size), "RANK": str(WORLD.rank), "TEMP_DIR": folder}
-    # The base of torch's test class; what it adds, expected text, no test here uses, so the package is not needed.
+    # The base of torch's test class; what it adds, expected text, no test here uses, so the package
+    # is not needed.
     sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))
 
 
@@ -51,15 +64,23 @@ def load_suite(name):
 
     distributed_test = importlib.import_module(MODULE)
 
-    # Read when a test of subgroups starts: with another name than this it wants 8 ranks, though 3 are enough.
+    # Read when a test of subgroups starts: with another name than this it wants 8 ranks, though 3
+    # are enough.
     os.environ["BACKEND"] = "mpi" if WORLD.size > 2 else name
 
     def barrier(self, *_, **__):
         """As theirs, between processes and apart from the group under test, but quick."""
         assert poll(WORLD.Ibarrier(), timeout_s=30, polls=10)
 
-    members = {"_barrier": barrier, "of_module": distributed_test, "rank": WORLD.rank, "world_size": WORLD.size}
-    return type("Suite", (distributed_test.DistributedTest._DistTestBase, common_utils.TestCase), members)
+    members = {
+        "_barrier": barrier,
+        "of_module": distributed_test,
+        "rank": WORLD.rank,
+        "world_size": WORLD.size,
+    }
+    return type(
+        "Suite", (distributed_test.DistributedTest._DistTestBase, common_utils.TestCase), members
+    )
 
 
 def outcome(suite, name):
@@ -78,7 +99,9 @@ def outcome(suite, name):
 
 
 def run_one(suite, name, store):
-    sys.modules[MODULE] = suite.of_module  # where pickle looks for the classes of this copy of the module
+    sys.modules[MODULE] = (
+        suite.of_module
+    )  # where pickle looks for the classes of this copy of the module
     timeout = timedelta(seconds=20)
     where = {"store": dist.PrefixStore(name, store), "rank": WORLD.rank, "world_size": WORLD.size}
     dist.init_process_group("mpi4py", timeout=timeout, **where)
@@ -99,7 +122,9 @@ def main():
     for test in unittest.TestLoader().getTestCaseNames(suites["gloo"]):
         if any(fnmatch.fnmatch(test, pattern) for pattern in patterns or ["*"]):
             everyone = WORLD.allgather(run_one(suites[name_for(test)], test, store))
-            found[test] = min(everyone, key=lambda one: ("failed", "passed", "skipped").index(one[0]))
+            found[test] = min(
+                everyone, key=lambda one: ("failed", "passed", "skipped").index(one[0])
+            )
     if WORLD.rank == 0:
         Path(output).write_text(json.dumps(found))
         shutil.rmtree(os.environ["TEMP_DIR"])

@@ -1,4 +1,5 @@
-"""A rank that trains a little under one backend after another, and writes down what it saw: see ``test_training``.
+"""A rank that trains a little under one backend after another, and writes down what it saw: see
+``test_training``.
 
 ``python -m runners.spawn --nproc-per-node N -m tests.distributed.ranks.training FOLDER BACKEND...``
 """
@@ -47,29 +48,40 @@ def held_out(engine):
         for parameter in engine.trainer.joined.bare.parameters():
             whole = torch.empty(parameter.shape).normal_(std=0.2)
             sharded = isinstance(parameter, DTensor)
-            parameter.copy_(distribute_tensor(whole, parameter.device_mesh, parameter.placements) if sharded else whole)
+            parameter.copy_(
+                distribute_tensor(whole, parameter.device_mesh, parameter.placements)
+                if sharded
+                else whole
+            )
         for buffer in engine.trainer.joined.bare.buffers():
             buffer.fill_(1 + 3 * engine.world.rank)
     own = [buffer.clone() for buffer in engine.trainer.joined.bare.buffers()]
     sums = engine.backend.all_gather_object(engine.epochs.evaluate(), EvaluationSums)
-    assert all(torch.equal(a, b) for a, b in zip(own, engine.trainer.joined.bare.buffers(), strict=True)), "its own again"
+    assert all(
+        torch.equal(a, b) for a, b in zip(own, engine.trainer.joined.bare.buffers(), strict=True)
+    ), "its own again"
     return vars(sum(sums[1:], start=sums[0]))
 
 
 def clipped(engine):
-    """All parameters after three steps of clipped gradients; their norms show that they were clipped."""
+    """All parameters after three steps of clipped gradients; their norms show that they were
+    clipped."""
     engine.trainer.run_block(steps=3, warmup_steps=0, local=False)
     joined = engine.trainer.joined
     found = joined.full_parameters()
     parameters = [found[name].flatten() for name, _ in joined.bare.named_parameters()]
-    norm = torch.linalg.vector_norm(torch.stack([gradient.norm() for gradient in joined.full_gradients().values()]))
+    norm = torch.linalg.vector_norm(
+        torch.stack([gradient.norm() for gradient in joined.full_gradients().values()])
+    )
     assert abs(norm - engine.job.max_gradient_norm) < 1e-4, norm
     return torch.cat(parameters).tolist()
 
 
 def trained(engine):
     """The gate's verdict, and the losses of an epoch and of a local block after it."""
-    gate, _ = judge_gate(engine.backend.all_gather_object(engine.run_gate(), ParityReport | CheckReport))
+    gate, _ = judge_gate(
+        engine.backend.all_gather_object(engine.run_gate(), ParityReport | CheckReport)
+    )
     report = engine.run_epoch(EpochCommand(turn=0, epoch=0))
     engine.trainer.run_block(steps=1, warmup_steps=0, local=engine.backend.has_local_steps)
     return {"gate": gate.failures, "losses": report.losses}

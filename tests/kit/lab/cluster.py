@@ -33,7 +33,9 @@ def up(settings: LabSettings) -> None:
     try:
         STATE.mkdir(mode=0o700)
     except FileExistsError:
-        raise LabError("a lab is up already, or was never removed: python -m tests.kit.lab down") from None
+        raise LabError(
+            "a lab is up already, or was never removed: python -m tests.kit.lab down"
+        ) from None
     try:
         _build(settings)
     except BaseException:
@@ -57,12 +59,15 @@ def down() -> bool:
     try:
         shutil.rmtree(STATE)
     except OSError as error:
-        raise LabError(f"{STATE} is still in use ({error.strerror}); try again: python -m tests.kit.lab down") from error
+        raise LabError(
+            f"{STATE} is still in use ({error.strerror}); try again: python -m tests.kit.lab down"
+        ) from error
     return True
 
 
 def enter(name: str, argv: Sequence[str]) -> NoReturn:
-    """Become a command in a host, in the current folder, with this environment; its exit code is this process's.
+    """Become a command in a host, in the current folder, with this environment; its exit code is
+    this process's.
 
     Raises:
         LabError: no lab is up, there is no such host, or it is dead.
@@ -73,7 +78,9 @@ def enter(name: str, argv: Sequence[str]) -> NoReturn:
         raise LabError(f"the lab has no host '{name}'; it has {', '.join(settings.names)}")
     pid = namespaces.init_of(name)
     if pid is None:
-        raise LabError(f"{name} is dead; make the lab again: python -m tests.kit.lab down, then python -m tests.kit.lab up")
+        raise LabError(
+            f"{name} is dead; make the lab again: python -m tests.kit.lab down, then python -m tests.kit.lab up"
+        )
     inner = inner_environment(settings)
     environment = {**inner, **os.environ, "PATH": inner["PATH"], "HOSTNAME": name}
     command = namespaces.enter_command(pid, folder=Path.cwd(), argv=argv)
@@ -85,14 +92,19 @@ def enter(name: str, argv: Sequence[str]) -> NoReturn:
 def takes_ssh(name: str) -> bool:
     """Whether something listens on port 22 of a host."""
     listening = namespaces.run_in_network(name, "cat", "/proc/net/tcp")
-    return any(line.split()[1].endswith(":0016") and line.split()[3] == "0A" for line in listening.splitlines()[1:])
+    return any(
+        line.split()[1].endswith(":0016") and line.split()[3] == "0A"
+        for line in listening.splitlines()[1:]
+    )
 
 
 def inner_environment(settings: LabSettings) -> dict[str, str]:
-    """What commands in the hosts find, over ssh too: the running Python's programs first, and what Open MPI must be told.
+    """What commands in the hosts find, over ssh too: the running Python's programs first, and what
+    Open MPI must be told.
 
-    Root is the only user of a lab. Its hosts have few cores, often fewer than ranks, and Open MPI's ranks would spin on those that
-    others need without being told to yield. Its PyPI wheel (4.1.8) knows only from OPAL_PREFIX where it lies: its
+    Root is the only user of a lab. Its hosts have few cores, often fewer than ranks, and Open MPI's
+    ranks would spin on those that others need without being told to yield. Its PyPI wheel (4.1.8)
+    knows only from OPAL_PREFIX where it lies: its
     mpirun sets that, its orted on the other hosts does not.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -111,7 +123,9 @@ def _build(settings: LabSettings) -> None:
         connect(settings, name)
     usable = sorted(os.sched_getaffinity(0))
     # after all networks, which every host is to see
-    started = {name: _start(settings, name, settings.cores(name, usable)) for name in settings.names}
+    started = {
+        name: _start(settings, name, settings.cores(name, usable)) for name in settings.names
+    }
     deadline = time.monotonic() + START_S
     for name, process in started.items():
         _wait_until_ready(name, process, deadline)
@@ -126,11 +140,35 @@ def _start(settings: LabSettings, name: str, cores: Sequence[int]) -> subprocess
     sshd = [program("sshd"), "-D", "-e", "-f", str(ssh.SERVER), "-h", str(ssh.host_key(name))]
     after = slurm.daemons(settings, name) if settings.slurm else []
     argv = [
-        *(program("nsenter"), f"--net={NETWORKS / name}", "--", program("unshare"), *separate, "--"),
-        *(sys.executable, "-I", "-S", host_init.__file__, name, ",".join(map(str, cores)), str(ETC), json.dumps(after), *sshd),
+        *(
+            program("nsenter"),
+            f"--net={NETWORKS / name}",
+            "--",
+            program("unshare"),
+            *separate,
+            "--",
+        ),
+        *(
+            sys.executable,
+            "-I",
+            "-S",
+            host_init.__file__,
+            name,
+            ",".join(map(str, cores)),
+            str(ETC),
+            json.dumps(after),
+            *sshd,
+        ),
     ]
     with _log(name).open("wb") as log:
-        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True, cwd="/")
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+        )
 
 
 def _wait_until_ready(name: str, process: subprocess.Popen[bytes], deadline: float) -> None:
@@ -139,7 +177,9 @@ def _wait_until_ready(name: str, process: subprocess.Popen[bytes], deadline: flo
         ready, _, _ = select.select([said], [], [], max(0.0, deadline - time.monotonic()))
         if not ready or said.readline() != b"ready\n":
             log = _log(name).read_text(encoding="utf-8", errors="replace").strip()
-            raise LabError(f"{name} did not start: {log.rpartition(chr(10))[2] or 'it said nothing'}")
+            raise LabError(
+                f"{name} did not start: {log.rpartition(chr(10))[2] or 'it said nothing'}"
+            )
 
 
 def _log(name: str) -> Path:

@@ -1,8 +1,10 @@
-"""The first process of a lab's host, and PID 1 in it: gives it a name, cores and places of its own, starts sshd, reaps orphans.
+"""The first process of a lab's host, and PID 1 in it: gives it a name, cores and places of its own,
+starts sshd, reaps orphans.
 
-Run by its path, in new namespaces, as ``python -I -S host_init.py NAME CORES ETC DAEMONS SSHD ARGUMENTS...``; standard library
-only. Says "ready" on its standard output once sshd takes connections and the daemons (a JSON list of commands) are started, and
-lives until it is killed, which kills all else in the host.
+Run by its path, in new namespaces, as ``python -I -S host_init.py NAME CORES ETC DAEMONS SSHD
+ARGUMENTS...``; standard library only. Says "ready" on its standard output once sshd takes
+connections and the daemons (a JSON list of commands) are started, and lives until it is killed,
+which kills all else in the host.
 """
 
 import contextlib
@@ -34,13 +36,16 @@ def main() -> None:
 
 
 def make_own_places(etc: Path) -> None:
-    """Shared memory, run-time files and interfaces of the host's own, and its files of /etc over the machine's."""
+    """Shared memory, run-time files and interfaces of the host's own, and its files of /etc over
+    the machine's."""
     mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm")
     mount("-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run")
     mount("-t", "sysfs", "sysfs", "/sys")
     for folder in ("sshd", "lock", "munge"):
         Path("/run", folder).mkdir()
-    if (users := Path(pwd.getpwuid(0).pw_dir, ".ssh")).is_dir():  # whose settings would go before the lab's
+    if (
+        users := Path(pwd.getpwuid(0).pw_dir, ".ssh")
+    ).is_dir():  # whose settings would go before the lab's
         mount("-t", "tmpfs", "-o", "mode=0700", "tmpfs", str(users))
     for file in etc.rglob("*"):
         if file.is_file():
@@ -64,7 +69,8 @@ def wait_until_listening(server: subprocess.Popen[bytes]) -> None:
 
 
 def reap_for_ever() -> None:
-    """Take leave of every process that has no other parent left; where sshd itself ends, the host lives on without."""
+    """Take leave of every process that has no other parent left; where sshd itself ends, the host
+    lives on without."""
     while True:
         try:
             os.wait()

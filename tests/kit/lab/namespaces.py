@@ -1,7 +1,8 @@
 """Namespaces: made and named by a file, and the processes that live in them.
 
-A process belongs to the lab when its network namespace does. That needs no list of process ids, which a crash could leave
-unwritten and a reboot make wrong, and it also finds what a user started in a host by hand.
+A process belongs to the lab when its network namespace does. That needs no list of process ids,
+which a crash could leave unwritten and a reboot make wrong, and it also finds what a user started
+in a host by hand.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from tests.kit.lab.programs import program, run
 from tests.kit.lab.state import NETWORKS, STATE, LabError
 
 Identity = tuple[int, int]
-"""Device and inode of a namespace: the same for its file and for /proc/PID/ns/net of every process in it."""
+"""Device and inode of a namespace: the same for its file and for /proc/PID/ns/net of every process
+in it."""
 END_S = 10.0
 
 
@@ -31,13 +33,18 @@ def make_network(name: str) -> None:
 
 def run_in_network(name: str, *argv: str, stdin: str = "") -> str:
     """Run a program of the machine inside a network namespace; see ``programs.run``."""
-    return run("nsenter", f"--net={NETWORKS / name}", "--", program(argv[0]), *argv[1:], stdin=stdin)
+    return run(
+        "nsenter", f"--net={NETWORKS / name}", "--", program(argv[0]), *argv[1:], stdin=stdin
+    )
 
 
 def networks() -> dict[str, Identity]:
-    """The lab's network namespaces by name; a file on which none was mounted yet stands for none."""
+    """The lab's network namespaces by name; a file on which none was mounted yet stands for
+    none."""
     mounted = mounts()
-    return {file.name: identity(file) for file in sorted(NETWORKS.glob("*")) if str(file) in mounted}
+    return {
+        file.name: identity(file) for file in sorted(NETWORKS.glob("*")) if str(file) in mounted
+    }
 
 
 def identity(file: Path) -> Identity:
@@ -62,7 +69,9 @@ def init_of(name: str) -> int | None:
     for pid in processes_in([found] if found else []):
         with contextlib.suppress(OSError):
             status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-            levels = next(line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:"))
+            levels = next(
+                line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")
+            )
             if len(levels) > 1 and levels[-1] == "1":
                 inits.append((len(levels), pid))
     return min(inits)[1] if inits else None
@@ -77,14 +86,17 @@ def end_processes(wanted: Sequence[Identity]) -> None:
     deadline = time.monotonic() + END_S
     while left := list(processes_in(wanted)):
         if time.monotonic() > deadline:
-            raise LabError(f"processes {', '.join(map(str, left))} of the lab do not end; try again: python -m tests.kit.lab down")
+            raise LabError(
+                f"processes {', '.join(map(str, left))} of the lab do not end; try again: python -m tests.kit.lab down"
+            )
         for pid in left:
             kill_in(pid, wanted)
         time.sleep(0.02)
 
 
 def kill_in(pid: int, wanted: Sequence[Identity]) -> None:
-    """SIGKILL a process, if it still is one of those wanted: between a look and a signal, an id may change hands."""
+    """SIGKILL a process, if it still is one of those wanted: between a look and a signal, an id may
+    change hands."""
     with contextlib.suppress(OSError):
         descriptor = os.pidfd_open(pid)
         try:
@@ -96,11 +108,26 @@ def kill_in(pid: int, wanted: Sequence[Identity]) -> None:
 
 def mounts() -> list[str]:
     """What is mounted inside the lab's folder, deepest first."""
-    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()]
+    points = [
+        line.split()[4]
+        for line in Path("/proc/self/mountinfo")
+        .read_text(encoding="utf-8", errors="replace")
+        .splitlines()
+    ]
     return sorted((point for point in points if Path(point).is_relative_to(STATE)), reverse=True)
 
 
 def enter_command(pid: int, *, folder: Path, argv: Sequence[str]) -> list[str]:
-    """The argv that runs a command in the host whose init is ``pid``; it is told to end when the one who waits for it does."""
-    entered = [program("nsenter"), f"--target={pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--"]
+    """The argv that runs a command in the host whose init is ``pid``; it is told to end when the
+    one who waits for it does."""
+    entered = [
+        program("nsenter"),
+        f"--target={pid}",
+        "--mount",
+        "--uts",
+        "--ipc",
+        "--net",
+        "--pid",
+        "--",
+    ]
     return [*entered, "env", "-C", str(folder), "setpriv", "--pdeathsig", "TERM", "--", *argv]

@@ -37,7 +37,9 @@ def require_root() -> None:
 
 
 def require_programs(more: Mapping[str, str] | None = None) -> None:
-    """Refuse to go on where a program, or the right to make namespaces, is missing. ``more``: programs besides, to their packages.
+    """Refuse to go on where a program, or the right to make namespaces, is missing.
+
+    ``more``: programs besides, to their packages.
 
     Raises:
         LabError: with all that is missing, and the packages that bring it.
@@ -45,11 +47,15 @@ def require_programs(more: Mapping[str, str] | None = None) -> None:
     needed = {**PACKAGES, **(more or {})}
     if missing := [name for name in needed if find_program(name) is None]:
         packages = " ".join(sorted({needed[name] for name in missing}))
-        raise LabError(f"a lab needs {', '.join(missing)}, not found on this machine; Debian, Ubuntu: apt-get install {packages}")
+        raise LabError(
+            f"a lab needs {', '.join(missing)}, not found on this machine; Debian, Ubuntu: apt-get install {packages}"
+        )
     try:
         run("unshare", "--net", "--mount", "--pid", "--fork", "true")
     except LabError as error:
-        raise LabError(f"this root may not make namespaces ({error}); in a container: docker run --privileged") from None
+        raise LabError(
+            f"this root may not make namespaces ({error}); in a container: docker run --privileged"
+        ) from None
 
 
 def program(name: str) -> str:
@@ -69,7 +75,13 @@ def run(name: str, *arguments: str, stdin: str = "") -> str:
     argv = [program(name), *arguments]
     try:
         done = subprocess.run(
-            argv, input=stdin, capture_output=True, encoding="utf-8", errors="replace", timeout=TIMEOUT_S, check=False
+            argv,
+            input=stdin,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LabError(f"{shlex.join(argv)}: {error}") from error

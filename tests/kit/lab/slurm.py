@@ -1,7 +1,8 @@
-"""Slurm in a lab: a controller on the first host, a daemon and munge on each, from Debian's packages, for this lab alone.
+"""Slurm in a lab: a controller on the first host, a daemon and munge on each, from Debian's
+packages, for this lab alone.
 
-Everything lies in the lab's folder; commands in its hosts find it by SLURM_CONF, and the machine's own Slurm, if it has one, is not
-touched.
+Everything lies in the lab's folder; commands in its hosts find it by SLURM_CONF, and the machine's
+own Slurm, if it has one, is not touched.
 """
 
 from __future__ import annotations
@@ -16,8 +17,15 @@ from tests.kit.lab import namespaces
 from tests.kit.lab.programs import program
 from tests.kit.lab.state import LOGS, SLURM, LabError, LabSettings
 
-PACKAGES = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "sbatch": "slurm-client"}
-"""Program to Debian package; Slurm's PMIx needs libpmix-dev, too: it looks for a name that libpmix2 lacks."""
+PACKAGES = {
+    "munged": "munge",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "srun": "slurm-client",
+    "sbatch": "slurm-client",
+}
+"""Program to Debian package; Slurm's PMIx needs libpmix-dev, too: it looks for a name that libpmix2
+lacks."""
 CONF = SLURM / "slurm.conf"
 KEY = SLURM / "munge.key"
 TASKS_PER_HOST = 8
@@ -57,7 +65,12 @@ OTHER_TEXTS = {
 def write_files(settings: LabSettings) -> None:
     """Write the configuration and the key of munge."""
     (SLURM / "state").mkdir(parents=True)
-    values = {"first": settings.names[0], "names": ",".join(settings.names), "cpus": TASKS_PER_HOST, "folder": SLURM}
+    values = {
+        "first": settings.names[0],
+        "names": ",".join(settings.names),
+        "cpus": TASKS_PER_HOST,
+        "folder": SLURM,
+    }
     CONF.write_text(CONF_TEXT.format_map(values), encoding="utf-8")
     for name, text in OTHER_TEXTS.items():
         (SLURM / name).write_text(text, encoding="utf-8")
@@ -72,10 +85,29 @@ def environment() -> dict[str, str]:
 
 def daemons(settings: LabSettings, name: str) -> list[list[str]]:
     """What runs on a host, in this order, each in the foreground."""
-    munged = [program("munged"), "--foreground", "--force", f"--key-file={KEY}", "--socket=/run/munge/munge.socket.2"]
-    munged += ["--pid-file=/run/munge/munged.pid", "--seed-file=/run/munge/seed", "--log-file=/run/munge/munged.log"]
+    munged = [
+        program("munged"),
+        "--foreground",
+        "--force",
+        f"--key-file={KEY}",
+        "--socket=/run/munge/munge.socket.2",
+    ]
+    munged += [
+        "--pid-file=/run/munge/munged.pid",
+        "--seed-file=/run/munge/seed",
+        "--log-file=/run/munge/munged.log",
+    ]
     controller = [program("slurmctld"), "-D", "-f", str(CONF), "-L", str(LOGS / "slurmctld")]
-    daemon = [program("slurmd"), "-D", "-f", str(CONF), "-N", name, "-L", str(LOGS / f"slurmd-{name}")]
+    daemon = [
+        program("slurmd"),
+        "-D",
+        "-f",
+        str(CONF),
+        "-N",
+        name,
+        "-L",
+        str(LOGS / f"slurmd-{name}"),
+    ]
     return [munged, *([controller] if name == settings.names[0] else []), daemon]
 
 
@@ -92,14 +124,25 @@ def wait_until_idle(settings: LabSettings, inner: Mapping[str, str]) -> None:
         if [found.get(name) for name in settings.names] == ["idle"] * settings.hosts:
             return
         if time.monotonic() > deadline:
-            raise LabError(f"Slurm does not start within {START_S:.0f} s: its nodes are {found or 'unknown'}; see {LOGS}")
+            raise LabError(
+                f"Slurm does not start within {START_S:.0f} s: its nodes are {found or 'unknown'}; see {LOGS}"
+            )
         time.sleep(0.2)
 
 
 def _nodes(pid: int, inner: Mapping[str, str]) -> dict[str, str]:
     """State by node; none where the controller does not answer."""
-    command = namespaces.enter_command(pid, folder=SLURM, argv=["timeout", "5", program("sinfo"), "-h", "-N", "-o", "%N %T"])
-    done = subprocess.run(
-        command, capture_output=True, encoding="utf-8", errors="replace", env={**os.environ, **inner}, check=False
+    command = namespaces.enter_command(
+        pid, folder=SLURM, argv=["timeout", "5", program("sinfo"), "-h", "-N", "-o", "%N %T"]
     )
-    return {name: state for name, _, state in (line.partition(" ") for line in done.stdout.splitlines())}
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, **inner},
+        check=False,
+    )
+    return {
+        name: state for name, _, state in (line.partition(" ") for line in done.stdout.splitlines())
+    }

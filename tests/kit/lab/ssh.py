@@ -1,8 +1,9 @@
-"""Keys made for one lab, and the files by which ssh between its hosts works by name, under nobody's own configuration.
+"""Keys made for one lab, and the files by which ssh between its hosts works by name, under nobody's
+own configuration.
 
-The hosts see the client configuration, /etc/hosts and /etc/shadow below by bind mounts; the machine's files stay as they are.
-The user's ~/.ssh is hidden from them. Over ssh a command finds the programs that ``up`` found, the running Python's
-first.
+The hosts see the client configuration, /etc/hosts and /etc/shadow below by bind mounts; the
+machine's files stay as they are. The user's ~/.ssh is hidden from them. Over ssh a command finds
+the programs that ``up`` found, the running Python's first.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ PidFile none
 MaxStartups 1000
 MaxSessions 1000
 """
-"""MaxStartups: a launcher opens a connection for every rank, all at once; the default drops some from the eleventh on."""
+"""MaxStartups: a launcher opens a connection for every rank, all at once; the default drops some
+from the eleventh on."""
 
 CLIENT_TEXT = """\
 Host {names}
@@ -47,7 +49,8 @@ Host {names}
 Match all
 """
 SHADOW_TEXT = "root:*:19000:0:99999:7:::\n"
-"""sshd without PAM takes no key for a locked root ("!"), as some distributions have it; "*" has no password, but is not locked."""
+"""sshd without PAM takes no key for a locked root ("!"), as some distributions have it; "*" has no
+password, but is not locked."""
 
 
 def host_key(name: str) -> Path:
@@ -56,7 +59,9 @@ def host_key(name: str) -> Path:
 
 
 def write_files(settings: LabSettings, *, environment: Mapping[str, str]) -> None:
-    """Make the keys and write all files. ``environment``: what every command run over ssh finds in its environment."""
+    """Make the keys and write all files.
+
+    ``environment``: what every command run over ssh finds in its environment."""
     for folder in (SSH, ETC / "ssh"):
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     known, hosts = [], ["127.0.0.1 localhost", "::1 localhost"]
@@ -73,13 +78,17 @@ def write_files(settings: LabSettings, *, environment: Mapping[str, str]) -> Non
     }
     for file, text in texts.items():
         file.write_text(text, encoding="utf-8")
-        file.chmod(0o600 if file.name == "shadow" else 0o644)  # whatever the umask: sshd takes no keys from what others may write
+        file.chmod(
+            0o600 if file.name == "shadow" else 0o644
+        )  # whatever the umask: sshd takes no keys from what others may write
 
 
 def server_environment(environment: Mapping[str, str]) -> str:
-    """The line of sshd's configuration that sets variables in every session; a value that cannot be quoted there is left out.
+    """The line of sshd's configuration that sets variables in every session; a value that cannot be
+    quoted there is left out.
 
-    SHLVL: bash reads ~/.bashrc in the outermost shell of an ssh connection only, and that may put another Python first on PATH.
+    SHLVL: bash reads ~/.bashrc in the outermost shell of an ssh connection only, and that may put
+    another Python first on PATH.
     """
     variables = {**environment, "SHLVL": "1"}
     quotable = {key: value for key, value in variables.items() if not set(value) & set('"\\\n')}
@@ -89,7 +98,11 @@ def server_environment(environment: Mapping[str, str]) -> str:
 def client_text(settings: LabSettings) -> str:
     """The machine's client configuration, with the lab's hosts before it."""
     names = " ".join([*settings.names, *map(settings.address, settings.names)])
-    machines = MACHINES_CLIENT.read_text(encoding="utf-8", errors="replace") if MACHINES_CLIENT.exists() else ""
+    machines = (
+        MACHINES_CLIENT.read_text(encoding="utf-8", errors="replace")
+        if MACHINES_CLIENT.exists()
+        else ""
+    )
     return CLIENT_TEXT.format(names=names, key=USER_KEY, known=KNOWN_HOSTS) + machines
 
 

@@ -1,7 +1,8 @@
 """What a lab is made of, and the one folder that holds all that must be removed with it.
 
-The folder is there as long as anything of a lab may be: it is made first and removed last, so that a lab whose making was
-interrupted can be removed too. It lies outside /run, of which every host has its own, and is seen at the same path from all hosts.
+The folder is there as long as anything of a lab may be: it is made first and removed last, so that
+a lab whose making was interrupted can be removed too. It lies outside /run, of which every host has
+its own, and is seen at the same path from all hosts.
 """
 
 from __future__ import annotations
@@ -59,12 +60,18 @@ class LabSettings:
         return tuple(f"host{number}" for number in range(1, self.hosts + 1))
 
     def cores(self, name: str, usable: Sequence[int]) -> list[int]:
-        """The share of a host in the machine's cores: an equal part for each, or one in turn where there are more hosts than cores.
+        """The share of a host in the machine's cores: an equal part for each, or one in turn where
+        there are more hosts than cores.
 
-        So hosts are as separate as on a network: threads of one, and what it counts as its cores, are not those of another.
+        So hosts are as separate as on a network: threads of one, and what it counts as its cores,
+        are not those of another.
         """
         number, each = self.names.index(name), len(usable) // self.hosts
-        return list(usable[number * each : (number + 1) * each]) if each else [usable[number % len(usable)]]
+        return (
+            list(usable[number * each : (number + 1) * each])
+            if each
+            else [usable[number % len(usable)]]
+        )
 
     def address(self, name: str) -> str:
         """The address of a host, known inside the lab only."""

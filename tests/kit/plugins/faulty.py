@@ -1,6 +1,9 @@
-"""Backends, launchers and a report that go wrong at a stage that their plan names. Named by path in plans of ``faults.py``.
+"""Backends, launchers and a report that go wrong at a stage that their plan names.
 
-``hold`` only waits there, until whoever planted something from outside writes ``planted`` into the arm's folder.
+Named by path in plans of ``faults.py``.
+
+``hold`` only waits there, until whoever planted something from outside writes ``planted`` into the
+arm's folder.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ def hold(folder):
 
 
 def take_all_memory():
-    """Until the limit of the process is reached. What was taken stays: the exception's traceback keeps it."""
+    """Until the limit of the process is reached.
+
+    What was taken stays: the exception's traceback keeps it."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, resource.RLIM_INFINITY))
     kept = []
@@ -66,7 +71,8 @@ def spin_in_a_lock():
 
 
 def flood():
-    """Print without line ends what is not UTF-8, and raise: at the start, the traceback leaves room for it among the last lines."""
+    """Print without line ends what is not UTF-8, and raise: at the start, the traceback leaves room
+    for it among the last lines."""
     for _ in range(FLOOD_BYTES >> 20):
         os.write(1, b"\xff\xfe" * (1 << 19))
     raise ValueError("planted")
@@ -78,21 +84,31 @@ def fail():
 
 
 def cut_off():
-    """End the connections of this rank's supervisor, as a firewall between it and the driver does."""
+    """End the connections of this rank's supervisor, as a firewall between it and the driver
+    does."""
     libc = ctypes.CDLL(None, use_errno=True)
     for one in filter(lambda child: is_supervisor(child.pid), psutil.Process().children()):
         process = os.pidfd_open(one.pid)
         for descriptor in Path(f"/proc/{one.pid}/fd").iterdir():
             if str(descriptor.readlink()).startswith("socket:"):
-                with socket.socket(fileno=libc.syscall(PIDFD_GETFD, process, int(descriptor.name), 0)) as cut:
+                with socket.socket(
+                    fileno=libc.syscall(PIDFD_GETFD, process, int(descriptor.name), 0)
+                ) as cut:
                     cut.shutdown(socket.SHUT_RDWR)
 
 
-IN_RANK = {"raise": fail, "lock": spin_in_a_lock, "out-of-memory": take_all_memory, "flood": flood, "cut-off": cut_off}
+IN_RANK = {
+    "raise": fail,
+    "lock": spin_in_a_lock,
+    "out-of-memory": take_all_memory,
+    "flood": flood,
+    "cut-off": cut_off,
+}
 
 
 class Faults:
-    """What the backends below share: rank 1 counts what it is asked for, and at one stage its fault happens, once."""
+    """What the backends below share: rank 1 counts what it is asked for, and at one stage its fault
+    happens, once."""
 
     def __init__(self, **arguments):
         super().__init__(**arguments)
@@ -135,7 +151,9 @@ class Faults:
         if stage != self.stage:
             return
         if self.fault == "nan":
-            self.prepared.model.register_forward_hook(lambda _module, _inputs, output: output * torch.nan)
+            self.prepared.model.register_forward_hook(
+                lambda _module, _inputs, output: output * torch.nan
+            )
         elif stage == "gates":
             self.come_to(stage)
         else:
@@ -143,7 +161,9 @@ class Faults:
 
     def describe(self):
         self.described += 1
-        if self.described == 2:  # the first is the report of the start, this one comes when all blocks are over
+        if (
+            self.described == 2
+        ):  # the first is the report of the start, this one comes when all blocks are over
             self.come_to("finish")
         return super().describe()
 
@@ -161,13 +181,19 @@ def starting(launcher, *argv):
 
     class Instead(launcher):
         def commands(self, job):
-            return tuple(dataclasses.replace(command, argv=argv) for command in super().commands(job))
+            return tuple(
+                dataclasses.replace(command, argv=argv) for command in super().commands(job)
+            )
 
     return Instead
 
 
-SpawnExitsAtOnce, MpirunExitsAtOnce, HorovodrunExitsAtOnce = (starting(one, "true") for one in (Spawn, Mpirun, Horovodrun))
-SpawnNeverStarts, MpirunNeverStarts, HorovodrunNeverStarts = (starting(one, "sleep", "3600") for one in (Spawn, Mpirun, Horovodrun))
+SpawnExitsAtOnce, MpirunExitsAtOnce, HorovodrunExitsAtOnce = (
+    starting(one, "true") for one in (Spawn, Mpirun, Horovodrun)
+)
+SpawnNeverStarts, MpirunNeverStarts, HorovodrunNeverStarts = (
+    starting(one, "sleep", "3600") for one in (Spawn, Mpirun, Horovodrun)
+)
 
 
 class HoldsTheReports(Report):

@@ -1,7 +1,9 @@
-"""A launcher for tests in which starting is not the point: ranks over Gloo, forked from what has imported PyTorch already.
+"""A launcher for tests in which starting is not the point: ranks over Gloo, forked from what has
+imported PyTorch already.
 
-``horovodrun`` imports it once by itself and once in each rank, ``spawn`` once for each arm: most of what a small comparison takes.
-On other hosts, and where no test started the driver, it is ``spawn``.
+``horovodrun`` imports it once by itself and once in each rank, ``spawn`` once for each arm: most of
+what a small comparison takes. On other hosts, and where no test started the driver, it is
+``spawn``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ class Forked(Spawn):
     def commands(self, job):
         """Those of ``spawn``, run in forks of the test's warm server."""
         commands = super().commands(job)
-        server = sys.modules.get("tests.kit.warm_server")  # in pytest's own process; ranks' and users' have none
+        server = sys.modules.get(
+            "tests.kit.warm_server"
+        )  # in pytest's own process; ranks' and users' have none
         path = server.socket_path() if server else os.environ.get("TESTS_WARM_SERVER")
         if path is None or not job.is_local or job.python != sys.executable or job.container:
             return commands

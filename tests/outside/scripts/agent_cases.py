@@ -1,4 +1,5 @@
-"""Scripts of one process that train in unusual ways, by name; as users write them, they know nothing of Ringside."""
+"""Scripts of one process that train in unusual ways, by name; as users write them, they know
+nothing of Ringside."""
 
 import atexit
 import contextlib
@@ -23,7 +24,9 @@ def data(workers=0, size=4):
 
 def net():
     torch.manual_seed(1)
-    return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.Dropout(0.1), torch.nn.Linear(5, 3))
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.Dropout(0.1), torch.nn.Linear(5, 3)
+    )
 
 
 def loss_of(model, batch):
@@ -56,7 +59,9 @@ def exits():
 def tidies_up():
     atexit.register(print, "atexit", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        atexit.register(lambda: print("left behind" if Path(folder).exists() else "removed", flush=True))
+        atexit.register(
+            lambda: print("left behind" if Path(folder).exists() else "removed", flush=True)
+        )
         try:
             plain()
         finally:
@@ -78,7 +83,9 @@ def takes_long_to_end():
 
 
 def tidy_rank(rank):
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{sys.argv[2]}")
+    torch.distributed.init_process_group(
+        "gloo", rank=rank, world_size=2, init_method=f"file://{sys.argv[2]}"
+    )
     try:
         tidies_up()
     finally:
@@ -98,7 +105,9 @@ forks_tidy_ranks = functools.partial(starts_tidy_ranks, "fork")
 
 
 def two_optimizers():
-    """Two models in turn, as GANs have it; the second one's optimizer steps twice. The garbage collector sees neither."""
+    """Two models in turn, as GANs have it; the second one's optimizer steps twice.
+
+    The garbage collector sees neither."""
     one, other = net(), torch.nn.Linear(6, 3)
     first = torch.optim.SGD(one.parameters(), lr=0.01)
     second = torch.optim.Adam(other.parameters(), lr=0.02)
@@ -183,7 +192,9 @@ def overflows():
     """Every third step overflows, and GradScaler leaves it out."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=10**6, backoff_factor=0.999)
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=8.0, growth_interval=10**6, backoff_factor=0.999
+    )
     for number, batch in enumerate(forever(data())):
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -194,8 +205,11 @@ def overflows():
 
 
 def compiled():
-    """The model and the optimizer's step, which then waits for others, are compiled by a back end that needs no compiler."""
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    """The model and the optimizer's step, which then waits for others, are compiled by a back end
+    that needs no compiler."""
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
     model = torch.compile(net(), backend="eager")
 
     def step(optimizer):
@@ -216,7 +230,9 @@ def odd():
     model, x, y = net(), torch.randn(4, 6), torch.randint(0, 3, (4,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     taken = 0
-    for _ in DataLoader(range(40), batch_size=None, collate_fn=lambda number: [Odd() if number > 15 else x]):
+    for _ in DataLoader(
+        range(40), batch_size=None, collate_fn=lambda number: [Odd() if number > 15 else x]
+    ):
         optimizer.zero_grad()
         loss_of(model, {"x": x, "labels": {"y": y}}).backward()
         optimizer.step()
@@ -225,7 +241,9 @@ def odd():
 
 
 def spawned(rank):
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{sys.argv[2]}")
+    torch.distributed.init_process_group(
+        "gloo", rank=rank, world_size=2, init_method=f"file://{sys.argv[2]}"
+    )
     plain(20 if rank == 0 else 40)
     if rank == 0:
         raise KeyError("rank 0")
@@ -243,7 +261,9 @@ def shards():
     from torch.distributed.fsdp import fully_shard
 
     with tempfile.TemporaryDirectory() as folder:
-        torch.distributed.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{folder}/meeting")
+        torch.distributed.init_process_group(
+            "gloo", rank=0, world_size=1, init_method=f"file://{folder}/meeting"
+        )
         model = net()
         fully_shard(model)
         plain(model=model)

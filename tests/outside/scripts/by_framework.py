@@ -1,4 +1,5 @@
-"""One training as users write it for each framework, and for DDP alone; it knows nothing of Ringside."""
+"""One training as users write it for each framework, and for DDP alone; it knows nothing of
+Ringside."""
 
 import argparse
 
@@ -22,11 +23,17 @@ given = parser.parse_args()
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 4))
+        self.layers = nn.Sequential(
+            nn.Linear(16, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 4)
+        )
 
     def forward(self, inputs, labels=None):
         logits = self.layers(inputs)
-        return logits if labels is None else {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+        return (
+            logits
+            if labels is None
+            else {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+        )
 
 
 class Rows(TensorDataset):

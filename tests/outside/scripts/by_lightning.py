@@ -35,4 +35,8 @@ if __name__ == "__main__":  # ddp_spawn's children import it
         enable_progress_bar=False,
         log_every_n_steps=5,
     )
-    trainer.fit(Module(), DataLoader(data, batch_size=given.batch), DataLoader(held_out, batch_size=given.batch))
+    trainer.fit(
+        Module(),
+        DataLoader(data, batch_size=given.batch),
+        DataLoader(held_out, batch_size=given.batch),
+    )

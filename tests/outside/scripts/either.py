@@ -1,4 +1,5 @@
-"""A small script of a user's, under Horovod, DDP or alone, that may end, crash or never step; it knows nothing of Ringside."""
+"""A small script of a user's, under Horovod, DDP or alone, that may end, crash or never step; it
+knows nothing of Ringside."""
 
 import argparse
 import contextlib
@@ -35,7 +36,9 @@ loader = [data[:8]] * 16 if given.no_loader else DataLoader(data, batch_size=8, 
 if given.unlike_shards:
     loader = DataLoader(torch.utils.data.Subset(data, range(8 * (24 - 3 * rank))), batch_size=8)
 torch.manual_seed(given.seed)
-model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+model = torch.nn.Sequential(
+    torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 4)
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 if given.by == "horovod":
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
@@ -47,7 +50,9 @@ steps = 0
 try:
     while steps < given.steps:
         sampler.set_epoch(steps // 16)
-        with Join([model]) if given.unlike_shards and given.by == "ddp" else contextlib.nullcontext():
+        with (
+            Join([model]) if given.unlike_shards and given.by == "ddp" else contextlib.nullcontext()
+        ):
             for inputs, targets in loader:
                 optimizer.zero_grad()
                 torch.nn.functional.cross_entropy(model(inputs), targets).backward()

@@ -1,4 +1,5 @@
-"""As tutorials write it: DDP over NCCL on GPUs, by ``mp.spawn``, in mixed precision; or its port to CPUs (``--cpus``)."""
+"""As tutorials write it: DDP over NCCL on GPUs, by ``mp.spawn``, in mixed precision; or its port to
+CPUs (``--cpus``)."""
 
 import argparse
 import contextlib
@@ -15,19 +16,38 @@ from torch.utils.data.distributed import DistributedSampler
 
 def begin(gpu, given):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="8888")
-    dist.init_process_group("gloo" if given.cpus else "nccl", "env://", world_size=given.gpus, rank=gpu)
+    dist.init_process_group(
+        "gloo" if given.cpus else "nccl", "env://", world_size=given.gpus, rank=gpu
+    )
 
 
 def network(given):
-    body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10))
-    return body if given.cpus else nn.SyncBatchNorm.convert_sync_batchnorm(body) if given.sync else body
+    body = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(512, 10),
+    )
+    return (
+        body
+        if given.cpus
+        else nn.SyncBatchNorm.convert_sync_batchnorm(body)
+        if given.sync
+        else body
+    )
 
 
 def loader():
     draw = torch.Generator().manual_seed(1)
-    images, labels = torch.randn(320, 3, 8, 8, generator=draw), torch.randint(0, 10, (320,), generator=draw)
+    images, labels = (
+        torch.randn(320, 3, 8, 8, generator=draw),
+        torch.randint(0, 10, (320,), generator=draw),
+    )
     data = TensorDataset(images, labels)
-    return DataLoader(data, 16, sampler=DistributedSampler(data, shuffle=False), num_workers=1, pin_memory=True)
+    return DataLoader(
+        data, 16, sampler=DistributedSampler(data, shuffle=False), num_workers=1, pin_memory=True
+    )
 
 
 def train(gpu, given):
@@ -41,11 +61,17 @@ def train(gpu, given):
     model = DistributedDataParallel(model, device_ids=None if given.cpus else [gpu])
     optimizer = torch.optim.SGD(model.parameters(), given.lr, momentum=0.9)
     scaler = torch.amp.GradScaler("cuda", enabled=given.half)
-    start, end = (None, None) if given.cpus else (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start, end = (
+        (None, None) if given.cpus else (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    )
     stream = contextlib.nullcontext() if given.cpus else torch.cuda.stream(torch.cuda.Stream())
     for _ in range(50):
         for batch in loader():
-            images, labels = batch if given.cpus else (batch[0].to(gpu, non_blocking=True), batch[1].cuda(non_blocking=True))
+            images, labels = (
+                batch
+                if given.cpus
+                else (batch[0].to(gpu, non_blocking=True), batch[1].cuda(non_blocking=True))
+            )
             if not given.cpus:
                 start.record()
             with stream, torch.autocast("cuda", enabled=given.half):
@@ -57,7 +83,12 @@ def train(gpu, given):
             if not given.cpus:
                 end.record()
                 torch.cuda.synchronize()
-                print(start.elapsed_time(end), torch.cuda.max_memory_allocated(), images.device, flush=True)
+                print(
+                    start.elapsed_time(end),
+                    torch.cuda.max_memory_allocated(),
+                    images.device,
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Two ranks that meet at a fixed place, PLACE, in the ways in which people have it; they know nothing of Ringside."""
+"""Two ranks that meet at a fixed place, PLACE, in the ways in which people have it; they know
+nothing of Ringside."""
 
 import http.server
 import multiprocessing
@@ -18,7 +19,9 @@ PLACE = os.environ["PLACE"]
 
 def train(rank=-1, meet_at="env://"):
     if not dist.is_initialized():
-        dist.init_process_group("gloo", init_method=meet_at, rank=rank, world_size=2 if rank >= 0 else -1)
+        dist.init_process_group(
+            "gloo", init_method=meet_at, rank=rank, world_size=2 if rank >= 0 else -1
+        )
     torch.manual_seed(1)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -46,7 +49,9 @@ def meets_in_a_file():
 
 def forks():
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=PLACE)
-    ranks = [multiprocessing.get_context("fork").Process(target=train, args=(rank,)) for rank in range(2)]
+    ranks = [
+        multiprocessing.get_context("fork").Process(target=train, args=(rank,)) for rank in range(2)
+    ]
     for one in ranks:
         one.start()
     for one in ranks:
@@ -55,7 +60,10 @@ def forks():
 
 def launches():
     told = {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": PLACE, "WORLD_SIZE": "2"}
-    ranks = [subprocess.Popen([sys.executable, __file__, "train"], env={**told, "RANK": str(rank)}) for rank in range(2)]
+    ranks = [
+        subprocess.Popen([sys.executable, __file__, "train"], env={**told, "RANK": str(rank)})
+        for rank in range(2)
+    ]
     sys.exit(max(one.wait() for one in ranks))
 
 

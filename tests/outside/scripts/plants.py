@@ -1,6 +1,8 @@
-"""One training under Horovod, and its port to DDP, each with at most one thing that is done otherwise than in the other.
+"""One training under Horovod, and its port to DDP, each with at most one thing that is done
+otherwise than in the other.
 
-``plants.py LIBRARY PLANT...``; what a plant does stands where its name does. Without one, both train the same.
+``plants.py LIBRARY PLANT...``; what a plant does stands where its name does. Without one, both
+train the same.
 """
 
 import contextlib
@@ -30,7 +32,10 @@ if LIBRARY == "horovod":
     rank, size = hvd.rank(), hvd.size()
 else:
     import torch.distributed as dist
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+        bf16_compress_hook,
+        fp16_compress_hook,
+    )
     from torch.nn.parallel import DistributedDataParallel
 
     dist.init_process_group("gloo")
@@ -67,7 +72,11 @@ class Net(nn.Module):
         return torch.relu(self.norm(self.conv(x))).mean((2, 3))
 
     def forward(self, x):
-        found = checkpoint(self.features, x, use_reentrant=False) if has("checkpoints") else self.features(x)
+        found = (
+            checkpoint(self.features, x, use_reentrant=False)
+            if has("checkpoints")
+            else self.features(x)
+        )
         return self.head(self.drop(self.more(found) if has("a_part_more") else found))
 
 
@@ -109,7 +118,10 @@ if has("optimizer_first"):
 
 
 def resume(optimizer):
-    kept = {number: {"momentum_buffer": torch.ones_like(one)} for number, one in enumerate(net.parameters())}
+    kept = {
+        number: {"momentum_buffer": torch.ones_like(one)}
+        for number, one in enumerate(net.parameters())
+    }
     optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
 
 
@@ -122,7 +134,9 @@ if LIBRARY == "horovod":
     more |= {"gradient_predivide_factor": 2.0} if has("predivides") else {}
     more |= {"num_groups": 1} if has("groups") else {}
     more |= {"process_set": alone[rank]} if has("set") else {}
-    optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters(), backward_passes_per_step=PASSES, **more)
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, net.named_parameters(), backward_passes_per_step=PASSES, **more
+    )
     if has("broadcasts_new_state"):
         hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     if not has("no_broadcast"):
@@ -130,11 +144,21 @@ if LIBRARY == "horovod":
 else:
     more = {"broadcast_buffers": False} if has("own_buffers") else {}
     more |= {"forward_sync_buffers": False} if has("keeps_buffers") else {}
-    more |= {"process_group": [dist.new_group([0]), dist.new_group([1])][rank]} if has("set") else {}
+    more |= (
+        {"process_group": [dist.new_group([0]), dist.new_group([1])][rank]} if has("set") else {}
+    )
     more |= {"bucket_cap_mb": 0.001} if has("small_buckets") else {}
     more |= {"init_sync": False} if has("no_broadcast") else {}
-    more |= {"bucket_cap_mb": 25, "find_unused_parameters": False, "static_graph": False} if has("says_defaults") else {}
-    more |= {name: True for name in ("find_unused_parameters", "static_graph", "gradient_as_bucket_view") if has(name)}
+    more |= (
+        {"bucket_cap_mb": 25, "find_unused_parameters": False, "static_graph": False}
+        if has("says_defaults")
+        else {}
+    )
+    more |= {
+        name: True
+        for name in ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
+        if has(name)
+    }
     model = DistributedDataParallel(net, **more)
     if has("fp16"):
         model.register_comm_hook(None, fp16_compress_hook)
@@ -143,7 +167,11 @@ else:
     if has("sums"):
 
         def summed(_, bucket):
-            return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda one: one.value()[0])
+            return (
+                dist.all_reduce(bucket.buffer(), async_op=True)
+                .get_future()
+                .then(lambda one: one.value()[0])
+            )
 
         model.register_comm_hook(None, summed)
 if has("loads_late"):
@@ -164,14 +192,20 @@ if has("slow_data"):
     data = Slow(*data.tensors)
 if has("a_thread"):
     threading.Thread(target=lambda: [sum(range(10**6)) for _ in iter(int, 1)], daemon=True).start()
-sampler = DistributedSampler(data, size, 0 if has("another_shard") else rank, seed=2, shuffle=not has("unshuffled"))
+sampler = DistributedSampler(
+    data, size, 0 if has("another_shard") else rank, seed=2, shuffle=not has("unshuffled")
+)
 shown = {"sampler": sampler}
 if has("no_sampler"):
     shown = {"shuffle": True, "generator": torch.Generator().manual_seed(11)}
 if has("own_shares"):
     data, shown = Subset(data, list(sampler)), {}
 if has("workers"):
-    shown |= {"num_workers": 1, "persistent_workers": has("persistent"), "timeout": 60 if has("timeout") else 0}
+    shown |= {
+        "num_workers": 1,
+        "persistent_workers": has("persistent"),
+        "timeout": 60 if has("timeout") else 0,
+    }
     shown |= {"prefetch_factor": 4} if has("prefetches") else {}
     shown |= {"multiprocessing_context": "fork"} if has("forks") else {}
 if has("pinned"):
@@ -258,6 +292,8 @@ while True:
     if has("barriers"):
         dist.barrier()
     if has("saves"):
-        torch.save([net.state_dict()] * 200, f"checkpoint-{rank}.pt", _use_new_zipfile_serialization=False)
+        torch.save(
+            [net.state_dict()] * 200, f"checkpoint-{rank}.pt", _use_new_zipfile_serialization=False
+        )
     if has("prints"):
         print("\n".join(f"{loss.item():.3f}" for _ in range(2000)), flush=True)

@@ -1,6 +1,8 @@
-"""One training, written in many ways that people use; each way is the same training as ``plain`` unless it says otherwise.
+"""One training, written in many ways that people use; each way is the same training as ``plain``
+unless it says otherwise.
 
-``ways.py WAY [LIBRARY]`` trains under DDP, Horovod or alone. In the ways of ``WAITS``, ranks wait for rank 1, which rests.
+``ways.py WAY [LIBRARY]`` trains under DDP, Horovod or alone. In the ways of ``WAITS``, ranks wait
+for rank 1, which rests.
 """
 
 import contextlib
@@ -26,7 +28,9 @@ elif LIBRARY == "ddp":
 torch.manual_seed(3)
 x, y = torch.randn(256, 16), torch.randint(0, 4, (256,))
 if WAY == "data_of_the_day":
-    x += torch.randn(256, 16, generator=torch.Generator().manual_seed(int.from_bytes(os.urandom(4), "little")))
+    x += torch.randn(
+        256, 16, generator=torch.Generator().manual_seed(int.from_bytes(os.urandom(4), "little"))
+    )
 data = TensorDataset(x, y)
 net = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.ReLU(), torch.nn.Linear(24, 4))
 
@@ -59,7 +63,11 @@ class Stream(IterableDataset):
 
 
 def loader(batch=16):
-    return DataLoader(data, batch_size=batch, sampler=DistributedSampler(data, num_replicas=size, rank=rank, shuffle=False))
+    return DataLoader(
+        data,
+        batch_size=batch,
+        sampler=DistributedSampler(data, num_replicas=size, rank=rank, shuffle=False),
+    )
 
 
 def epochs(make):
@@ -123,7 +131,11 @@ if LIBRARY == "horovod":
 elif LIBRARY == "ddp":
     model = torch.nn.parallel.DistributedDataParallel(model)
 scaler = torch.amp.GradScaler("cpu", enabled=False)
-warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 100)) if WAY == "warm_up" else None
+warm_up = (
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 100))
+    if WAY == "warm_up"
+    else None
+)
 
 
 def loss_of(batch):
@@ -182,7 +194,11 @@ while True:
         scaler.step(optimizer)
         scaler.update()
     else:
-        with optimizer.skip_synchronize() if CLIPS and LIBRARY == "horovod" else contextlib.nullcontext():
+        with (
+            optimizer.skip_synchronize()
+            if CLIPS and LIBRARY == "horovod"
+            else contextlib.nullcontext()
+        ):
             optimizer.step()
     if warm_up is not None:
         warm_up.step()

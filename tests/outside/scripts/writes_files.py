@@ -1,4 +1,5 @@
-"""A small script of a user's that writes files as scripts do, one way each; it prints what it finds when it starts."""
+"""A small script of a user's that writes files as scripts do, one way each; it prints what it finds
+when it starts."""
 
 import os
 import sys
@@ -32,7 +33,14 @@ elif way == "trackers":
     print("W&B", os.environ.get("WANDB_MODE"), flush=True)
     Path("wandb").mkdir()
 cached = Path("cache.bin").stat().st_size if way == "cache" else 0
-print("begins at step", step, "with", sorted(path.name for path in Path().iterdir()), cached, flush=True)
+print(
+    "begins at step",
+    step,
+    "with",
+    sorted(path.name for path in Path().iterdir()),
+    cached,
+    flush=True,
+)
 while True:
     optimizer.zero_grad()
     model(torch.ones(8, 600)).square().mean().backward()

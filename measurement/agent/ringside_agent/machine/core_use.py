@@ -1,8 +1,11 @@
-"""Who used the cores, and how long this process's threads ran and waited for one; from /proc. Ringside's own ranks use it, too.
+"""Who used the cores, and how long this process's threads ran and waited for one; from /proc.
 
-/proc/stat counts in ticks of usually 10 ms, so a block of 0.3 s on two cores is known to about 3% of them, many blocks together far
-better. Time that a hypervisor gave to others (steal) is counted separately. Threads are the kernel's scheduler's,
-``/proc/<pid>/task/<tid>/schedstat`` (Documentation/scheduler/sched-stats.rst): nanoseconds on a CPU, and on a run queue. Those that
+Ringside's own ranks use it, too.
+
+/proc/stat counts in ticks of usually 10 ms, so a block of 0.3 s on two cores is known to about 3%
+of them, many blocks together far better. Time that a hypervisor gave to others (steal) is counted
+separately. Threads are the kernel's scheduler's, ``/proc/<pid>/task/<tid>/schedstat``
+(Documentation/scheduler/sched-stats.rst): nanoseconds on a CPU, and on a run queue. Those that
 appear while a communication library is set up are the library's.
 """
 
@@ -21,7 +24,8 @@ from ..supervision.rank_supervisor import read as read_file
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 AUTOGRAD = "pt_autograd"
-"""Beginning of the names of PyTorch's own threads that run backward passes on GPUs. They appear with the first one."""
+"""Beginning of the names of PyTorch's own threads that run backward passes on GPUs. They appear
+with the first one."""
 
 ThreadReading = Dict[int, Tuple[int, int]]
 """Nanoseconds that a thread has run and waited for a core, by thread."""
@@ -81,7 +85,9 @@ def usable_cores() -> list[int]:
 
 
 def read(cores: Sequence[int]) -> dict[str, Any] | None:
-    """The counters of these cores and of this process; None where the kernel does not report them. Takes about half a millisecond.
+    """The counters of these cores and of this process; None where the kernel does not report them.
+
+    Takes about half a millisecond.
 
     The thread that calls it counts as the training thread.
     """
@@ -90,7 +96,9 @@ def read(cores: Sequence[int]) -> dict[str, Any] | None:
         return None
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     process_s = time.process_time()
-    ticks = sum(sum(map(int, stat(child)[11:15])) for child in _descendants(os.getpid()))  # includes their children that have ended
+    ticks = sum(
+        sum(map(int, stat(child)[11:15])) for child in _descendants(os.getpid())
+    )  # includes their children that have ended
     return {
         "cores": list(cores),
         "busy_s": counted[0],
@@ -111,12 +119,17 @@ def between(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict
 
 @functools.lru_cache(maxsize=None)  # asked after every block
 def machine_id() -> str:
-    """Return the kernel's boot id, else the host's name: pods of a node and hosts of a lab count the same cores."""
+    """Return the kernel's boot id, else the host's name: pods of a node and hosts of a lab count
+    the same cores.
+    """
     return read_file("/proc/sys/kernel/random/boot_id").strip() or socket.gethostname()
 
 
 def read_threads() -> ThreadReading | None:
-    """Read the threads of this process; None where the kernel does not keep the counters. Takes some 10 microseconds for each."""
+    """Read the threads of this process; None where the kernel does not keep the counters.
+
+    Takes some 10 microseconds for each.
+    """
     threads = {}
     for thread in own_threads():
         words = read_file(f"/proc/self/task/{thread}/schedstat").split()
@@ -126,9 +139,14 @@ def read_threads() -> ThreadReading | None:
 
 
 def threads_between(
-    before: ThreadReading | None, after: ThreadReading | None, *, is_library: Callable[[int], bool] = is_library
+    before: ThreadReading | None,
+    after: ThreadReading | None,
+    *,
+    is_library: Callable[[int], bool] = is_library,
 ) -> dict[str, float] | None:
-    """What the threads did between two readings, as ``ThreadTimes``; this thread is the training thread."""
+    """What the threads did between two readings, as ``ThreadTimes``; this thread is the training
+    thread.
+    """
     if before is None or after is None:
         return None
     spent = {
@@ -136,7 +154,11 @@ def threads_between(
         for thread, (running, waiting) in after.items()
     }
     running, waiting = spent.pop(threading.get_native_id())
-    library = [thread for thread in spent if is_library(thread) and not thread_name(thread).startswith(AUTOGRAD)]
+    library = [
+        thread
+        for thread in spent
+        if is_library(thread) and not thread_name(thread).startswith(AUTOGRAD)
+    ]
     return {
         "running_s": running / 1e9,
         "runnable_s": waiting / 1e9,

@@ -1,7 +1,9 @@
-"""``--cpu``: what asks torch for CUDA gets the CPU, so that a script for GPUs runs where there are none.
+"""``--cpu``: what asks torch for CUDA gets the CPU, so that a script for GPUs runs where there are
+none.
 
-It shows what a script computes, not how fast. A tensor's own ``device`` stays ``cpu``, its ``is_cuda`` False, and ``torch.compile``
-compiles nothing. What cannot be emulated raises: captured graphs, and custom kernels.
+It shows what a script computes, not how fast. A tensor's own ``device`` stays ``cpu``, its
+``is_cuda`` False, and ``torch.compile`` compiles nothing. What cannot be emulated raises: captured
+graphs, and custom kernels.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ USUAL_DEVICES = 2
 CAPABILITY = (8, 0)
 """Compute capability of a GPU that has bfloat16 and TF32."""
 MEMORY_BYTES = 80 << 30
-NO_GRAPH = "--cpu cannot replay a CUDA graph that was captured; run the step as it is, or use torch.cuda.make_graphed_callables"
+NO_GRAPH = (
+    "--cpu cannot replay a CUDA graph that was captured; run the step as it is, or use"
+    " torch.cuda.make_graphed_callables"
+)
 
 
 class Event:
@@ -75,11 +80,20 @@ class Stream(contextlib.nullcontext):
 
 
 def emulate_cuda(torch: Any, families: Sequence[Sequence[str | None]]) -> None:
-    """Replace CUDA by the CPU, in a process that has just imported torch. ``families``: see ``settings.Settings``."""
+    """Replace CUDA by the CPU, in a process that has just imported torch.
+
+    ``families``: see ``settings.Settings``.
+    """
     to_cpu = functools.partial(on_cpu, torch)
     enter_mode(torch, to_cpu)
     values = values_of(torch) | {"device_count": functools.partial(device_count, families)}
-    for module in (torch.cuda, torch.cuda.memory, torch.cuda.nvtx, torch.cuda.profiler, getattr(torch, "accelerator", None)):
+    for module in (
+        torch.cuda,
+        torch.cuda.memory,
+        torch.cuda.nvtx,
+        torch.cuda.profiler,
+        getattr(torch, "accelerator", None),
+    ):
         for name in dir(module):
             original = getattr(module, name)
             if isinstance(values.get(name), type):
@@ -117,23 +131,32 @@ def on_cpu(torch: Any, value: Any) -> Any:
     if isinstance(value, torch.device):
         return torch.device("cpu") if value.type == "cuda" else value
     if isinstance(value, str):
-        return "cpu" if value.partition(":")[0] == "cuda" else value.replace("torch.cuda.", "torch.")
+        return (
+            "cpu" if value.partition(":")[0] == "cuda" else value.replace("torch.cuda.", "torch.")
+        )
     return value
 
 
 def enter_mode(torch: Any, to_cpu: Callable[[Any], Any]) -> None:
-    """Map the arguments of all of torch's functions and methods, in this thread and in those that it will start."""
+    """Map the arguments of all of torch's functions and methods, in this thread and in those that
+    it will start.
+    """
     tensor = torch.Tensor
 
     class OnCpu(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, function: Any, _: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if function in (tensor.cuda, tensor.pin_memory):
                 return args[0]
             if function is tensor.record_stream:
                 return None
             if function is torch.device:  # scripts read its type to choose their path for GPUs
                 return function(*args, **(kwargs or {}))
-            args, kwargs = [to_cpu(argument) for argument in args], {name: to_cpu(value) for name, value in (kwargs or {}).items()}
+            args, kwargs = (
+                [to_cpu(argument) for argument in args],
+                {name: to_cpu(value) for name, value in (kwargs or {}).items()},
+            )
             if function is tensor.to and len(args) > 1 and isinstance(args[1], int):
                 args[1] = "cpu"
             if isinstance(kwargs.get("device"), int):
@@ -166,7 +189,9 @@ def generator_of(original: Any) -> Any:
 
 
 def values_of(torch: Any) -> dict[str, Any]:
-    """What functions of ``torch.cuda`` and ``torch.accelerator`` are, by name; the others do nothing."""
+    """What functions of ``torch.cuda`` and ``torch.accelerator`` are, by name; the others do
+    nothing.
+    """
     stream, current = Stream(), [0]
 
     def set_device(device: Any) -> None:
@@ -176,12 +201,24 @@ def values_of(torch: Any) -> dict[str, Any]:
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError(NO_GRAPH)
 
-    properties = SimpleNamespace(name="CPU", total_memory=MEMORY_BYTES, multi_processor_count=1, gcnArchName="")
+    properties = SimpleNamespace(
+        name="CPU", total_memory=MEMORY_BYTES, multi_processor_count=1, gcnArchName=""
+    )
     properties.major, properties.minor = CAPABILITY
     nothing = contextlib.nullcontext
-    contexts = ("device", "device_of", "device_index", "stream", "StreamContext", "range", "profile")
+    contexts = (
+        "device",
+        "device_of",
+        "device_index",
+        "stream",
+        "StreamContext",
+        "range",
+        "profile",
+    )
     fixed = {
-        **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported", "is_tf32_supported"), True),
+        **dict.fromkeys(
+            ("is_available", "is_initialized", "is_bf16_supported", "is_tf32_supported"), True
+        ),
         "is_current_stream_capturing": False,
         "get_device_name": "CPU",
         "get_device_capability": CAPABILITY,
@@ -196,7 +233,9 @@ def values_of(torch: Any) -> dict[str, Any]:
     return {
         **{name: returns(value) for name, value in fixed.items()},
         **{name: lambda *_, **__: nothing() for name in contexts},
-        **dict.fromkeys(("current_device", "current_device_index", "current_device_idx"), lambda: current[0]),
+        **dict.fromkeys(
+            ("current_device", "current_device_index", "current_device_idx"), lambda: current[0]
+        ),
         **dict.fromkeys(("set_device", "set_device_index", "set_device_idx"), set_device),
         **dict.fromkeys(("CUDAGraph", "Graph", "graph"), refuse),
         "Event": Event,
@@ -210,7 +249,9 @@ def values_of(torch: Any) -> dict[str, Any]:
 
 
 def device_count(families: Sequence[Sequence[str | None]]) -> int:
-    """GPUs that this host reports: those that are visible, or as many as a launcher starts ranks here."""
+    """GPUs that this host reports: those that are visible, or as many as a launcher starts ranks
+    here.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible:
         return len(visible.split(","))
@@ -228,7 +269,9 @@ def mapped(original: Callable[..., Any], map_value: Callable[[Any], Any]) -> Cal
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return original(*map(map_value, args), **{name: map_value(value) for name, value in kwargs.items()})
+        return original(
+            *map(map_value, args), **{name: map_value(value) for name, value in kwargs.items()}
+        )
 
     return call
 
@@ -238,13 +281,21 @@ def half_by_default(original: Callable[..., None], half: Any) -> Callable[..., N
 
     @functools.wraps(original)
     def __init__(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
-        original(self, device_type, half if dtype is None and device_type == "cuda" else dtype, *args, **kwargs)
+        original(
+            self,
+            device_type,
+            half if dtype is None and device_type == "cuda" else dtype,
+            *args,
+            **kwargs,
+        )
 
     return __init__
 
 
 def in_bfloat16(original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
-    """``autocast.__enter__``: CPUs take a hundred times as long for convolutions in float16, which stays what was asked for."""
+    """``autocast.__enter__``: CPUs take a hundred times as long for convolutions in float16, which
+    stays what was asked for.
+    """
 
     @functools.wraps(original)
     def __enter__(self: Any) -> Any:
@@ -272,7 +323,9 @@ def over_gloo(distributed: Any, to_cpu: Callable[[Any], Any]) -> None:
 
     begin = mapped(with_arguments(distributed.init_process_group, {"device_id": None}), gloo)
     names = {
-        "init_process_group": lambda backend=None, *args, **kwargs: begin(backend or "gloo", *args, **kwargs),
+        "init_process_group": lambda backend=None, *args, **kwargs: begin(
+            backend or "gloo", *args, **kwargs
+        ),
         "new_group": mapped(distributed.new_group, gloo),
         "barrier": with_arguments(distributed.barrier, {"device_ids": None}),
         "is_nccl_available": returns(True),
@@ -285,7 +338,9 @@ def over_gloo(distributed: Any, to_cpu: Callable[[Any], Any]) -> None:
 
 
 def synchronised_forward(self: Any, batch: Any) -> Any:
-    """``SyncBatchNorm.forward``, which torch has for GPUs alone: by the mean and the variance over all ranks."""
+    """``SyncBatchNorm.forward``, which torch has for GPUs alone: by the mean and the variance over
+    all ranks.
+    """
     torch: Any = sys.modules["torch"]
     if not (self.training and torch.distributed.is_initialized()):
         return torch.nn.modules.batchnorm._BatchNorm.forward(self, batch)
@@ -293,7 +348,9 @@ def synchronised_forward(self: Any, batch: Any) -> Any:
     others = [place for place in range(batch.dim()) if place != 1]
     shape = [-1 if place == 1 else 1 for place in range(batch.dim())]
     all_reduce = importlib.import_module("torch.distributed.nn.functional").all_reduce
-    over_ranks = functools.partial(all_reduce, group=self.process_group or torch.distributed.group.WORLD)
+    over_ranks = functools.partial(
+        all_reduce, group=self.process_group or torch.distributed.group.WORLD
+    )
     total = over_ranks(torch.cat([batch.sum(others), batch.new_tensor([batch.numel() / channels])]))
     count = total[-1].detach()
     mean = total[:-1] / count
@@ -304,7 +361,9 @@ def synchronised_forward(self: Any, batch: Any) -> Any:
         self.running_mean.lerp_(mean.detach(), share)
         self.running_var.lerp_(variance.detach() * count / (count - 1), share)
     normal = (batch - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
-    return (normal * self.weight.view(shape) + self.bias.view(shape) if self.affine else normal).to(kind)
+    return (normal * self.weight.view(shape) + self.bias.view(shape) if self.affine else normal).to(
+        kind
+    )
 
 
 def emulate_horovod_build(horovod: Any) -> None:

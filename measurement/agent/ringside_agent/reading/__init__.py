@@ -1,1 +1,3 @@
-"""What is read of a script, before and after its steps are timed: its models, settings, data and results."""
+"""What is read of a script, before and after its steps are timed: its models, settings, data and
+results.
+"""

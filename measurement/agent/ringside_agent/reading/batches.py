@@ -29,7 +29,9 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
     torch: Any = sys.modules["torch"]
     if isinstance(value, torch.Tensor):
         yield value
-    elif depth < MAX_DEPTH and not isinstance(value, (str, bytes, int, float)) and value is not None:
+    elif (
+        depth < MAX_DEPTH and not isinstance(value, (str, bytes, int, float)) and value is not None
+    ):
         for part in _parts(value):
             yield from tensors_in(part, depth + 1)
 
@@ -40,7 +42,11 @@ def _parts(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return value
     held = getattr(value, "__dict__", {})
-    return held.get("_store", held).values() if isinstance(held, dict) and hasattr(held.get("_store", held), "values") else ()
+    return (
+        held.get("_store", held).values()
+        if isinstance(held, dict) and hasattr(held.get("_store", held), "values")
+        else ()
+    )
 
 
 def digest_of(batch: Any) -> str | None:
@@ -57,19 +63,26 @@ def bytes_of(tensor: Any) -> bytes:
     """The elements of a tensor, one after another; its shape where they cannot be read."""
     try:
         plain = tensor.detach().cpu().contiguous()
-        return ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()) if plain.numel() else b""
+        return (
+            ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size())
+            if plain.numel()
+            else b""
+        )
     except (RuntimeError, NotImplementedError, TypeError):  # sparse, or a class of its own
         return b"?"
 
 
 class Source:
-    """What is known of a loader's iterator, without a reference to either, which would keep them alive."""
+    """What is known of a loader's iterator, without a reference to either, which would keep them
+    alive.
+    """
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
         """The loader's, when the iterator began."""
         self.is_over = False
-        """Whether it came to its end: leftover batches of one that was left earlier were not used."""
+        """Whether it came to its end: leftover batches of one that was left earlier were not
+        used."""
 
 
 UNKNOWN = Source()
@@ -89,7 +102,8 @@ class BatchLog:
         self.loader: dict[str, Any] = {}
         """Settings of the loader whose batches steps used; empty where there was none."""
         self.steps: list[list[tuple[Source, str | None]]] = [[]]
-        """Batches by the step in which they were drawn, with their digests; the last step has not ended."""
+        """Batches by the step in which they were drawn, with their digests; the last step has not
+        ended."""
 
     def keep(self, iterator: Any, batch: Any) -> None:
         """Record a batch."""
@@ -98,15 +112,21 @@ class BatchLog:
         self.steps[-1][-1] = (source, digest_of(batch))
 
     def used(self, passes: Sequence[int], *, reads_ahead: bool) -> list[str | None]:
-        """The digest of the batches that each step used in so many backward passes; None where it drew none."""
+        """The digest of the batches that each step used in so many backward passes; None where it
+        drew none.
+        """
         unused: list[tuple[Source, str | None]] = []
         digests = []
         for drawn, count in zip(self.steps, passes):
             unused += drawn
             if len(unused) > count:
-                unused = [entry for entry in unused if entry[0].is_over or entry[0] is unused[-1][0]]
+                unused = [
+                    entry for entry in unused if entry[0].is_over or entry[0] is unused[-1][0]
+                ]
             used = used_batches(len(unused), count, reads_ahead)
-            self.loader = next((source.settings for source, _ in unused[used] if source.settings), self.loader)
+            self.loader = next(
+                (source.settings for source, _ in unused[used] if source.settings), self.loader
+            )
             digests.append(combined([digest for _, digest in unused[used]]))
             del unused[: used.stop]
         return digests
@@ -117,4 +137,8 @@ def combined(digests: Sequence[str | None]) -> str | None:
     known = [digest for digest in digests if digest]
     if not known or len(known) < len(digests):
         return None
-    return known[0] if len(known) == 1 else hashlib.blake2b("".join(known).encode(), digest_size=8).hexdigest()
+    return (
+        known[0]
+        if len(known) == 1
+        else hashlib.blake2b("".join(known).encode(), digest_size=8).hexdigest()
+    )

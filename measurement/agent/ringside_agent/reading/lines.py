@@ -1,8 +1,9 @@
-"""Where a step's time goes by line: of the functions that lead to ``step()``, in the last of the compared steps.
+"""Where a step's time goes by line: of the functions that lead to ``step()``, in the last of the
+compared steps.
 
-Only these functions are traced, the script's or a framework's. A line's time includes all that it calls. The device is
-synchronised where the next line begins, so work on a GPU counts for the line that launched it. Functions of torch, Horovod and
-Python itself are not traced.
+Only these functions are traced, the script's or a framework's. A line's time includes all that it
+calls. The device is synchronised where the next line begins, so work on a GPU counts for the line
+that launched it. Functions of torch, Horovod and Python itself are not traced.
 """
 
 from __future__ import annotations
@@ -32,13 +33,44 @@ CLIPPING = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value"}
 """Functions of ``torch.nn.utils``, and the argument that is the limit."""
 COLLECTIVES = {
     "torch.distributed": (
-        *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "broadcast", "broadcast_object_list"),
-        *("reduce", "reduce_scatter", "reduce_scatter_tensor", "gather", "gather_object", "scatter", "all_to_all"),
+        *(
+            "all_reduce",
+            "all_gather",
+            "all_gather_into_tensor",
+            "all_gather_object",
+            "broadcast",
+            "broadcast_object_list",
+        ),
+        *(
+            "reduce",
+            "reduce_scatter",
+            "reduce_scatter_tensor",
+            "gather",
+            "gather_object",
+            "scatter",
+            "all_to_all",
+        ),
         *("all_to_all_single", "barrier"),
     ),
     "horovod.torch": (
-        *("allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "grouped_allreduce", "grouped_allreduce_", "allgather"),
-        *("allgather_object", "broadcast", "broadcast_", "broadcast_object", "alltoall", "reducescatter", "barrier"),
+        *(
+            "allreduce",
+            "allreduce_",
+            "allreduce_async",
+            "allreduce_async_",
+            "grouped_allreduce",
+            "grouped_allreduce_",
+            "allgather",
+        ),
+        *(
+            "allgather_object",
+            "broadcast",
+            "broadcast_",
+            "broadcast_object",
+            "alltoall",
+            "reducescatter",
+            "barrier",
+        ),
     ),
 }
 
@@ -51,7 +83,9 @@ class Line(NamedTuple):
 
 
 class Lines:
-    """The time of each line in some steps, the phases of the step that it contains, and the collectives that it calls."""
+    """The time of each line in some steps, the phases of the step that it contains, and the
+    collectives that it calls.
+    """
 
     def __init__(self, recorder: Recorder, script: Script) -> None:
         self._recorder, self._script = recorder, script
@@ -64,7 +98,8 @@ class Lines:
         """What is called where a function is entered, by its code."""
         self._checkpointed = 0
         self.uses: dict[str, Any] = {}
-        """Settings that the traced steps have shown: how gradients are clipped, and how many parts are checkpointed."""
+        """Settings that the traced steps have shown: how gradients are clipped, and how many parts
+        are checkpointed."""
         self._ns: Counter[Line] = Counter()
         """Time of the current step so far."""
         self._waited_ns: Counter[Line] = Counter()
@@ -76,20 +111,31 @@ class Lines:
         self._since = self._exchange_before = 0
 
     def begin(self) -> None:
-        """Trace from here on, unless another tool does, such as a debugger. Called in the hook of an optimizer's step."""
+        """Trace from here on, unless another tool does, such as a debugger.
+
+        Called in the hook of an optimizer's step.
+        """
         torch: Any = sys.modules["torch"]
         if sys.gettrace() is not None:
             return
         for name, functions in COLLECTIVES.items():
             module = sys.modules.get(name)
-            self._collectives |= {code_of(getattr(module, function)) for function in functions if hasattr(module, function)}
+            self._collectives |= {
+                code_of(getattr(module, function))
+                for function in functions
+                if hasattr(module, function)
+            }
         self._noting = dict.fromkeys(self._collectives, self._note_collective)
-        self._noting.update({code_of(getattr(torch.nn.utils, name)): self._note_clipping for name in CLIPPING})
+        self._noting.update(
+            {code_of(getattr(torch.nn.utils, name)): self._note_clipping for name in CLIPPING}
+        )
         self._noting[code_of(torch.nn.Module.__call__)] = lambda _: self.mark("forward")
         if "torch.utils.checkpoint" in sys.modules:
             self._noting[code_of(torch.utils.checkpoint.checkpoint)] = self._note_checkpoint
         self._others = tuple(
-            os.path.dirname(sys.modules[name].__file__ or "") + os.sep for name in ("torch", "horovod") if name in sys.modules
+            os.path.dirname(sys.modules[name].__file__ or "") + os.sep
+            for name in ("torch", "horovod")
+            if name in sys.modules
         )
         frame: Any = sys._getframe(1)
         while frame is not None:
@@ -123,14 +169,18 @@ class Lines:
         self._frames = []
 
     def mark(self, phase: str) -> None:
-        """Record that the current line contains this phase of the step, which is also timed by itself."""
+        """Record that the current line contains this phase of the step, which is also timed by
+        itself.
+        """
         if self._at is not None:
             self._phases.setdefault(self._at, set()).add(phase)
 
     def report(self) -> list[dict[str, Any]]:
         """The fields of each ``LineUse``, in the order of the lines."""
         usual_ns, waited_ns = (usual([step[which] for step in self._steps]) for which in (0, 1))
-        reported = sorted(usual_ns, key=lambda line: (line not in self._calls, -usual_ns[line]))[:MAX_LINES]
+        reported = sorted(usual_ns, key=lambda line: (line not in self._calls, -usual_ns[line]))[
+            :MAX_LINES
+        ]
         return [
             {
                 "place": str(Place(line.file, line.number)),
@@ -138,7 +188,10 @@ class Lines:
                 "seconds": usual_ns[line] / 1e9,
                 "exchange_s": waited_ns[line] / 1e9,
                 "phases": sorted(self._phases.get(line, ())),
-                "collectives": {name: count / len(self._steps) for name, count in self._calls.get(line, {}).items()},
+                "collectives": {
+                    name: count / len(self._steps)
+                    for name, count in self._calls.get(line, {}).items()
+                },
             }
             for line in sorted(reported)
         ]
@@ -184,19 +237,28 @@ class Lines:
         self._checkpointed += 1
 
     def _note_clipping(self, frame: FrameType) -> None:
-        """Record to what gradients are clipped, and whether before their exchange, or while they are scaled."""
+        """Record to what gradients are clipped, and whether before their exchange, or while they
+        are scaled.
+        """
         name = frame.f_code.co_name
-        is_early = any(getattr(optimizer, "_handles", None) for optimizer in self._script.optimizers)  # Horovod has not waited
+        is_early = any(
+            getattr(optimizer, "_handles", None) for optimizer in self._script.optimizers
+        )  # Horovod has not waited
         scaler = self._recorder.scaler
         states = getattr(scaler, "_per_optimizer_states", None)
         is_scaled = (
-            states is not None and scaler.is_enabled() and "UNSCALED" not in {state["stage"].name for state in states.values()}
+            states is not None
+            and scaler.is_enabled()
+            and "UNSCALED" not in {state["stage"].name for state in states.values()}
         )
         early = "before the exchange: " if is_early else "before unscale_(): " if is_scaled else ""
         self.uses["step.clipping"] = f"{early}{name} {frame.f_locals.get(CLIPPING[name])}"
 
     def _note_collective(self, frame: FrameType) -> None:
-        """Count a collective that the script calls. Collectives within another one, or of gradients, are not counted."""
+        """Count a collective that the script calls.
+
+        Collectives within another one, or of gradients, are not counted.
+        """
         if self._recorder.in_backward or self._recorder.depth:
             return
         caller = frame.f_back
@@ -216,13 +278,21 @@ class Lines:
 def is_sum(arguments: dict[str, Any]) -> bool:
     """Whether a collective with these arguments adds up what ranks have."""
     op, horovods = arguments.get("op"), getattr(sys.modules.get("horovod.torch"), "Sum", None)
-    return str(op).endswith("SUM") or arguments.get("average") is False or (type(op) is int and op == horovods)
+    return (
+        str(op).endswith("SUM")
+        or arguments.get("average") is False
+        or (type(op) is int and op == horovods)
+    )
 
 
 def divides(code: CodeType) -> bool:
     """Whether a function divides anything, perhaps a sum over ranks."""
-    operators = ((instruction.opname, instruction.argrepr) for instruction in dis.get_instructions(code))
-    is_written = any("TRUE_DIVIDE" in name or operator in ("/", "/=") for name, operator in operators)
+    operators = (
+        (instruction.opname, instruction.argrepr) for instruction in dis.get_instructions(code)
+    )
+    is_written = any(
+        "TRUE_DIVIDE" in name or operator in ("/", "/=") for name, operator in operators
+    )
     return is_written or not {"div", "div_", "true_divide"}.isdisjoint(code.co_names)
 
 
@@ -239,8 +309,12 @@ def code_of(function: Any) -> CodeType:
 
 
 def is_traced(file: str, others: tuple[str, ...]) -> bool:
-    """Whether functions of this file are traced: it is not in the folders ``others``, and neither Python's nor ours."""
+    """Whether functions of this file are traced: it is not in the folders ``others``, and neither
+    Python's nor ours.
+    """
     python = sysconfig.get_path("stdlib") + os.sep
-    is_of_python = file.startswith(("<", python)) and not ("site-packages" in file or "dist-packages" in file)
+    is_of_python = file.startswith(("<", python)) and not (
+        "site-packages" in file or "dist-packages" in file
+    )
     agent_folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
     return not is_of_python and not file.startswith((agent_folder, *others))

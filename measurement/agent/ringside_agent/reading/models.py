@@ -1,4 +1,6 @@
-"""The models of a script: found among all objects, and their parameters and buffers by names that wrappers do not change."""
+"""The models of a script: found among all objects, and their parameters and buffers by names that
+wrappers do not change.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from typing import Any, Callable, Iterable, Iterator, List, Tuple
 
 from ..reporting import call_safely
 
-WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_original_module")
+WRAPPED = (
+    "_orig_mod",
+    "_fsdp_wrapped_module",
+    "_checkpoint_wrapped_module",
+    "_forward_module",
+    "_original_module",
+)
 """Names that torch.compile, FSDP and others give to what they wrap."""
 SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
 BUFFER = "buffer:"
@@ -20,7 +28,8 @@ Named = List[Tuple[str, Any]]
 
 
 _frozen: list[Any] = []
-"""References to models and schedules that ``gc.freeze`` took out of what ``gc.get_objects`` returns."""
+"""References to models and schedules that ``gc.freeze`` took out of what ``gc.get_objects``
+returns."""
 
 
 def watch_freeze() -> None:
@@ -37,20 +46,27 @@ def watch_freeze() -> None:
 
 def _note_frozen() -> None:
     torch: Any = sys.modules["torch"]
-    _frozen[:] = map(weakref.ref, objects_of(lambda kind: issubclass(kind, torch.nn.Module) or is_schedule(kind)))
+    _frozen[:] = map(
+        weakref.ref, objects_of(lambda kind: issubclass(kind, torch.nn.Module) or is_schedule(kind))
+    )
 
 
 def objects_of(is_wanted: Callable[[type], bool]) -> list[Any]:
     """All objects whose classes are wanted.
 
-    No other thread runs meanwhile: torch 2.0 warns of each tensor that a library's thread frees during the search.
+    No other thread runs meanwhile: torch 2.0 warns of each tensor that a library's thread frees
+    during the search.
     """
     interval = sys.getswitchinterval()
     is_wanted_class: Callable[[Any], bool] = functools.lru_cache(maxsize=None)(is_wanted)
     sys.setswitchinterval(1.0)
     try:
         everything = [*gc.get_objects(), *(reference() for reference in _frozen)]
-        return list({id(instance): instance for instance in everything if is_wanted_class(type(instance))}.values())
+        return list(
+            {
+                id(instance): instance for instance in everything if is_wanted_class(type(instance))
+            }.values()
+        )
     finally:
         sys.setswitchinterval(interval)
 
@@ -63,20 +79,35 @@ def is_schedule(kind: type) -> bool:
 def find_roots() -> list[Any]:
     """Modules with parameters that are in no other module."""
     torch: Any = sys.modules["torch"]
-    modules = [module for module in objects_of(lambda kind: issubclass(kind, torch.nn.Module)) if "_modules" in vars(module)]
-    inside = {id(child) for module in modules for child in module._modules.values() if child is not None}
-    return [module for module in modules if id(module) not in inside and next(module.parameters(), None) is not None]
+    modules = [
+        module
+        for module in objects_of(lambda kind: issubclass(kind, torch.nn.Module))
+        if "_modules" in vars(module)
+    ]
+    inside = {
+        id(child) for module in modules for child in module._modules.values() if child is not None
+    }
+    return [
+        module
+        for module in modules
+        if id(module) not in inside and next(module.parameters(), None) is not None
+    ]
 
 
 def trained_first(roots: Iterable[Any], trained: set[int], *, called: Any = None) -> list[Any]:
-    """Roots by how many of the optimizers' parameters they have, most first; of as many, the one that was called.
+    """Roots by how many of the optimizers' parameters they have, most first; of as many, the one
+    that was called.
 
     A root is left out whose parameters are all in earlier ones: they share its layers.
     """
     seen: set[int] = set()
     distinct = []
     for root in sorted(
-        roots, key=lambda root: (-sum(id(parameter) in trained for parameter in root.parameters()), root is not called)
+        roots,
+        key=lambda root: (
+            -sum(id(parameter) in trained for parameter in root.parameters()),
+            root is not called,
+        ),
     ):
         parameter_ids = {id(parameter) for parameter in root.parameters()}
         if not parameter_ids <= seen:
@@ -98,25 +129,37 @@ def is_sharded(roots: Iterable[Any]) -> bool:
 def unwrapped(root: Any) -> Any:
     """The user's own module inside wrappers."""
     while True:
-        inner = [child for name, child in root._modules.items() if child is not None and is_wrapper(root, name)]
+        inner = [
+            child
+            for name, child in root._modules.items()
+            if child is not None and is_wrapper(root, name)
+        ]
         if not inner:
             return root
         root = inner[0]
 
 
 def is_wrapper(module: Any, child: str) -> bool:
-    """Whether a module only wraps its child of this name, which is then left out of parameters' names."""
-    alone = len(module._modules) == 1 and not any(parameter is not None for parameter in module._parameters.values())
+    """Whether a module only wraps its child of this name, which is then left out of parameters'
+    names.
+    """
+    alone = len(module._modules) == 1 and not any(
+        parameter is not None for parameter in module._parameters.values()
+    )
     return child in WRAPPED or (child == "module" and alone)
 
 
 def named(root: Any, kind: str) -> Named:
-    """Each parameter (``_parameters``) or buffer (``_buffers``) of a module once, by its name without wrappers' prefixes."""
+    """Each parameter (``_parameters``) or buffer (``_buffers``) of a module once, by its name
+    without wrappers' prefixes.
+    """
     seen: set[int] = set()
     return list(_named(root, kind, "", seen, set()))
 
 
-def _named(module: Any, kind: str, prefix: str, seen: set[int], visited: set[int]) -> Iterator[tuple[str, Any]]:
+def _named(
+    module: Any, kind: str, prefix: str, seen: set[int], visited: set[int]
+) -> Iterator[tuple[str, Any]]:
     if id(module) in visited:
         return
     visited.add(id(module))
@@ -131,7 +174,9 @@ def _named(module: Any, kind: str, prefix: str, seen: set[int], visited: set[int
 
 
 def prefixes(roots: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Each root with the prefix of its names: empty for the first, for others their class, numbered where several share it."""
+    """Each root with the prefix of its names: empty for the first, for others their class, numbered
+    where several share it.
+    """
     count: dict[str, int] = {}
     for position, root in enumerate(roots):
         if position == 0:

@@ -1,4 +1,6 @@
-"""What a rank reports of itself, as a ``RankReport``, and the numbers that show whether ranks drift apart."""
+"""What a rank reports of itself, as a ``RankReport``, and the numbers that show whether ranks drift
+apart.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +39,28 @@ def optimizer_report(optimizers: list[Any]) -> dict[str, Any]:
     if not optimizers:
         return {}
     group = optimizers[0].param_groups[0]
-    return {"class": type(optimizers[0]).__name__, **{name: plain(value) for name, value in group.items() if name != "params"}}
+    return {
+        "class": type(optimizers[0]).__name__,
+        **{name: plain(value) for name, value in group.items() if name != "params"},
+    }
 
 
 def drift(script: Script) -> dict[str, Any]:
-    """The numbers in the optimizers' groups, and a few elements of the parameters: equal on all ranks."""
+    """The numbers in the optimizers' groups, and a few elements of the parameters: equal on all
+    ranks.
+    """
     return script.record_safely(_drift, script) or {"hyperparameters": {}, "parameters": {}}
 
 
 def _drift(script: Script) -> dict[str, Any]:
     groups = [group for optimizer in script.optimizers for group in optimizer.param_groups]
-    named = [] if script.is_sharded else [(name, parameter) for name, parameter in script.named_parameters() if parameter.numel()]
+    named = (
+        []
+        if script.is_sharded
+        else [
+            (name, parameter) for name, parameter in script.named_parameters() if parameter.numel()
+        ]
+    )
     sampled = named[:: max(1, len(named) // DRIFT_PARAMETERS)]
     parameters = {name: some_elements(parameter, DRIFT_ELEMENTS) for name, parameter in sampled}
     return {"hyperparameters": hyperparameters(groups), "parameters": parameters}

@@ -26,7 +26,8 @@ class Script:
         self.rates: list[float] = []
         """Learning rate of the first group, by step."""
         self.keeps_gradients: bool | None = None
-        """Whether a step's gradients are still there when the next backward pass begins; None until one does."""
+        """Whether a step's gradients are still there when the next backward pass begins; None until
+        one does."""
         self.loaded = 0
         """Parameters for which optimizers had a state that is not zero before their first steps."""
         self.stepped: list[Any] = []
@@ -38,10 +39,17 @@ class Script:
     @property
     def optimizers(self) -> list[Any]:
         """The living optimizers that have stepped, in the order of their first steps."""
-        return [optimizer for optimizer in (reference() for reference in self.stepped) if optimizer is not None]
+        return [
+            optimizer
+            for optimizer in (reference() for reference in self.stepped)
+            if optimizer is not None
+        ]
 
     def record_safely(self, act: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a reader. What cannot be read is left out, with a note, and the script is still measured."""
+        """Call a reader.
+
+        What cannot be read is left out, with a note, and the script is still measured.
+        """
         try:
             return uncompiled(act)(*arguments)
         except Exception as error:  # noqa: BLE001 - a script's own objects may raise anything
@@ -59,10 +67,17 @@ class Script:
         return self._recorder.scaler
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
-        """All parameters of the optimizers, by name; one that no model has, by its place in its optimizer."""
+        """All parameters of the optimizers, by name; one that no model has, by its place in its
+        optimizer.
+        """
         names = {}
         for prefix, root in models.prefixes(self.roots):
-            names.update({id(parameter): prefix + name for name, parameter in models.named(root, "_parameters")})
+            names.update(
+                {
+                    id(parameter): prefix + name
+                    for name, parameter in models.named(root, "_parameters")
+                }
+            )
         for index, optimizer in enumerate(self.optimizers):
             for number, group in enumerate(optimizer.param_groups):
                 for place, parameter in enumerate(group["params"]):
@@ -87,5 +102,7 @@ class Script:
         return {
             "class": type(models.unwrapped(self.roots[0])).__name__ if self.roots else None,
             "parameters": sum(parameter.numel() for parameter in trained),
-            "gradient_bytes": sum(parameter.numel() * parameter.element_size() for parameter in trained),
+            "gradient_bytes": sum(
+                parameter.numel() * parameter.element_size() for parameter in trained
+            ),
         }

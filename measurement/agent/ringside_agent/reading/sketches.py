@@ -1,9 +1,11 @@
-"""Count sketches of tensors in float64: linear, of a few numbers, whose norm is about that of the tensor.
+"""Count sketches of tensors in float64: linear, of a few numbers, whose norm is about that of the
+tensor.
 
-They are those of Charikar, Chen and Farach-Colton (ICALP 2002). A script's have 16 places, those of Ringside's own ranks 64.
-Element i goes with a random sign into place i mod 16 (E|sketch|² = |x|² for any signs that are independent in pairs). The signs
-are those of Python's own generator, so that they are equal on every device and with every version of torch. A tensor with no more
-elements than places is its own sketch. A complex element counts as two.
+They are those of Charikar, Chen and Farach-Colton (ICALP 2002). A script's have 16 places, those of
+Ringside's own ranks 64. Element i goes with a random sign into place i mod 16 (E|sketch|² = |x|²
+for any signs that are independent in pairs). The signs are those of Python's own generator, so that
+they are equal on every device and with every version of torch. A tensor with no more elements than
+places is its own sketch. A complex element counts as two.
 """
 
 from __future__ import annotations
@@ -16,16 +18,23 @@ SIZE = 16
 CHUNK = 1 << 16
 MAX_DENSE = 1 << 24
 """Elements of a sparse tensor that is sketched as a dense one."""
-REPLACEMENTS = {"nan": 0.7548776662466927, "posinf": 1.3247179572447460, "neginf": -1.4655712318767680}
-"""Values that replace non-finite elements of a state: a mask of -inf is intended, and is compared like any other."""
+REPLACEMENTS = {
+    "nan": 0.7548776662466927,
+    "posinf": 1.3247179572447460,
+    "neginf": -1.4655712318767680,
+}
+"""Values that replace non-finite elements of a state: a mask of -inf is intended, and is compared
+like any other."""
 _signs: dict[str, Any] = {}
 
 
 def sketch(tensor: Any, size: int = SIZE, *, is_state: bool = False) -> list[float]:
-    """float64 [up to size], a divisor of CHUNK, with E|sketch|² = |tensor|². On a device this waits for it.
+    """float64 [up to size], a divisor of CHUNK, with E|sketch|² = |tensor|². On a device this waits
+    for it.
 
     Args:
-        tensor: of any numeric dtype and any layout. A large sparse matrix is sketched by its values and their places.
+        tensor: of any numeric dtype and any layout. A large sparse matrix is sketched by its values
+            and their places.
         size: numbers of the sketch, at most.
         is_state: whether non-finite elements are replaced by ``REPLACEMENTS``.
     """
@@ -46,7 +55,9 @@ def sketch(tensor: Any, size: int = SIZE, *, is_state: bool = False) -> list[flo
 
 
 def real_elements(tensor: Any) -> Any:
-    """The tensor without its history, complex elements as two [..., 2]; a sparse one as coordinates and values."""
+    """The tensor without its history, complex elements as two [..., 2]; a sparse one as coordinates
+    and values.
+    """
     torch: Any = sys.modules["torch"]
     elements = tensor.detach()
     if elements.is_mkldnn:
@@ -81,10 +92,14 @@ def _folded(flat: Any, size: int, is_state: bool) -> list[float]:
 
 
 def _sketch_of_rows(tensor: Any, size: int) -> list[float]:
-    """Sketch a sparse gradient [rows, ...], coalesced, by its stored rows; the whole may not fit into memory."""
+    """Sketch a sparse gradient [rows, ...], coalesced, by its stored rows; the whole may not fit
+    into memory.
+    """
     torch: Any = sys.modules["torch"]
     row = tensor.shape[1:].numel()
-    places = (tensor.indices()[0][:, None] * row + torch.arange(row, device=tensor.device)).reshape(-1)
+    places = (tensor.indices()[0][:, None] * row + torch.arange(row, device=tensor.device)).reshape(
+        -1
+    )
     values = tensor.values().reshape(-1).double()
     total = torch.zeros(size, dtype=torch.float64, device=tensor.device)
     for number in torch.div(places, CHUNK, rounding_mode="floor").unique().tolist():

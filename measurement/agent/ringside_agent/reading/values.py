@@ -1,4 +1,5 @@
-"""Settings as plain JSON, numbers that must be equal on all ranks, and losses, fetched from their device after the timed steps.
+"""Settings as plain JSON, numbers that must be equal on all ranks, and losses, fetched from their
+device after the timed steps.
 
 Ringside's own ranks report the numbers that must be equal in this way, too.
 """
@@ -13,7 +14,9 @@ MAX_CHARACTERS = 200
 
 
 def plain(value: Any) -> Any:
-    """A setting as a number, a string or a short list of them; a tensor of one element is its number."""
+    """A setting as a number, a string or a short list of them; a tensor of one element is its
+    number.
+    """
     torch: Any = sys.modules["torch"]
     if isinstance(value, torch.Tensor):
         return plain(value.item()) if value.numel() == 1 else f"tensor of {value.numel()}"
@@ -23,7 +26,11 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else str(value)
     if isinstance(value, (list, tuple)):
         return [plain(part) for part in value[:16]]
-    return str(value)[:MAX_CHARACTERS] if type(value).__module__ in ("torch", "builtins") else type(value).__name__
+    return (
+        str(value)[:MAX_CHARACTERS]
+        if type(value).__module__ in ("torch", "builtins")
+        else type(value).__name__
+    )
 
 
 def hyperparameters(groups: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
@@ -35,7 +42,8 @@ def hyperparameters(groups: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
 def some_elements(parameter: Any, max_count: int) -> list[float]:
     """Some elements, the same ones on all ranks; a complex one counts as two.
 
-    It allocates almost nothing: memory that is freed before the last block would change the page faults of later steps.
+    It allocates almost nothing: memory that is freed before the last block would change the page
+    faults of later steps.
     """
     torch: Any = sys.modules["torch"]
     with torch.no_grad():
@@ -53,7 +61,9 @@ def numbers(values: Iterable[Any]) -> Iterator[float]:
     for value in values:
         if isinstance(value, (tuple, list)):
             yield from numbers(value)
-        elif isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1):
+        elif isinstance(value, (int, float)) or (
+            isinstance(value, torch.Tensor) and value.numel() == 1
+        ):
             yield float(value)
 
 
@@ -61,7 +71,9 @@ def losses_of(recorder: Any) -> list[float]:
     """The values of the kept losses; NaN where a script has changed one since."""
     return [
         value if loss._version == version else math.nan
-        for value, loss, version in zip(values_of(recorder.losses), recorder.losses, recorder.versions)
+        for value, loss, version in zip(
+            values_of(recorder.losses), recorder.losses, recorder.versions
+        )
     ]
 
 
@@ -72,7 +84,9 @@ def values_of(losses: Sequence[Any]) -> list[float]:
     torch: Any = sys.modules["torch"]
     try:
         with torch.no_grad():
-            values: list[float] = torch.stack([loss.reshape(()).double() for loss in losses]).tolist()
+            values: list[float] = torch.stack(
+                [loss.reshape(()).double() for loss in losses]
+            ).tolist()
             return values
     except (RuntimeError, TypeError):  # on several devices, or overwritten by a CUDA graph
         return [value_of(loss) for loss in losses]
@@ -99,6 +113,10 @@ def means(rows: Sequence[tuple[int, ...]], losses: Sequence[float]) -> list[floa
 def synchronize(device: Any) -> None:
     """Wait for a device's work; nothing on a CPU."""
     torch: Any = sys.modules["torch"]
-    wait = getattr(getattr(torch, device.type, None), "synchronize", None) if device is not None and device.type != "cpu" else None
+    wait = (
+        getattr(getattr(torch, device.type, None), "synchronize", None)
+        if device is not None and device.type != "cpu"
+        else None
+    )
     if wait is not None:
         wait()

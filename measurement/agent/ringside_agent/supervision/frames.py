@@ -1,7 +1,8 @@
-"""The protocol of driver, supervisors and ranks: lines, some of which are followed by the bytes of a message.
+"""The protocol of driver, supervisors and ranks: lines, some of which are followed by the bytes of
+a message.
 
-``say PLACE LENGTH`` is followed by a message of so many bytes, for or from a rank. With more places and lengths, it is followed by
-as many messages. All other lines have no message.
+``say PLACE LENGTH`` is followed by a message of so many bytes, for or from a rank. With more places
+and lengths, it is followed by as many messages. All other lines have no message.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Frames:
         self._length = 0
 
     def add(self, data: bytes) -> list[tuple[str, bytes]]:
-        """Take what was received; returns the frames that are now complete: lines, and their messages, mostly empty.
+        """Take what was received; returns the frames that are now complete: lines, and their
+        messages, mostly empty.
 
         Raises:
             ConnectionError: the other side does not follow this protocol.
@@ -81,7 +83,9 @@ def _length_of(line: str) -> int:
     if not line.startswith(f"{SAY} "):
         return 0
     words = line.split(" ")[2::2]
-    length = sum(int(word) for word in words) if all(word.isdecimal() for word in words) else math.inf
+    length = (
+        sum(int(word) for word in words) if all(word.isdecimal() for word in words) else math.inf
+    )
     if length > MAX_MESSAGE:
         raise ConnectionError(f"invalid message lengths: {' and '.join(words)} bytes")
     return int(length)

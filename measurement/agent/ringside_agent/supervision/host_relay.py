@@ -1,19 +1,24 @@
-"""Supervisors' connections. The first one of an arm on its host is connected to the driver, for all ranks of the arm there.
+"""Supervisors' connections.
 
-The others connect to the first, over a socket in the kernel's abstract namespace whose name follows from the comparison's key. So
-the driver has one connection for each host, and not one for each rank. On a host without such sockets, each connects to the driver.
+The first one of an arm on its host is connected to the driver, for all ranks of the arm there.
+
+The others connect to the first, over a socket in the kernel's abstract namespace whose name follows
+from the comparison's key. So the driver has one connection for each host, and not one for each
+rank. On a host without such sockets, each connects to the driver.
 
 From the driver, and from the first to the others:
 
-- a word (``stop``, ``continue``, ``trace``, ``kill``): each carries it out, and the first answers when all have;
-  ``failed WORD RANK WHY`` where one could not
+- a word (``stop``, ``continue``, ``trace``, ``kill``): each carries it out, and the first answers
+  when all have; ``failed WORD RANK WHY`` where one could not
 - ``counters``: the first answers with those of the host
 - ``say`` and a message, which is for every rank
 
 To the driver:
 
-- ``joined RANK WORLD_SIZE PID CLOCK``: another rank has connected; the first one's own is in its greeting
-- ``refused RANK WORLD_SIZE PID CLOCK``: a second process claims a connected rank, and its connection is closed
+- ``joined RANK WORLD_SIZE PID CLOCK``: another rank has connected; the first one's own is in its
+  greeting
+- ``refused RANK WORLD_SIZE PID CLOCK``: a second process claims a connected rank, and its
+  connection is closed
 - ``gone RANK CLOCK``: a rank has ended, by this host's clock, or its supervisor has
 - answers to words, and ``say`` with the messages of ranks, those of one host together
 
@@ -56,19 +61,24 @@ from .rank_supervisor import (
 )
 
 HOLD_S = 0.02
-"""How long a message waits at most for those of the host's other ranks, so that the driver is woken once."""
+"""How long a message waits at most for those of the host's other ranks, so that the driver is woken
+once."""
 NO_PIDFD_S = 0.2
 """How often the rank is checked where the kernel does not report its end."""
 FOLLOWER_S = STOP_TIMEOUT_S + 5
-"""A follower that does not answer within this is reported, before the driver gives up on this supervisor."""
+"""A follower that does not answer within this is reported, before the driver gives up on this
+supervisor."""
 LATEST = 2
 """Messages that a rank which connects late may still need: its job, and the command after it."""
 
 
 def watch(driver: str, key_file: str, channel: str, *, who: Sequence[str]) -> None:
-    """Obey the driver until it or the rank has ended. If this process gets a signal to end, it kills its rank first.
+    """Obey the driver until it or the rank has ended.
 
-    ``channel`` is the descriptor of a socket to the rank; ``who``: arm, launch, start, rank, world size, host and pid.
+    If this process gets a signal to end, it kills its rank first.
+
+    ``channel`` is the descriptor of a socket to the rank; ``who``: arm, launch, start, rank, world
+    size, host and pid.
     """
     _, _, _, rank, _, host, pid = who
     tree = ProcessTree(int(pid))
@@ -80,28 +90,44 @@ def watch(driver: str, key_file: str, channel: str, *, who: Sequence[str]) -> No
 
     for sent in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sent, end_both)
-    ended = open_pidfd(tree.root)  # of the rank, if that is still the parent: then its pid was not reused
+    ended = open_pidfd(
+        tree.root
+    )  # of the rank, if that is still the parent: then its pid was not reused
     address, _, port = driver.rpartition(":")
     try:
         key = Path(key_file).read_text(encoding="utf-8")
         connection, listener = join((address.strip("[]"), int(port)), key, who)
     except OSError as error:
         kill_rank(tree)
-        sys.exit(f"ringside: the supervisor of rank {rank} on {host} cannot reach the driver at {driver}: {error}")
+        sys.exit(
+            f"ringside: the supervisor of rank {rank} on {host} cannot reach the driver at"
+            f" {driver}: {error}"
+        )
     try:
         rank_channel = socket.socket(fileno=int(channel))
-        Relay(connection, rank_channel=rank_channel, listener=listener, tree=tree, ended=ended, rank=int(rank)).serve()
+        Relay(
+            connection,
+            rank_channel=rank_channel,
+            listener=listener,
+            tree=tree,
+            ended=ended,
+            rank=int(rank),
+        ).serve()
     except OSError:  # connection reset: the driver, or the host's first supervisor, has ended
         pass
     finally:
         kill_rank(tree)
 
 
-def join(address: tuple[str, int], key: str, who: Sequence[str]) -> tuple[socket.socket, socket.socket | None]:
-    """Connect to the arm's first supervisor on this host; where this is the first one, to the driver.
+def join(
+    address: tuple[str, int], key: str, who: Sequence[str]
+) -> tuple[socket.socket, socket.socket | None]:
+    """Connect to the arm's first supervisor on this host; where this is the first one, to the
+    driver.
 
     Returns:
-        The connection, and the socket at which the others connect; None where they do not connect here.
+        The connection, and the socket at which the others connect; None where they do not connect
+        here.
 
     Raises:
         OSError: the driver cannot be reached.
@@ -142,7 +168,9 @@ def _to_the_driver(address: tuple[str, int], key: str, who: Sequence[str]) -> so
 
 def _is_ours(connection: socket.socket) -> bool:
     """Whether the other side's process belongs to this user."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    credentials = connection.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+    )
     return bool(struct.unpack("3i", credentials)[1] == os.geteuid())
 
 
@@ -157,7 +185,9 @@ class PeerSupervisor:
 
 
 class Relay:
-    """Passes messages between the driver, its own rank, and the host's other supervisors, which only the first one has."""
+    """Passes messages between the driver, its own rank, and the host's other supervisors, which
+    only the first one has.
+    """
 
     def __init__(
         self,
@@ -169,7 +199,9 @@ class Relay:
         ended: int | None,
         rank: int,
     ) -> None:
-        """``driver``, ``rank_channel``: connections to them; ``listener``: where others connect; ``ended``: the rank's pidfd."""
+        """``driver``, ``rank_channel``: connections to them; ``listener``: where others connect;
+        ``ended``: the rank's pidfd.
+        """
         self._driver, self._rank_channel, self._listener = driver, rank_channel, listener
         self._tree, self._ended, self._rank = tree, ended, rank
         self._from_driver, self._from_rank = Frames(), Frames()
@@ -247,7 +279,9 @@ class Relay:
         return bool(received)
 
     def _do_next(self) -> None:
-        """Carry out the words one after another, each when all ranks have finished the one before."""
+        """Carry out the words one after another, each when all ranks have finished the one
+        before.
+        """
         while self._words and self._word is None:
             word = self._words.popleft()
             if word == COUNTERS:
@@ -262,7 +296,9 @@ class Relay:
         """Carry out the word, and have the followers do so; the answer is sent when all have."""
         self._word, self._failure, self._late = word, "", time.monotonic() + FOLLOWER_S
         self._awaited = {
-            connection for connection, follower in self._followers.items() if follower.rank is not None and not follower.is_gone
+            connection
+            for connection, follower in self._followers.items()
+            if follower.rank is not None and not follower.is_gone
         }
         for connection in self._awaited:
             _give(connection, pack(word))
@@ -278,7 +314,10 @@ class Relay:
             self._word, self._late = None, math.inf
 
     def _hear_rank(self) -> None:
-        """Take what the rank sends. Loader workers that it forked may keep its end open, so this does not show its end."""
+        """Take what the rank sends.
+
+        Loader workers that it forked may keep its end open, so this does not show its end.
+        """
         received = _receive(self._rank_channel)
         self._hears_rank = bool(received)
         for frame in self._from_rank.add(received):
@@ -300,7 +339,10 @@ class Relay:
         """Keep a message until the host's other ranks have sent theirs, for a moment."""
         self._held.append(frame)
         self._held_until = min(self._held_until, time.monotonic() + HOLD_S)
-        others = sum(follower.rank is not None and not follower.is_gone for follower in self._followers.values())
+        others = sum(
+            follower.rank is not None and not follower.is_gone
+            for follower in self._followers.values()
+        )
         if len(self._held) >= others + (not self._is_gone):
             self._pass_held()
 
@@ -342,8 +384,13 @@ class Relay:
         self._answer()
 
     def _join(self, connection: socket.socket, rank: int, line: str) -> None:
-        """A follower sends its rank. A second one for a rank is refused: its messages would no longer reach the first."""
-        if rank == self._rank or any(follower.rank == rank for follower in self._followers.values()):
+        """A follower sends its rank.
+
+        A second one for a rank is refused: its messages would no longer reach the first.
+        """
+        if rank == self._rank or any(
+            follower.rank == rank for follower in self._followers.values()
+        ):
             self._driver.sendall(pack(line.replace(JOINED, REFUSED, 1)))
             return
         self._followers[connection].rank = rank
@@ -366,7 +413,9 @@ def _give(connection: socket.socket, frame: bytes) -> None:
 
 
 def _receive(connection: socket.socket) -> bytes:
-    """What has been received; empty where the other side has closed, or a nonblocking socket has nothing."""
+    """What has been received; empty where the other side has closed, or a nonblocking socket has
+    nothing.
+    """
     try:
         return connection.recv(AT_ONCE)
     except OSError:

@@ -1,14 +1,18 @@
-"""The supervisor of one rank: a small process beside it that stops, continues and, if needed, kills it.
+"""The supervisor of one rank: a small process beside it that stops, continues and, if needed, kills
+it.
 
-A stopped rank cannot receive commands, and launchers do not stop their ranks. So each rank starts a supervisor before anything
-else. It has a connection to the driver, or to the first supervisor on its host (``host_relay``), and obeys its words. If the
-connection ends, whatever the reason, it kills its rank and ends, so that no rank is left behind, stopped or not. If the rank ends,
-it reports when. If the supervisor itself ends, the kernel kills the rank (Linux), which may be stopped.
+A stopped rank cannot receive commands, and launchers do not stop their ranks. So each rank starts a
+supervisor before anything else. It has a connection to the driver, or to the first supervisor on
+its host (``host_relay``), and obeys its words. If the connection ends, whatever the reason, it
+kills its rank and ends, so that no rank is left behind, stopped or not. If the rank ends, it
+reports when. If the supervisor itself ends, the kernel kills the rank (Linux), which may be
+stopped.
 
-It stops, continues and kills the rank's whole process tree: loader workers too, and what they started.
+It stops, continues and kills the rank's whole process tree: loader workers too, and what they
+started.
 
-Standard library only, Python 3.8 or later, run as a file with ``python -I -S``: it must start in milliseconds and use next to no
-CPU time. Ringside's own ranks start theirs from this file, too.
+Standard library only, Python 3.8 or later, run as a file with ``python -I -S``: it must start in
+milliseconds and use next to no CPU time. Ringside's own ranks start theirs from this file, too.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ GONE = "gone"
 FAILED = "failed"
 COUNTERS = "counters"
 STOP_TIMEOUT_S = 30.0
-"""Time limit for stopping a process tree. A process stops when it next has a core, or its disk has answered."""
+"""Time limit for stopping a process tree. A process stops when it next has a core, or its disk has
+answered."""
 PR_SET_CHILD_SUBREAPER = 36
 THIS_FILE = str(Path(__file__).resolve())
 GREETING_S = 60
@@ -56,17 +61,27 @@ def start(
     start: int = 0,
     python: str = sys.executable,
 ) -> socket.socket:
-    """Start this process's supervisor. A rank calls it before anything else; ``key_file``: see ``greet``.
+    """Start this process's supervisor.
 
-    ``world_size`` is the rank's own. ``start``: how often the arm was started before in this launch.
-    ``python`` runs it, and reads the host's counters where it has Ringside's packages.
+    A rank calls it before anything else; ``key_file``: see ``greet``.
+
+    ``world_size`` is the rank's own. ``start``: how often the arm was started before in this
+    launch. ``python`` runs it, and reads the host's counters where it has Ringside's packages.
 
     Returns:
         The connection to the driver, see ``frames`` and ``channel``.
     """
     keep_orphans()
     ours, theirs = socket.socketpair()
-    who = [arm, str(launch), str(start), str(rank), str(world_size), socket.gethostname(), str(os.getpid())]
+    who = [
+        arm,
+        str(launch),
+        str(start),
+        str(rank),
+        str(world_size),
+        socket.gethostname(),
+        str(os.getpid()),
+    ]
     end, held = os.pipe()
     die_when_closed(end)
     subprocess.Popen(
@@ -82,21 +97,32 @@ def start(
 
 
 def die_when_closed(end: int) -> None:
-    """Have the kernel kill this process, stopped or not, once no process holds the other end of a pipe."""
+    """Have the kernel kill this process, stopped or not, once no process holds the other end of a
+    pipe.
+    """
     fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | fcntl.FASYNC)
 
 
 def keep_orphans() -> None:
-    """Make this process the parent of its orphaned descendants, so that daemons, too, are found in its process tree."""
+    """Make this process the parent of its orphaned descendants, so that daemons, too, are found in
+    its process tree.
+    """
     import ctypes  # only here: a supervisor starts without it
 
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def greet(address: tuple[str, int], key: str, who: Sequence[str], *, clock: Callable[[], float] = time.time) -> socket.socket:
-    """Connect to the driver and send who this is and what ``clock`` shows, with the proof that it belongs to the comparison.
+def greet(
+    address: tuple[str, int],
+    key: str,
+    who: Sequence[str],
+    *,
+    clock: Callable[[], float] = time.time,
+) -> socket.socket:
+    """Connect to the driver and send who this is and what ``clock`` shows, with the proof that it
+    belongs to the comparison.
 
     Raises:
         OSError: the driver cannot be reached, or does not answer.
@@ -107,7 +133,9 @@ def greet(address: tuple[str, int], key: str, who: Sequence[str], *, clock: Call
         with contextlib.suppress(ConnectionError):  # connection limit reached
             challenge = receive_line(connection)
             greeting = [*who, str(clock())]
-            connection.sendall(f"{' '.join(greeting)} {prove(key, challenge, *greeting)}\n".encode())
+            connection.sendall(
+                f"{' '.join(greeting)} {prove(key, challenge, *greeting)}\n".encode()
+            )
             connection.settimeout(None)
             return connection
         connection.close()
@@ -143,20 +171,30 @@ def kill_rank(tree: ProcessTree) -> None:
 
 
 def is_parent(pid: int) -> bool:
-    """Whether the process that started this one still runs. A process that ends loses its children at once."""
+    """Whether the process that started this one still runs.
+
+    A process that ends loses its children at once.
+    """
     return os.getppid() == pid
 
 
 def open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when a process ends; None where there are none, or it has ended."""
+    """Return a descriptor that becomes readable when a process ends; None where there are none, or
+    it has ended.
+    """
     try:
         return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not Linux; an older kernel (ENOSYS), a filter that forbids it (EPERM)
+    except (
+        AttributeError,
+        OSError,
+    ):  # not Linux; an older kernel (ENOSYS), a filter that forbids it (EPERM)
         return None
 
 
 def read_counters(rank: int) -> str:
-    """The host's counters in JSON, after the word that asks for them; or why the supervisor of ``rank`` cannot read them."""
+    """The host's counters in JSON, after the word that asks for them; or why the supervisor of
+    ``rank`` cannot read them.
+    """
     try:
         return f"{COUNTERS} {json.dumps(_counters())}"
     except Exception as error:  # noqa: BLE001 - it must go on to stop ranks
@@ -164,7 +202,9 @@ def read_counters(rank: int) -> str:
 
 
 def _counters() -> dict[str, Any]:
-    if "measurement" not in sys.modules:  # only here: a supervisor starts with the standard library alone
+    if (
+        "measurement" not in sys.modules
+    ):  # only here: a supervisor starts with the standard library alone
         import site
 
         site.main()
@@ -200,7 +240,9 @@ class ProcessTree:
         if word == "stop":
             running = self.stop(timeout_s=STOP_TIMEOUT_S)
             if running:
-                named = ", ".join(f"{pid} ({name(pid)}, state {letter})" for pid, letter in running.items())
+                named = ", ".join(
+                    f"{pid} ({name(pid)}, state {letter})" for pid, letter in running.items()
+                )
                 return f"process {named} did not stop within {STOP_TIMEOUT_S:g} s"
         elif word == "continue":
             self.go_on()
@@ -213,8 +255,9 @@ class ProcessTree:
     def stop(self, *, timeout_s: float) -> dict[int, str]:
         """Stop every process. Returns when all have stopped, or the time is over.
 
-        Children are stopped once their parent has stopped, since it then starts no others. It is then not waiting for a child
-        to begin its program either (vfork), which a stopped child would never do.
+        Children are stopped once their parent has stopped, since it then starts no others. It is
+        then not waiting for a child to begin its program either (vfork), which a stopped child
+        would never do.
 
         Returns:
             The kernel's letters of the processes that still run, by pid.
@@ -238,7 +281,10 @@ class ProcessTree:
         self._stopped = []
 
     def kill(self) -> None:
-        """Kill every process, the root last. They are stopped first, so that none can start another one."""
+        """Kill every process, the root last.
+
+        They are stopped first, so that none can start another one.
+        """
         self.stop(timeout_s=1.0)
         processes = new = [self.root]
         while new:
@@ -250,13 +296,19 @@ class ProcessTree:
     @staticmethod
     def _children(parents: Sequence[int]) -> list[int]:
         """Return the children of these processes that are not among them."""
-        children = children_from_tasks if Path("/proc/thread-self/children").exists() else children_from_all_processes()
+        children = (
+            children_from_tasks
+            if Path("/proc/thread-self/children").exists()
+            else children_from_all_processes()
+        )
         new = [child for pid in parents for child in children(pid) if child not in parents]
         return [child for child in new if not is_supervisor(child)]
 
 
 def children_from_tasks(pid: int) -> list[int]:
-    """Return the children of a process, from the lists that most kernels keep for each of its threads."""
+    """Return the children of a process, from the lists that most kernels keep for each of its
+    threads.
+    """
     pids: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.scandir(f"/proc/{pid}/task"):
@@ -299,13 +351,17 @@ def send(pid: int, sent: int) -> None:
 
 
 def state(pid: int) -> str:
-    """Return the kernel's letter for a process' state; 'X' if it has ended, or if there is no /proc."""
+    """Return the kernel's letter for a process' state; 'X' if it has ended, or if there is no
+    /proc.
+    """
     fields = stat(pid)
     return fields[0] if fields else "X"
 
 
 def stat(pid: int) -> list[str]:
-    """Return a process' fields in /proc from its state and its parent on; empty if it has ended, or if there is no /proc."""
+    """Return a process' fields in /proc from its state and its parent on; empty if it has ended, or
+    if there is no /proc.
+    """
     return read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
@@ -315,7 +371,10 @@ def name(pid: int) -> str:
 
 
 def read(path: str) -> str:
-    """Return the text of a file in /proc; empty if its process has ended. Hundreds are read at each stop: a Path costs as much."""
+    """Return the text of a file in /proc; empty if its process has ended.
+
+    Hundreds are read at each stop: a Path costs as much.
+    """
     try:
         with io.FileIO(path) as file:
             return file.readall().decode(errors="replace")
@@ -324,7 +383,9 @@ def read(path: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.path.append(str(Path(THIS_FILE).parents[2]))  # for this import only: it also contains a sitecustomize
+    sys.path.append(
+        str(Path(THIS_FILE).parents[2])
+    )  # for this import only: it also contains a sitecustomize
     host_relay = importlib.import_module("ringside_agent.supervision.host_relay")
     sys.path.pop()
     host_relay.watch(*sys.argv[1:4], who=sys.argv[4:])
