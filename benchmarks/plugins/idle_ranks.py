@@ -34,7 +34,7 @@ from measurement.agent.ringside_agent.supervision.frames import (
     pack_all,
 )
 from measurement.records.record import CoreUse, RankReport, RankSteps, ThreadTimes
-from runners.launchers.base import HERE, HostCommand, Launcher, RankCommand
+from runners.launchers.base import HERE, HostCommand, Launcher, LaunchRequest
 from runners.protocol import messages
 from runners.protocol.messages import COMMANDS, FinishCommand
 
@@ -58,14 +58,14 @@ class IdleRanks(Launcher):
 
     executable = "python"
 
-    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
+    def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
         """One command, which makes the processes."""
-        argv = (job.python, "-P", str(Path(__file__).resolve()), str(job.world_size))
+        argv = (request.python, "-P", str(Path(__file__).resolve()), str(request.world_size))
         return (
             HostCommand(
                 host=HERE,
                 argv=argv,
-                environment=dict(job.environment) | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                environment=dict(request.environment) | {"PYTHONPATH": os.pathsep.join(sys.path)},
             ),
         )
 

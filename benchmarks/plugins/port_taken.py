@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from runners.launchers import RankCommand
+from runners.launchers import LaunchRequest
 from runners.launchers.base import HostCommand
 from runners.launchers.spawn import Spawn
 
@@ -12,6 +12,6 @@ from runners.launchers.spawn import Spawn
 class PortTaken(Spawn):
     """Somebody else listens where its ranks are told to meet."""
 
-    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
-        self.squatter = socket.create_server(("", job.master_port))
-        return super().commands(job)
+    def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
+        self.squatter = socket.create_server(("", request.master_port))
+        return super().commands(request)

@@ -52,13 +52,13 @@ TURN = ["launch", "arm", "turn"]
 SHARES = ["foreign_share", "steal_share", "other_threads_share"]
 THREADS = ["running_s", "runnable_s", "library_s", "others_s"]
 """Fields of ``measurement.records.record.ThreadTimes``."""
-COUNTS = ["turn", "round", "steps", "skipped_steps", "restarts"]
+BLOCK_FIELDS = ["turn", "round", "steps", "skipped_steps", "restarts"]
 READINGS: dict[str, Any] = {
     "launch": "int64",
     "arm": str,
     "is_ok": bool,
     "kind": str,
-    **dict.fromkeys(COUNTS, "int64"),
+    **dict.fromkeys(BLOCK_FIELDS, "int64"),
     **dict.fromkeys([*SHARES, "page_faults", *THREADS], "float64"),
 }
 
@@ -95,7 +95,7 @@ def tabulate_readings(records: Sequence[LaunchRecord]) -> pd.DataFrame:
     """
     rows = [
         {"launch": record.launch, "arm": record.arm, "is_ok": record.status == "ok"}
-        | {name: getattr(block, name) for name in ("kind", *COUNTS, *SHARES, "page_faults")}
+        | {name: getattr(block, name) for name in ("kind", *BLOCK_FIELDS, *SHARES, "page_faults")}
         | {name: getattr(block.threads, name, None) for name in THREADS}
         for record in records
         for block in record.blocks

@@ -227,7 +227,7 @@ SPEED = (
     ),
     *(Figure(f"step_time_p{q}_s", f"arm.step_time_s.p{q}") for q in (75, 95)),
 )
-RESOURCES = (
+RESOURCE_COLUMNS = (
     Figure("samples_per_step", "arm.samples_per_step", "samples per step", "{:,}".format),
     Figure("flops_per_sample", "arm.resources.flops_per_sample"),
     Figure(
@@ -293,7 +293,7 @@ LINKS = (
 ARM = (
     *SPEED,
     *TERM,
-    *RESOURCES,
+    *RESOURCE_COLUMNS,
     SPEED_UP,
     EFFICIENCY,
     *_same_names("arm", "scaling_baseline"),

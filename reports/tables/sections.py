@@ -15,7 +15,7 @@ from reports.estimate import Estimate
 from reports.parts_schema import LossEquality, ParameterEquality
 from reports.schema import ArmSummary, Comparison, MachineFigures, Phase, WhatIf, WhatIfArm
 from reports.tables.arm_tables import ARM, KINDS, POINT
-from reports.tables.figures import RESOURCES, TERM, ArmRow, arm_rows
+from reports.tables.figures import RESOURCE_COLUMNS, TERM, ArmRow, arm_rows
 from reports.tables.table import Column, Entry, Table, figure_column, number, table
 from reports.wording.causes import NAMES
 from reports.wording.formatting import (
@@ -386,7 +386,7 @@ def resource_table(summary: Comparison) -> Table:
     flops, _ = FLOP_UNITS[devices[0] if devices else "GPU"]
     names = {"unit": summary.sample_unit, "device": " or ".join(devices), "flops": flops}
     read = {"flops_per_device_per_s": _flops}  # other formats have it in FLOP/s
-    shown = [figure for figure in RESOURCES if figure.title]
+    shown = [figure for figure in RESOURCE_COLUMNS if figure.title]
     columns = [
         figure_column(figure, names, read=read.get(figure.name, figure.read), optional=True)
         for figure in shown

@@ -1,4 +1,4 @@
-"""How ranks are started: each launcher turns a job into commands and does nothing else."""
+"""How ranks are started: each launcher turns a request into commands and does nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from measurement.agent.ringside_agent.place import World
 from measurement.errors import PlanError
 from measurement.registry import Registry
-from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, RankCommand
+from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchRequest
 from runners.launchers.rank_variables import RankVariables, read_world
 
 REGISTRY = Registry(
@@ -94,8 +94,8 @@ __all__ = [
     "REGISTRY",
     "HostCommand",
     "HostSlots",
+    "LaunchRequest",
     "Launcher",
-    "RankCommand",
     "RankVariables",
     "make_launcher",
 ]

@@ -1,4 +1,4 @@
-"""The Launcher interface: a job in, commands out. Pure: no I/O, argv lists, never a shell string.
+"""The Launcher interface: a request in, commands out. Pure: no I/O, argv lists, no shell strings.
 
 A launcher may be named by ``module:Class`` from anywhere: one file says what it runs and which
 variables its ranks find.
@@ -33,7 +33,7 @@ class HostSlots:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankCommand:
+class LaunchRequest:
     """What is to be started: ``python -m module arguments`` on every rank."""
 
     world_size: int
@@ -113,7 +113,7 @@ def interface_environment(interface: str | None) -> dict[str, str]:
 
 
 class Launcher(ABC):
-    """Turns a job into commands. Stateless."""
+    """Turns a request to start ranks into commands. Stateless."""
 
     executable: ClassVar[str]
     """Looked for beside the Python that runs, then on PATH, before anything starts."""
@@ -130,15 +130,15 @@ class Launcher(ABC):
     command does."""
 
     @abstractmethod
-    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
-        """The commands that start the job, one per host that needs one. Pure."""
+    def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
+        """The commands that start the ranks, as many as are needed for each host. Pure."""
 
-    def typed(self, job: RankCommand) -> tuple[HostCommand, ...]:
-        """The commands that start the job by hand, without a driver. Pure."""
-        return self.commands(job)
+    def typed(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
+        """The commands that start the ranks by hand, without a driver. Pure."""
+        return self.commands(request)
 
     def gives(self, transport: str | None) -> frozenset[str]:
-        """What a backend can count on in the ranks of a job over this transport; see
+        """What a backend can count on in the ranks over this transport; see
         ``World.gives``. Pure.
         """
         return self.rank_variables[0].gives if self.rank_variables else frozenset()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from measurement.agent.ringside_agent.place import HOROVOD
 from measurement.probes.installed_libraries import OPEN_MPI
 from runners.launchers import mpirun
-from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, RankCommand
+from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchRequest
 from runners.launchers.rank_variables import RankVariables
 
 VARIABLES = RankVariables(
@@ -42,29 +42,31 @@ class Horovodrun(Launcher):
     rank_variables = (VARIABLES, mpirun.VARIABLES)
     """Over MPI it calls mpirun, which then sets its ranks' variables."""
 
-    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
+    def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
         """One ``horovodrun``; it passes its whole environment on to other hosts, by ssh or by
         mpirun's ``-x``.
         """
-        over_mpi = job.transport == "mpi"
+        over_mpi = request.transport == "mpi"
         argv = (
             *("horovodrun", "--mpi" if over_mpi else "--gloo"),
-            *("-np", str(job.world_size), "-H", job.host_list, "--disable-cache"),
+            *("-np", str(request.world_size), "-H", request.host_list, "--disable-cache"),
             *((BINDING,) if over_mpi else ()),
-            *(() if job.is_local else ("--start-timeout", str(START_TIMEOUT_S))),
+            *(() if request.is_local else ("--start-timeout", str(START_TIMEOUT_S))),
             *(
                 ()
-                if job.is_local or not job.network_interface
-                else ("--network-interfaces", job.network_interface)
+                if request.is_local or not request.network_interface
+                else ("--network-interfaces", request.network_interface)
             ),
             *(
-                (f"--mpi-args=--prefix {shlex.quote(job.mpi_prefix)}",)
-                if over_mpi and job.mpi_prefix and not job.is_local
+                (f"--mpi-args=--prefix {shlex.quote(request.mpi_prefix)}",)
+                if over_mpi and request.mpi_prefix and not request.is_local
                 else ()
             ),
-            *job.python_command,
+            *request.python_command,
         )
-        environment = dict(job.environment) | (mpirun.open_mpi_environment(job) if over_mpi else {})
+        environment = dict(request.environment) | (
+            mpirun.open_mpi_environment(request) if over_mpi else {}
+        )
         return (HostCommand(host=HERE, argv=argv, environment=environment),)
 
     def gives(self, transport: str | None) -> frozenset[str]:

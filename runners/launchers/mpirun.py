@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS
 from measurement.probes.installed_libraries import MPICH, OPEN_MPI
-from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, RankCommand
+from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchRequest
 from runners.launchers.carried_variables import with_variables
 from runners.launchers.command_lines import command_of
 from runners.launchers.rank_variables import RankVariables
@@ -40,29 +40,33 @@ class Mpirun(Launcher):
     executable = "mpirun"
     rank_variables = (VARIABLES,)
 
-    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
-        """One ``mpirun``; ``-x`` passes the job's environment on to every rank."""
+    def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
+        """One ``mpirun``; ``-x`` passes the request's environment on to every rank."""
         argv = (
             *(
                 "mpirun",
                 "-np",
-                str(job.world_size),
+                str(request.world_size),
                 "-H",
-                job.host_list,
+                request.host_list,
                 "--bind-to",
                 "none",
                 "--map-by",
                 "slot",
             ),
-            *(("--oversubscribe",) if job.oversubscribed else ()),
-            *(("--prefix", job.mpi_prefix) if job.mpi_prefix and not job.is_local else ()),
-            *job.python_command,
+            *(("--oversubscribe",) if request.oversubscribed else ()),
+            *(
+                ("--prefix", request.mpi_prefix)
+                if request.mpi_prefix and not request.is_local
+                else ()
+            ),
+            *request.python_command,
         )
-        environment = dict(job.environment) | open_mpi_environment(job)
+        environment = dict(request.environment) | open_mpi_environment(request)
         return (
             HostCommand(
                 host=HERE,
-                argv=with_variables(command_of(argv), job.environment),
+                argv=with_variables(command_of(argv), request.environment),
                 environment=environment,
             ),
         )
@@ -71,20 +75,20 @@ class Mpirun(Launcher):
         return (self.executable, OPEN_MPI)
 
 
-def open_mpi_environment(job: RankCommand) -> dict[str, str]:
+def open_mpi_environment(request: LaunchRequest) -> dict[str, str]:
     """Variables for Open MPI 4 and 5: allow root, keep full host names, and the interface (loopback
     if all ranks are here).
     """
-    root = dict.fromkeys(ALLOW_ROOT, "1") if job.as_root else {}
+    root = dict.fromkeys(ALLOW_ROOT, "1") if request.as_root else {}
     names = (
         dict.fromkeys((KEEP_FULL_NAMES, KEEP_FULL_NAMES_5), "1")
-        if needs_full_names(job.hosts)
+        if needs_full_names(request.hosts)
         else {}
     )
-    interface = "lo" if job.is_local else job.network_interface
+    interface = "lo" if request.is_local else request.network_interface
     of_daemons = (
         "OMPI_MCA_oob_tcp_if_include",
-        *(() if job.is_local else ("PRTE_MCA_prte_if_include",)),
+        *(() if request.is_local else ("PRTE_MCA_prte_if_include",)),
     )  # which refuses lo
     interfaces = (
         dict.fromkeys((*of_daemons, "OMPI_MCA_btl_tcp_if_include"), interface) if interface else {}
@@ -119,18 +123,26 @@ class MpichMpiexec(Launcher):
     executable = "mpiexec"
     rank_variables = (MPICH_VARIABLES,)
 
-    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
-        """One ``mpiexec``; ``-envlist`` passes the job's environment on to every rank."""
+    def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
+        """One ``mpiexec``; ``-envlist`` passes the request's environment on to every rank."""
         argv = (
-            *("mpiexec", "-n", str(job.world_size), "-hosts", job.host_list, "-bind-to", "none"),
-            *(("-iface", job.network_interface) if job.network_interface else ()),
-            *(("-envlist", "") if job.environment else ()),
-            *job.python_command,
+            *(
+                "mpiexec",
+                "-n",
+                str(request.world_size),
+                "-hosts",
+                request.host_list,
+                "-bind-to",
+                "none",
+            ),
+            *(("-iface", request.network_interface) if request.network_interface else ()),
+            *(("-envlist", "") if request.environment else ()),
+            *request.python_command,
         )
-        argv = with_variables(command_of(argv), job.environment, is_open_mpi=False)
+        argv = with_variables(command_of(argv), request.environment, is_open_mpi=False)
         return (
             HostCommand(
-                host=HERE, argv=argv, environment=dict(job.environment) | {END_OF_LIST: ""}
+                host=HERE, argv=argv, environment=dict(request.environment) | {END_OF_LIST: ""}
             ),
         )
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from runners.launchers.base import HERE, HostCommand, Launcher, RankCommand
+from runners.launchers.base import HERE, HostCommand, Launcher, LaunchRequest
 from runners.launchers.torchrun import VARIABLES
 
 
@@ -14,29 +14,36 @@ class Spawn(Launcher):
     executable = "python"
     rank_variables = (VARIABLES,)
 
-    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
+    def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
         """One ``python -m runners.spawn`` per host."""
-        several = not job.is_local
-        ranks = ",".join(str(entry.slots) for entry in job.hosts)
+        several = not request.is_local
+        ranks = ",".join(str(entry.slots) for entry in request.hosts)
         return tuple(
             HostCommand(
                 host=entry.host if several else HERE,
                 argv=(
-                    *(*job.container, job.python, "-m", "runners.spawn", "--nproc-per-node", ranks),
+                    *(
+                        *request.container,
+                        request.python,
+                        "-m",
+                        "runners.spawn",
+                        "--nproc-per-node",
+                        ranks,
+                    ),
                     *(("--node-rank", str(node)) if several else ()),
                     *(
                         (
                             "--master-addr",
-                            job.rendezvous_host,
+                            request.rendezvous_host,
                             "--master-port",
-                            str(job.master_port),
+                            str(request.master_port),
                         )
                         if several
                         else ()
                     ),
-                    *("-m", job.module, *job.arguments),
+                    *("-m", request.module, *request.arguments),
                 ),
-                environment=dict(job.environment),
+                environment=dict(request.environment),
             )
-            for node, entry in enumerate(job.hosts)
+            for node, entry in enumerate(request.hosts)
         )

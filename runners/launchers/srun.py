@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
-from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, RankCommand
+from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchRequest
 from runners.launchers.rank_variables import RankVariables, is_slurm_task
 from runners.launchers.slurm_job import expand_nodes, slurm_job
 
@@ -82,9 +82,9 @@ class Srun(Launcher):
         )
     }
 
-    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
+    def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
         """One ``srun``; it passes its environment on to every rank."""
-        over_mpi = job.transport == "mpi"
+        over_mpi = request.transport == "mpi"
         argv = (
             *(
                 "srun",
@@ -93,11 +93,11 @@ class Srun(Launcher):
                 "--input=none",
                 f"--mpi={'pmix' if over_mpi else 'none'}",
             ),
-            *("--nodes", str(len(job.hosts)), "--ntasks", str(job.world_size)),
-            *(() if job.is_local else _placed(job.hosts)),
-            *job.python_command,
+            *("--nodes", str(len(request.hosts)), "--ntasks", str(request.world_size)),
+            *(() if request.is_local else _placed(request.hosts)),
+            *request.python_command,
         )
-        environment = dict(job.environment) | (pmix_environment() if over_mpi else {})
+        environment = dict(request.environment) | (pmix_environment() if over_mpi else {})
         return (HostCommand(host=HERE, argv=argv, environment=environment),)
 
     def gives(self, transport: str | None) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from measurement.addresses import LOOPBACK
 from measurement.agent.ringside_agent.place import RENDEZVOUS
-from runners.launchers.base import HERE, HostCommand, Launcher, RankCommand
+from runners.launchers.base import HERE, HostCommand, Launcher, LaunchRequest
 from runners.launchers.rank_variables import RankVariables
 
 VARIABLES = RankVariables(
@@ -28,54 +28,59 @@ class Torchrun(Launcher):
     executable = "torchrun"
     rank_variables = (VARIABLES,)
 
-    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
+    def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
         """One ``torchrun`` per host.
 
-        OMP_NUM_THREADS must be in the job's environment: torchrun would set it to 1.
+        OMP_NUM_THREADS must be in the request's environment: torchrun would set it to 1.
         """
-        environment = dict(job.environment)
-        if job.is_local:
+        environment = dict(request.environment)
+        if request.is_local:
             argv = (
-                *_torchrun(job),
+                *_torchrun(request),
                 "--standalone",
                 "--local-addr",
                 LOOPBACK,
                 "--nnodes",
                 "1",
-                *_ranks(job, job.world_size),
+                *_ranks(request, request.world_size),
             )
             return (HostCommand(host=HERE, argv=argv, environment=environment),)
         return tuple(
             HostCommand(
                 host=entry.host,
                 argv=(
-                    *_torchrun(job),
-                    *("--nnodes", str(len(job.hosts)), "--node-rank", str(node)),
-                    *("--master-addr", job.rendezvous_host, "--master-port", str(job.master_port)),
-                    *_ranks(job, entry.slots),
+                    *_torchrun(request),
+                    *("--nnodes", str(len(request.hosts)), "--node-rank", str(node)),
+                    *(
+                        "--master-addr",
+                        request.rendezvous_host,
+                        "--master-port",
+                        str(request.master_port),
+                    ),
+                    *_ranks(request, entry.slots),
                 ),
                 environment=environment,
             )
-            for node, entry in enumerate(job.hosts)
+            for node, entry in enumerate(request.hosts)
         )
 
 
-def _ranks(job: RankCommand, number: int) -> tuple[str, ...]:
+def _ranks(request: LaunchRequest, number: int) -> tuple[str, ...]:
     return (
         "--nproc-per-node",
         str(number),
         "--max-restarts",
         "0",
         "-m",
-        job.module,
-        *job.arguments,
+        request.module,
+        *request.arguments,
     )
 
 
-def _torchrun(job: RankCommand) -> tuple[str, ...]:
+def _torchrun(request: LaunchRequest) -> tuple[str, ...]:
     """In a container torchrun runs beside its ranks, since it starts them itself."""
     return (
-        (*job.container, job.python, "-m", "torch.distributed.run")
-        if job.container
+        (*request.container, request.python, "-m", "torch.distributed.run")
+        if request.container
         else ("torchrun",)
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
-from runners.launchers.base import HERE, HostCommand, Launcher, RankCommand
+from runners.launchers.base import HERE, HostCommand, Launcher, LaunchRequest
 from runners.launchers.carried_variables import with_variables
 from runners.launchers.command_lines import CONTAINERS, MPIRUN, TORCHRUN, CommandLine, command_of
 from runners.launchers.mpirun import ALLOW_ROOT
@@ -38,12 +38,12 @@ class Image:
     """Flags for GPUs, the user's flags, and the image."""
 
     def around(
-        self, argv: Iterable[str], *, environment: Mapping[str, str], job: RankCommand
+        self, argv: Iterable[str], *, environment: Mapping[str, str], request: LaunchRequest
     ) -> tuple[str, ...]:
         """Return the command that runs another one in this image, with these variables."""
         mounts = (
             self.mount.format(folder)
-            for folder in dict.fromkeys((str(AGENT_FOLDER), job.folder, *job.folders))
+            for folder in dict.fromkeys((str(AGENT_FOLDER), request.folder, *request.folders))
         )
         assignments = (f"{name}={value}" for name, value in environment.items())
         return (
@@ -53,7 +53,7 @@ class Image:
             "sh",
             "-c",
             IN_FOLDER,
-            job.folder,
+            request.folder,
             *assignments,
             *argv,
         )
@@ -86,22 +86,31 @@ class UsersCommand(Launcher):
         """Whether an image has the programs."""
         return self.image is not None or Path(self.line.words[0]).name in CONTAINERS
 
-    def typed(self, job: RankCommand) -> tuple[HostCommand, ...]:
-        return (self._started(HERE, self._filled(job).words, job.environment, job),)
+    def typed(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
+        return (self._started(HERE, self._filled(request).words, request.environment, request),)
 
     def _started(
-        self, host: str, argv: tuple[str, ...], environment: Mapping[str, str], job: RankCommand
+        self,
+        host: str,
+        argv: tuple[str, ...],
+        environment: Mapping[str, str],
+        request: LaunchRequest,
     ) -> HostCommand:
         if self.image:
-            argv, environment = self.image.around(argv, environment=environment, job=job), {}
+            argv, environment = (
+                self.image.around(argv, environment=environment, request=request),
+                {},
+            )
         return HostCommand(host=host, argv=argv, environment=environment, inherited=self.inherited)
 
-    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
+    def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
         """The command, on every host where it is a torchrun that several hosts start."""
-        line, environment = self._filled(job), self._for_ranks(job)
-        starts_everywhere = not job.is_local and len(job.hosts) > 1 and line.kind == TORCHRUN
+        line, environment = self._filled(request), self._for_ranks(request)
+        starts_everywhere = (
+            not request.is_local and len(request.hosts) > 1 and line.kind == TORCHRUN
+        )
         lines = (
-            for_each_host(line, [entry.host for entry in job.hosts])
+            for_each_host(line, [entry.host for entry in request.hosts])
             if starts_everywhere
             else [(HERE, line)]
         )
@@ -113,30 +122,30 @@ class UsersCommand(Launcher):
             if "ALL" in exported_names
             else {SLURM_EXPORT_ENV: ",".join([exported_names, *environment])}
         )
-        root = dict.fromkeys(ALLOW_ROOT, "1") if job.as_root else {}
+        root = dict.fromkeys(ALLOW_ROOT, "1") if request.as_root else {}
         return tuple(
             self._started(
                 host,
                 with_variables(with_agent_path(command), environment, is_open_mpi=self.is_open_mpi),
                 environment | root | exported,
-                job,
+                request,
             )
             for host, command in lines
         )
 
-    def _filled(self, job: RankCommand) -> CommandLine:
-        values = {"{arm}": job.arm, "{launch}": job.launch, "{seed}": str(job.seed)}
+    def _filled(self, request: LaunchRequest) -> CommandLine:
+        values = {"{arm}": request.arm, "{launch}": request.launch, "{seed}": str(request.seed)}
         words = list(self.line.words)
         for placeholder, value in values.items():
             words = [word.replace(placeholder, value) for word in words]
         line = command_of(words)
-        return with_seed(line, self.seed_flag, job.seed) if self.seed_flag else line
+        return with_seed(line, self.seed_flag, request.seed) if self.seed_flag else line
 
-    def _for_ranks(self, job: RankCommand) -> dict[str, str]:
+    def _for_ranks(self, request: LaunchRequest) -> dict[str, str]:
         """All variables that must reach its ranks, with those that load the agent."""
-        users_path = job.environment.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
+        users_path = request.environment.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
         environment = {
-            **job.environment,
+            **request.environment,
             PYTHONPATH: os.pathsep.join(filter(None, [str(AGENT_FOLDER), users_path])),
         }
         if (
@@ -144,7 +153,7 @@ class UsersCommand(Launcher):
         ):  # it sees the home folder, /tmp and the current folder
             for name in ("APPTAINER_BIND", "SINGULARITY_BIND"):
                 environment[name] = ",".join(
-                    filter(None, [self.inherited.get(name), str(AGENT_FOLDER), *job.folders])
+                    filter(None, [self.inherited.get(name), str(AGENT_FOLDER), *request.folders])
                 )
         return environment
 

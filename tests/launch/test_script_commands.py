@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from measurement.agent.ringside_agent.settings import decode
 from measurement.errors import HostfileError, PlanError
 from runners.hosts.placement import Placement, with_hosts
-from runners.launchers import HERE, HostSlots, RankCommand
+from runners.launchers import HERE, HostSlots, LaunchRequest
 from runners.launchers.carried_variables import with_variables
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
 from runners.launchers.trial_facts import TrialFacts
@@ -404,12 +404,12 @@ def test_a_command_in_an_image(program):
     image = dataclasses.replace(
         known, start=(program, *known.start), words=("-v", "/data:/data", "i:1")
     )
-    job = RankCommand(
+    request = LaunchRequest(
         world_size=2, hosts=(), module="", folder="/r/f/u", folders=("/r/f", "/u", "/u")
     )
     folders = " ".join(shown.format(one) for one in (AGENT_FOLDER, "/r/f/u", "/r/f", "/u"))
     inside = """sh -c 'cd -- "$0" && exec env "$@"' /r/f/u 'A=1 2' torchrun t.py"""
-    words = image.around(("torchrun", "t.py"), environment={"A": "1 2"}, job=job)
+    words = image.around(("torchrun", "t.py"), environment={"A": "1 2"}, request=request)
     assert shlex.join(words) == f"{started} {folders} -v /data:/data i:1 {inside}"
 
 

@@ -9,7 +9,7 @@ from measurement.conditions.same_environment import changes_since, format_change
 from measurement.errors import LaunchError
 from measurement.records.record import Manifest
 from runners.launchers import known_rank_variables, meeting_place, without_rank_variables
-from runners.launchers.base import HostSlots, RankCommand
+from runners.launchers.base import HostSlots, LaunchRequest
 from runners.launchers.rank_variables import read_world
 from runners.launchers.slurm_job import expand_counts, expand_nodes, slurm_job
 from runners.launchers.srun import Srun
@@ -107,7 +107,7 @@ def test_ranks_fill_the_nodes_in_order():
             for number, count in enumerate(slots, start=1)
         )
         (command,) = Srun().commands(
-            RankCommand(world_size=sum(slots), hosts=hosts, module="m", transport=transport)
+            LaunchRequest(world_size=sum(slots), hosts=hosts, module="m", transport=transport)
         )
         return " ".join(command.argv)
 

@@ -180,9 +180,9 @@ def starting(launcher, *argv):
     """A launcher that runs this in place of ranks."""
 
     class Instead(launcher):
-        def commands(self, job):
+        def commands(self, request):
             return tuple(
-                dataclasses.replace(command, argv=argv) for command in super().commands(job)
+                dataclasses.replace(command, argv=argv) for command in super().commands(request)
             )
 
     return Instead

@@ -23,15 +23,22 @@ class Forked(Spawn):
 
     rank_variables = (replace(VARIABLES, gives=VARIABLES.gives | {HOROVOD}),)
 
-    def commands(self, job):
+    def commands(self, request):
         """Those of ``spawn``, run in forks of the test's warm server."""
-        commands = super().commands(job)
+        commands = super().commands(request)
         server = sys.modules.get(
             "tests.kit.warm_server"
         )  # in pytest's own process; ranks' and users' have none
         path = server.socket_path() if server else os.environ.get("TESTS_WARM_SERVER")
-        if path is None or not job.is_local or job.python != sys.executable or job.container:
+        if (
+            path is None
+            or not request.is_local
+            or request.python != sys.executable
+            or request.container
+        ):
             return commands
         (command,) = commands
         start = str(Path(__file__).parent.parent / "start_warm.py")
-        return (replace(command, argv=(job.python, "-I", "-S", start, path, *command.argv[1:])),)
+        return (
+            replace(command, argv=(request.python, "-I", "-S", start, path, *command.argv[1:])),
+        )
