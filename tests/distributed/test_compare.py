@@ -241,7 +241,7 @@ def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt
     said = longer.done.stdout
     assert (
         said.startswith("Two dates compared, not two arms (")
-        and "a single launch tells nothing" in said
+        and "a single launch does not show" in said
     )
     unlike = compare_plan(
         plan, "--set", "local_batch_size=3", "--against", old, code=2, out="unlike"

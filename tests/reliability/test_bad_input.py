@@ -124,7 +124,7 @@ DAMAGED = [
             b'{"schema_version": 1, "launch": 1e999}',
         )
     ),
-    ("steps.parquet", Path.unlink, "is missing, and the record beside it tells of "),
+    ("steps.parquet", Path.unlink, "is missing, and the record beside it has "),
     ("steps.parquet", overwrite_footer, "cannot be read: "),
     ("steps.parquet", with_column("data_wait_s", ""), "could not convert string to float"),
     ("steps.parquet", with_column("round", None), "cannot be read: "),

@@ -359,7 +359,7 @@ def holding(*, parameter=None, buffer=None, trained=False):
             "fsdp2",
             "gloo",
             lambda: holding(parameter=torch.ones(2, 3).t(), trained=True),
-            "takes no parameter whose memory is in",
+            "takes no non-contiguous parameter",
         ),
         (
             "fsdp2",
