@@ -231,19 +231,23 @@ def control_sentence(results: Sequence[RatioSummary]) -> str:
         )
     figures = interval_words(control)
     if control.control_failed:
-        reach = max(abs(math.log(control.ci_low)), abs(math.log(control.ci_high)))
         return (
             f"The A/A control failed: {control.baseline} against itself differs ({figures}), "
-            f"so no difference below {difference_text(math.exp(reach))} is claimed"
+            f"so no difference below {difference_text(control_reach(control))} is claimed"
         )
     if is_wide(control):
-        reach = max(control.ci_high, 1 / control.ci_low)
         wide = (
             "The A/A control's interval is so wide that it checks nothing below"
-            f" {difference_text(reach)}"
+            f" {difference_text(control_reach(control))}"
         )
         return f"{wide}: {control.baseline} against itself ({figures})"
     return f"A/A control: {control.baseline} against itself comes out equal ({figures})"
+
+
+def control_reach(control: RatioSummary) -> float:
+    """How far the interval of a control reaches from 1, as a factor: at least 1."""
+    assert control.ci_low is not None and control.ci_high is not None
+    return max(control.ci_high, 1 / control.ci_low if control.ci_low else math.inf)
 
 
 def is_wide(control: RatioSummary) -> bool:

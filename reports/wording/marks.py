@@ -4,14 +4,18 @@ lines.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from measurement.conditions.differences import BATCH, Difference
 from reports.conclusions.disturbances import is_quiet
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
-from reports.wording.comparison_sentences import by_speed_lines, control_sentence, is_wide
+from reports.wording.comparison_sentences import (
+    by_speed_lines,
+    control_reach,
+    control_sentence,
+    is_wide,
+)
 from reports.wording.disturbances import load_lines, load_sentence, stall_lines
 from reports.wording.formatting import count, difference_text, listed
 
@@ -80,18 +84,10 @@ def _control(place: Comparison) -> Mark:
         "too wide": any(map(is_wide, with_interval)),
     }
     bad = next((word for word, holds in words.items() if holds), None)
-    reach = max(
-        [
-            abs(math.log(bound))
-            for control in with_interval
-            for bound in (control.ci_low, control.ci_high)
-            if bound
-        ],
-        default=0.0,
-    )
+    reach = max(map(control_reach, with_interval), default=1.0)
     return Mark(
         name="control",
-        word=bad or f"equal within {difference_text(math.exp(reach))}",
+        word=bad or f"equal within {difference_text(reach)}",
         ok=bad is None,
         explanation=control_sentence(place.results),
     )

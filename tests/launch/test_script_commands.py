@@ -249,39 +249,24 @@ def test_any_words_are_read_and_none_gets_lost(words):
 def test_horovodruns_flags_are_those_that_it_has():
     from horovod.runner import launch
 
+    argv = [
+        "horovodrun",
+        "--blacklist-cooldown-range",
+        "1",
+        "2",
+        "-np",
+        "2",
+        "--log-level",
+        "INFO",
+        "python",
+    ]
     given_before = sys.argv
     try:
-        sys.argv = [
-            "horovodrun",
-            "--blacklist-cooldown-range",
-            "1",
-            "2",
-            "-np",
-            "2",
-            "--log-level",
-            "INFO",
-            "python",
-        ]
+        sys.argv = argv
         parsed = launch.parse_args()
     finally:
         sys.argv = given_before
-    line = read_command(
-        shlex.join(
-            [
-                "horovodrun",
-                *[
-                    "--blacklist-cooldown-range",
-                    "1",
-                    "2",
-                    "-np",
-                    "2",
-                    "--log-level",
-                    "INFO",
-                    "python",
-                ],
-            ]
-        )
-    )
+    line = read_command(shlex.join(argv))
     assert (ranks_of(line), list(line.words[line.launchers[0].command_at :])) == (
         parsed.num_proc,
         parsed.command,
