@@ -9,9 +9,8 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-if (
-    "runners" not in sys.modules
-):  # at import: loader processes by spawn import the script of a command, but do not run it
+# at import: loader processes by spawn import the script of a command, but do not run it
+if "runners" not in sys.modules:
     _spec = PathFinder.find_spec("runners", [str(Path(__file__).resolve().parent)])
     assert _spec is not None and _spec.loader is not None
     sys.modules["runners"] = importlib.util.module_from_spec(_spec)

@@ -335,9 +335,8 @@ class DDP(TorchDistributed):
         PyTorch's default.
         """
         arguments = self.options.model_dump(exclude=NOT_THE_CONSTRUCTORS, exclude_defaults=True)
-        if (
-            not self.options.broadcast_buffers
-        ):  # deprecated from PyTorch 2.13 in favour of forward_sync_buffers
+        # deprecated from PyTorch 2.13 in favour of forward_sync_buffers
+        if not self.options.broadcast_buffers:
             accepted = inspect.signature(DistributedDataParallel.__init__).parameters
             arguments[
                 (

@@ -155,9 +155,8 @@ class Replicate(TorchDistributed):
         """
         _require_no_parameter_hooks(model, function=self.function)
         for tensor in state_tensors(model).values():
-            sent = (
-                tensor.contiguous()
-            )  # Gloo sends the wrong memory of a tensor with gaps (torch 2.15)
+            # Gloo sends the wrong memory of a tensor with gaps (torch 2.15)
+            sent = tensor.contiguous()
             dist.broadcast(sent, src=0)
             if sent is not tensor:
                 tensor.copy_(sent)

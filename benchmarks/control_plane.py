@@ -120,9 +120,8 @@ def plan_of(ranks: int, *, blocks: int, steps: int) -> Plan:
 
 def measure(ranks: int, *, blocks: int, steps: int, profile: Path | None = None) -> dict[str, Any]:
     """Run one comparison; the seconds of its parts and its memory."""
-    os.sched_setaffinity(
-        0, {min(os.sched_getaffinity(0))}
-    )  # a core of its own, as on a host without ranks
+    # a core of its own, as on a host without ranks
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     timings, before = Timings(), peak_mib()
     timings.watch()
     profiler = cProfile.Profile(time.thread_time)
@@ -217,9 +216,8 @@ def main() -> None:
             "--steps",
         ]
         profile = ["--profile", str(given.profile)] if given.profile else []
-        quiet = os.environ | {
-            "TORCH_CPP_LOG_LEVEL": "ERROR"
-        }  # as the command has it: each wait of half a second would say so
+        # as the command has it: each wait of half a second would say so
+        quiet = os.environ | {"TORCH_CPP_LOG_LEVEL": "ERROR"}
         done = subprocess.run(
             [*argv, str(given.steps), *profile], check=True, stdout=subprocess.PIPE, env=quiet
         )

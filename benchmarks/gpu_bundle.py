@@ -117,9 +117,8 @@ def read_packages(path: Path) -> dict[str, str]:
         ) from error
     found = [re.match(r"([\w.-]+)(?:==([^+\s;]+)| @ )", line) for line in lines]
     packages: dict[str, str] = {canonicalize_name(one[1]): one[2] or "" for one in found if one}
-    packages.pop(
-        "setuptools", None
-    )  # a new environment has one of its own, often older: it is always packed
+    # a new environment has one of its own, often older: it is always packed
+    packages.pop("setuptools", None)
     if "torch" not in packages:
         raise PrerequisiteError(
             f"{path} names no torch, which is too large to pack; install torch there first"

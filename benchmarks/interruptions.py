@@ -139,9 +139,8 @@ def try_moment(
     finally:
         process.kill()
     took_s = time.monotonic() - began
-    is_early = (
-        not has_begun and process.returncode == -sent
-    )  # while Python imports, a signal ends it as it ends any program
+    # while Python imports, a signal ends it as it ends any program
+    is_early = not has_begun and process.returncode == -sent
     faults = (
         []
         if sent == signal.SIGKILL or has_ended or is_early
@@ -215,12 +214,11 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
+    # a shell has those that it starts in the background ignore SIGINT, and nohup SIGHUP
     for (
         sent,
         _,
-    ) in (
-        KINDS.values()
-    ):  # a shell has those that it starts in the background ignore SIGINT, and nohup SIGHUP
+    ) in KINDS.values():
         if sent != signal.SIGKILL:
             signal.signal(sent, signal.SIG_DFL)
     chosen.output.mkdir(parents=True)

@@ -157,9 +157,8 @@ def ringside_launch(given: argparse.Namespace, number: int) -> dict[str, float]:
     length = [f"launches={number + 1}", "seconds_per_launch=22"]
     more = [word for one in length for word in ("--set", f"measurement.{one}")]
     command = [str(ringside), "compare", str(given.plan), "-o", str(given.in_turn), *more]
-    subprocess.run(
-        command, check=False, capture_output=True, cwd=REPOSITORY
-    )  # 1: an arm failed; its launch is missing then
+    # 1: an arm failed; its launch is missing then
+    subprocess.run(command, check=False, capture_output=True, cwd=REPOSITORY)
     baseline, speeds = yaml.safe_load(given.plan.read_text())["baseline"], {}
     for table in sorted((given.in_turn / f"launch-{number:03d}").glob("*/steps.parquet")):
         steps = pd.read_parquet(table)

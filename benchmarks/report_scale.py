@@ -195,9 +195,8 @@ def main() -> None:
             capture_output=True,
         )
         seconds = time.monotonic() - began
-        after = resource.getrusage(
-            resource.RUSAGE_CHILDREN
-        )  # the largest child so far, and those before had fewer ranks
+        # the largest child so far, and those before had fewer ranks
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
         millions = rows / 1e6
         cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         print(

@@ -172,9 +172,8 @@ def plan_schema() -> str:
     arm = schema["$defs"]["Arm"]
     for place in (schema, arm):
         place["properties"]["environment"]["additionalProperties"] = VALUES_OF_VARIABLES
-    schema["required"] = [
-        name for name in schema["required"] if name != "world_size"
-    ]  # hosts or points may say it
+    # hosts or points may say it
+    schema["required"] = [name for name in schema["required"] if name != "world_size"]
     return schema_text(schema)
 
 

@@ -258,8 +258,7 @@ def complete_toolkit(target: Path, release: str) -> CudaToolkit:
             if not (home / folder / file.name).exists():
                 (home / folder / file.name).symlink_to(file)
     (home / "lib64").symlink_to("lib")
-    if not (
-        home / "lib" / "libcudart.so"
-    ).exists():  # the linker looks for this name, which the wheel does not have
+    # the linker looks for this name, which the wheel does not have
+    if not (home / "lib" / "libcudart.so").exists():
         (home / "lib" / "libcudart.so").symlink_to(next((ours / "lib").glob("libcudart.so.*")))
     return CudaToolkit(home=home, version=release)

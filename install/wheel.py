@@ -112,9 +112,8 @@ def download_sdist(work: Path) -> Path:
 def unpack(archive: Path, work: Path) -> Path:
     """Unpack the source distribution and return the root of the sources."""
     with tarfile.open(archive) as tar:
-        tar.extraction_filter = getattr(
-            tarfile, "data_filter", None
-        )  # Python 3.11.0 to 3.11.3 have none
+        # Python 3.11.0 to 3.11.3 have none
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
         tar.extractall(work)
     return work / archive.name.removesuffix(".tar.gz")
 
@@ -179,9 +178,8 @@ def gpu_environment(
     nccl = toolchain.nccl_home()
     if nccl is None:
         raise PrerequisiteError("a GPU build needs the NCCL of torch's wheel")
-    headers = sorted(
-        nccl.parent.glob("cu*/include")
-    )  # cuBLAS, cuSPARSE and others that torch's headers include
+    # cuBLAS, cuSPARSE and others that torch's headers include
+    headers = sorted(nccl.parent.glob("cu*/include"))
     return {
         "CUDA_HOME": str(toolkit.home),
         "HOROVOD_CUDA_HOME": str(toolkit.home),

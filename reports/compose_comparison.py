@@ -140,9 +140,8 @@ def compare(
         measured_minutes=evidence.minutes,
         results=results,
         fastest=leaders,
-        what_if=(
-            [] if plan.batches else what_if(evidence, arms, links=links)
-        ),  # which compares steps
+        # which compares steps
+        what_if=([] if plan.batches else what_if(evidence, arms, links=links)),
         arms=arms,
         cases=evidence.cases,
         traces=(

@@ -386,9 +386,8 @@ def slurm_findings(
     per_task = next(
         (f"{name}={environment[name]}" for name in GPUS_BY_TASK if environment.get(name)), None
     )
-    has_pmix = "pmix" in (
-        ask(["sh", "-c", "srun --mpi=list 2>&1"]) or ""
-    )  # on either output, by version
+    # on either output, by version
+    has_pmix = "pmix" in (ask(["sh", "-c", "srun --mpi=list 2>&1"]) or "")
     return [
         finding("slurm", "job", f"{job.job_id}: {job.host_list}"),
         finding(

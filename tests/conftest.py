@@ -63,12 +63,10 @@ def pytest_configure(config):
     inherit that and not end by it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    os.environ.setdefault(
-        "TORCH_CPP_LOG_LEVEL", "ERROR"
-    )  # as our commands do, of which some run in this process
-    os.environ.setdefault(
-        "OMPI_MCA_mpi_yield_when_idle", "1"
-    )  # tests side by side have more ranks than cores
+    # as our commands do, of which some run in this process
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # tests side by side have more ranks than cores
+    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -86,9 +84,8 @@ def pytest_xdist_make_scheduler(config, log):
             module = nodeid.partition("::")[0]
             if module.startswith("tests/cluster/"):
                 return "lab"
-            if module.endswith(
-                "/test_corpus.py"
-            ):  # whose tests share files alone, and are a fifth of ``make quick``
+            # whose tests share files alone, and are a fifth of ``make quick``
+            if module.endswith("/test_corpus.py"):
                 return nodeid
             return "code" if Path(module).stem in READ_OUR_CODE else module
 

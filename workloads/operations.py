@@ -280,9 +280,8 @@ ALL_REDUCE = Operation(
     in_place=("all_reduce",),
     out_of_place=("all_reduce_to",),
     reduces=True,
-    busbw=lambda ranks: (
-        2 * (ranks - 1) / ranks
-    ),  # every element is sent once to be added and once as a part of the sum
+    # every element is sent once to be added and once as a part of the sum
+    busbw=lambda ranks: 2 * (ranks - 1) / ranks,
 )
 BROADCAST = Operation(
     run=_broadcast,
@@ -376,9 +375,8 @@ OPERATIONS: dict[str, Operation] = {
         expected=_roots,
         in_place=("isend", "recv"),
         has_root=True,
-        busbw=lambda ranks: float(
-            ranks - 1
-        ),  # the root's link carries the message once for each other rank
+        # the root's link carries the message once for each other rank
+        busbw=lambda ranks: float(ranks - 1),
     ),
 }
 """The groups are all ranks but the last. Ping-pongs are between rank 0 and rank 1, or the last,

@@ -172,9 +172,8 @@ class Horovod(Backend):
             os.environ.setdefault("HOROVOD_CONTROLLER", "gloo")
             os.environ.setdefault("HOROVOD_CPU_OPERATIONS", "gloo")
         if self.transport == "mpi":
-            os.environ.setdefault(
-                "HOROVOD_CONTROLLER", "mpi"
-            )  # under srun it would not look for MPI by itself
+            # under srun it would not look for MPI by itself
+            os.environ.setdefault("HOROVOD_CONTROLLER", "mpi")
         elif (
             self.transport == "gloo"
             and RENDEZVOUS in world.gives

@@ -86,9 +86,8 @@ def library_version() -> str:
     """
     import mpi4py
 
-    library = " ".join(
-        re.split(r"[,\n\0]", load_mpi().Get_library_version())[0].split()
-    )  # MPICH's has many lines
+    # MPICH's has many lines
+    library = " ".join(re.split(r"[,\n\0]", load_mpi().Get_library_version())[0].split())
     return f"{library}, mpi4py {mpi4py.__version__}"
 
 

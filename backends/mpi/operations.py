@@ -63,11 +63,12 @@ def reduce_scatter(
                 output.view(-1).copy_(block)
             reduce(comm, target, reduction, root)
         return
+    # mpi4py takes the count of one block
     source = [
         _memory(blocks),
         output.numel(),
         reduction.datatype,
-    ]  # mpi4py takes the count of one block
+    ]
     comm.Reduce_scatter_block(
         source, [_memory(output), output.numel(), reduction.datatype], reduction.operation
     )
@@ -81,9 +82,8 @@ def broadcast(comm: Any, tensor: torch.Tensor, root: int) -> None:
 
 def all_gather(comm: Any, blocks: torch.Tensor, block: torch.Tensor) -> None:
     """Gather every rank's block on all ranks, in order of rank."""
-    is_in_place = (
-        block.data_ptr() == blocks.data_ptr() + comm.rank * block.nbytes
-    )  # as FSDP gathers; MPI forbids aliases
+    # as FSDP gathers; MPI forbids aliases
+    is_in_place = block.data_ptr() == blocks.data_ptr() + comm.rank * block.nbytes
     comm.Allgather(
         load_mpi().IN_PLACE if is_in_place else bytes_of(block), _blocks_like(block, blocks)
     )

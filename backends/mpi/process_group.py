@@ -50,9 +50,8 @@ class MpiProcessGroup(ProcessGroup):
     supports_coalescing = False
 
     def __init__(self, comm: Any, *, name: str, timeout: timedelta) -> None:
-        super().__init__(
-            comm.rank, comm.size
-        )  # torch 2.9 takes a store from groups written in C++ only
+        # torch 2.9 takes a store from groups written in C++ only
+        super().__init__(comm.rank, comm.size)
         self._comm = comm
         self._name = name
         self._queue = Queue(comm, timeout_s=timeout.total_seconds())

@@ -266,9 +266,8 @@ def main() -> None:
     assert told is not None
     gate = [gate_reply(is_first=False), gate_reply(is_first=True)]
     given = Given(settings=told, ranks=int(sys.argv[1]), fingerprint=fingerprint(), gate=gate)
-    if others := set(range(os.cpu_count() or 1)) - os.sched_getaffinity(
-        0
-    ):  # the driver has its core for itself
+    # the driver has its core for itself
+    if others := set(range(os.cpu_count() or 1)) - os.sched_getaffinity(0):
         os.sched_setaffinity(0, others)
     alone = [[rank] for rank in range(REAL)]
     first_ones = range(0, given.ranks, RANKS_PER_PROCESS)

@@ -74,9 +74,8 @@ def ranks_of(device):
 def wrap(net, device, mistake):
     ids = [device.index] if device.type == "cuda" else None
     if mistake == "unsynced-parameter":
-        net.backbone = DistributedDataParallel(
-            net.backbone, device_ids=ids
-        )  # the scale is left outside
+        # the scale is left outside
+        net.backbone = DistributedDataParallel(net.backbone, device_ids=ids)
         return net
     options = {"broadcast_buffers": False} if mistake == "no-buffer-broadcast" else {}
     model = DistributedDataParallel(net, device_ids=ids, **options)
@@ -118,9 +117,8 @@ def build(args, device):
     lr = args.lr if args.mistake == "lr-not-scaled" else args.lr * dist.get_world_size()
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=args.momentum)
     if args.mistake == "optimizer-before-move":
-        net = copy.deepcopy(
-            net
-        )  # as where a model is made again on its device: the optimizer has the old one's parameters
+        # as where a model is made again on its device: the optimizer has the old one's parameters
+        net = copy.deepcopy(net)
     if args.mistake == "no-zero-grad":
         optimizer.zero_grad = lambda: None
     return net, optimizer

@@ -314,9 +314,8 @@ class BlockRecord(Written):
             "threads": threads,
             "page_faults": fmean(faults) if len(faults) == len(ranks) > 0 else None,
         }
-        gaps = dict(
-            sorted(gap for steps in ranks for gap in steps.gaps)
-        )  # by step, the longest last
+        # by step, the longest last
+        gaps = dict(sorted(gap for steps in ranks for gap in steps.gaps))
         update = {
             "ranks": list(ranks),
             "gaps": list(gaps.items()),

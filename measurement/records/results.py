@@ -131,9 +131,8 @@ class ResultsFolder:
         Raises:
             RecordError: another process writes into it; the message says which.
         """
-        importlib.import_module(
-            "measurement.records.step_tables"
-        )  # if it failed after measuring, the measurements would be lost
+        # if it failed after measuring, the measurements would be lost
+        importlib.import_module("measurement.records.step_tables")
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._lock = lock_folder(self.root)

@@ -40,9 +40,8 @@ def pairs_chart(comparison: Comparison) -> Figure | None:
     layout = _layout(len(shown), offsets)
     axis = {"range": list(limits), "nticks": 5, "tickformat": ".3~f"}
     if (reach := limits[1] / limits[0]) > LOGARITHMIC:
-        axis |= log_axis(*limits) | {
-            "dtick": "D2" if reach < 100 else 1
-        }  # by themselves ticks are at every digit
+        # by themselves ticks are at every digit
+        axis |= log_axis(*limits) | {"dtick": "D2" if reach < 100 else 1}
     traces = []
     for number, result in enumerate(shown, start=1):
         points = _pair_points(result, offsets, pair_stride(comparison), limits)

@@ -195,9 +195,8 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
         for name in ("step_s", "steps")
     }
     sums = pd.DataFrame(blocks).groupby(sync.rank_blocks["launch"].to_numpy()[first]).sum()
-    step = (
-        sums["step_s"] / sums["steps"]
-    )  # as throughput counts it: a block takes as long as its slowest rank
+    # as throughput counts it: a block takes as long as its slowest rank
+    step = sums["step_s"] / sums["steps"]
     computing = _besides_waiting(local)
     if floor is not None and len(floor):
         bare = _besides_waiting(floor)

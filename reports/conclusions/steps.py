@@ -232,9 +232,8 @@ def _sum_up(raw: pd.DataFrame) -> Steps:
         list(RANK_BLOCK_TYPES)
     ]
     turn = np.searchsorted(turns, np.arange(len(raw)), side="right")
-    longest = (
-        raw["step_s"].groupby([turn, raw["step"].to_numpy()]).idxmax()
-    )  # of equally long ones the lowest rank
+    # of equally long ones the lowest rank
+    longest = raw["step_s"].groupby([turn, raw["step"].to_numpy()]).idxmax()
     slowest = raw.loc[longest, list(SLOWEST_TYPES)]
     return Steps(
         rank_blocks=rank_blocks.astype(RANK_BLOCK_TYPES), slowest=slowest.astype(SLOWEST_TYPES)

@@ -164,9 +164,8 @@ class MlflowReport(Tracker):
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param, RunTag
 
-        os.environ.setdefault(
-            "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"
-        )  # its own number takes minutes
+        # its own number takes minutes
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         client, experiment = MlflowClient(), os.environ.get("MLFLOW_EXPERIMENT_NAME", "ringside")
         project = client.get_experiment_by_name(experiment)
@@ -192,9 +191,8 @@ class MlflowReport(Tracker):
             RunTag(NOT_IN_NAMES.sub("_", name), text)
             for name, text in {**run.verdicts, "mlflow.note.content": run.headline}.items()
         ]
-        client.log_batch(
-            run_id, metrics=metrics, tags=tags
-        )  # which makes requests of the size that servers take
+        # which makes requests of the size that servers take
+        client.log_batch(run_id, metrics=metrics, tags=tags)
         client.log_text(run_id, run.page, "report.html")
         client.set_terminated(run_id, status="FINISHED" if run.is_ok else "FAILED")
         return {

@@ -492,9 +492,10 @@ def _buffers(pair: Pair) -> Iterator[Culprit]:
 
     buffers = pair.each(own)
     if any(arm.number("model.buffers") != 0 for arm in (pair.ours, pair.theirs)):
+        # Horovod has none
         for arm, _ in pair.differing(
             lambda arm: None if (kept := arm.fields.get(field)) is None else not kept
-        ):  # Horovod has none
+        ):
             kept = "each rank keeps its own, such as statistics of batch norm"
             yield Culprit(
                 field=field,

@@ -73,9 +73,8 @@ def hint(judgement: Judgement, *arms: ScriptArm) -> str:
         return ""
     threads = {str(arm.fields.get("threads.torch")) for arm in arms}
     remedies = ["with equal threads (torch.set_num_threads)"] * (len(threads) > 1)
-    remedies += ["without compression"] * all(
-        arm.compression for arm in arms
-    )  # of one alone it is a cause of its own
+    # of one alone it is a cause of its own
+    remedies += ["without compression"] * all(arm.compression for arm in arms)
     return (
         f"; it may be rounding that later steps amplify: look again {' and '.join(remedies)}"
         if remedies

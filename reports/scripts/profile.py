@@ -119,9 +119,8 @@ def _findings(
     if late is not None:
         yield late.late_s, straggler_lines([arm])[0]
     if threads := arm.threads_s.get("sync"):
-        if (
-            arm.load is None or arm.load.foreign_share < MIN_SHARE
-        ):  # else it is others that have the cores
+        # else it is others that have the cores
+        if arm.load is None or arm.load.foreign_share < MIN_SHARE:
             yield (
                 threads.runnable_s.value,
                 (

@@ -110,9 +110,8 @@ def with_causes(
         candidates += _ddp_causes(arm, terms, steps, buffer_bytes=buffer_bytes)
     if derives_from(arm, HOROVOD):
         candidates += _horovod_causes(arm, steps)
-    if derives_from(
-        arm, DDP, HOROVOD
-    ):  # Horovod 0.28.1 fails with sparse_as_dense on what an embedding gives
+    # Horovod 0.28.1 fails with sparse_as_dense on what an embedding gives
+    if derives_from(arm, DDP, HOROVOD):
         sparse = [
             [
                 collective

@@ -137,9 +137,8 @@ def _comparison_fields(comparison: Comparison) -> dict[str, Any]:
         ]
     if comparison.profile:
         return _profile_fields(comparison, comparison.profile)
-    differs = any(
-        not difference.is_note for difference in comparison.differences
-    )  # in more than comes with a library
+    # in more than comes with a library
+    differs = any(not difference.is_note for difference in comparison.differences)
     culprit = culprit_lines(comparison)[:1] if differs else []
     tried = [explanation.sentence for explanation in comparison.explanations]
     notes = (

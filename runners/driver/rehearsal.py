@@ -231,9 +231,8 @@ def trace_arms(
 
     Nothing is left running.
     """
-    alone = {
-        "mode": "sequential"
-    }  # Horovod needs a core to write its timeline, on which other arms may be starting
+    # Horovod needs a core to write its timeline, on which other arms may be starting
+    alone = {"mode": "sequential"}
     short = plan.measurement.model_copy(update={**SHORT, **alone, "local_every": 0})
     environment = plan.environment | {"HOROVOD_TIMELINE": "DYNAMIC"} | VARIABLES
     small = plan.model_copy(
@@ -317,9 +316,8 @@ def rehearse_here(plan: Plan) -> tuple[list[str], bool]:
     with about(f"workload '{plan.workload}'"):
         require_data(workload, local_batch_size=plan.local_batch_size, seed=plan.seed)
     plan, outcomes = _plan_for_here(plan)
-    folder = (
-        Path(tempfile.mkdtemp(prefix="ringside-rehearsal-")) / "rehearsal"
-    )  # mkdtemp's folder is readable for the user only
+    # mkdtemp's folder is readable for the user only
+    folder = Path(tempfile.mkdtemp(prefix="ringside-rehearsal-")) / "rehearsal"
     with Bar(seconds_per_launch=1.0) as progress:
         placement = inspect(plan).placement
         launch = rehearse(

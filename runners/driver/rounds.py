@@ -174,9 +174,8 @@ class Rounds:
 
     def _find_size(self, case: CaseName, arms: Sequence[ArmRun]) -> None:
         """Find a case's block size by a trial block of each arm. Trial blocks are not recorded."""
-        typical = (
-            statistics.median if self._is_micro_benchmark else statistics.fmean
-        )  # one late step would hide short ones
+        # one late step would hide short ones
+        typical = statistics.median if self._is_micro_benchmark else statistics.fmean
         step_s: dict[str, float] = {}
 
         def probe(arm: ArmRun) -> None:
@@ -217,9 +216,8 @@ class Rounds:
         self._turn += 1
         started = time.monotonic()
         block = self._exchange(arm, command).model_copy(update={"started_s": started - began})
-        arm.record.blocks.append(
-            block if block.ranks[0].first_step is not None else block.packed()
-        )  # a script's block has losses, too
+        # a script's block has losses, too
+        arm.record.blocks.append(block if block.ranks[0].first_step is not None else block.packed())
 
     def _command(
         self, arm: ArmRun, *, kind: BlockKind, case: CaseName, size: BlockSize, number: int

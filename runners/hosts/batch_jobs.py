@@ -96,9 +96,8 @@ def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...
     file = environment.get(NODE_FILES.get(word, ""))
     if file:
         hosts = read_hostfile(Path(file))
-        if (
-            word == KUBERNETES
-        ):  # mpirun starts its first ranks where it runs, and Kubeflow Trainer lists that pod last
+        # mpirun starts its first ranks where it runs, and Kubeflow Trainer lists that pod last
+        if word == KUBERNETES:
             pod = environment.get(JOB_IDS[word], "")
             hosts = tuple(sorted(hosts, key=lambda entry: entry.host.partition(".")[0] != pod))
         return hosts

@@ -290,9 +290,8 @@ def hosts_of_commands(content: Mapping[str, Any]) -> tuple[HostSlots, ...]:
         listed = _hosts_in_flags(line, Path(arm.get("directory") or "."))
         lack = (ranks_of(line) or 0) - sum(entry.slots for entry in listed)
         for number, entry in enumerate(listed):
-            extra_slots = (
-                lack if number == 0 and lack > 0 else 0
-            )  # ranks that share cores, if its flags allow it
+            # ranks that share cores, if its flags allow it
+            extra_slots = lack if number == 0 and lack > 0 else 0
             slots_of[entry.host] = max(slots_of.get(entry.host, 0), entry.slots + extra_slots)
     here = (HERE, socket.gethostname().lower())
     if all(host.lower() in here or host.startswith("127.") for host in slots_of):

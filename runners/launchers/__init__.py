@@ -48,9 +48,8 @@ def known_rank_variables() -> list[RankVariables]:
     """
     families: dict[RankVariables, None] = {}
     for name in REGISTRY.names():
-        with suppress(
-            PlanError
-        ):  # a plug-in that cannot be loaded is refused where a plan names it
+        # a plug-in that cannot be loaded is refused where a plan names it
+        with suppress(PlanError):
             families |= dict.fromkeys(make_launcher(name).rank_variables)
     return list(families)
 

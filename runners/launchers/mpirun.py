@@ -86,10 +86,11 @@ def open_mpi_environment(request: LaunchRequest) -> dict[str, str]:
         else {}
     )
     interface = "lo" if request.is_local else request.network_interface
+    # which refuses lo
     of_daemons = (
         "OMPI_MCA_oob_tcp_if_include",
         *(() if request.is_local else ("PRTE_MCA_prte_if_include",)),
-    )  # which refuses lo
+    )
     interfaces = (
         dict.fromkeys((*of_daemons, "OMPI_MCA_btl_tcp_if_include"), interface) if interface else {}
     )

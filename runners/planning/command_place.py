@@ -167,9 +167,8 @@ def resolve_place(name: str, arm: Arm, plan: Plan, *, file: str | None = None) -
                 raise PlanError(
                     f"commit {quoted(arm.commit)} has no {kind} '{needed.relative_to(repository)}'"
                 )
-        relative_file = (
-            os.path.relpath(place, folder.resolve()) if file else None
-        )  # an absolute path would not be in the checkout
+        # an absolute path would not be in the checkout
+        relative_file = os.path.relpath(place, folder.resolve()) if file else None
         return CommandPlace(
             typed_in=folder, python=python, commit=commit, repository=repository, file=relative_file
         )

@@ -93,9 +93,8 @@ def read_plan(plan: Path, *, overrides: Iterable[str] = ()) -> Plan:
         PlanError, HostfileError: the plan or its hosts are not accepted.
     """
     path = find_plan(plan)
-    folder = (
-        path.parent if path is plan else PLANS.parent
-    )  # Ringside's own plans name files from there
+    # Ringside's own plans name files from there
+    folder = path.parent if path is plan else PLANS.parent
     content = with_option_arms(
         placed_beside(read_content(path, overrides=overrides), folder), source=str(plan)
     )

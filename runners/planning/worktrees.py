@@ -140,9 +140,8 @@ def _new_folder() -> Path:
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("GIT_")
-    }  # a hook sets some
+    # a hook sets some
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         return subprocess.run(
             ["git", "-C", str(folder), *arguments],

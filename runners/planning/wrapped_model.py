@@ -78,9 +78,8 @@ class WrappedModel(nn.Module):
 
     def _watcher(self, name: str) -> Any:
         def watch(*_: Any) -> None:
-            is_recomputed = (
-                torch._C._current_graph_task_id() != -1
-            )  # by a checkpoint, in a backward pass
+            # by a checkpoint, in a backward pass
+            is_recomputed = torch._C._current_graph_task_id() != -1
             if not self._depth and not is_recomputed:
                 what = f"model.{name}" if name else "the model that build_model() returned"
                 raise BypassedError(

@@ -29,9 +29,8 @@ def give(answer: str | bytes) -> None:
     mark = os.environ.get(MARK)
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
-    with open(
-        STDOUT, "wb", closefd=False
-    ) as output:  # a user's module may have replaced sys.stdout
+    # a user's module may have replaced sys.stdout
+    with open(STDOUT, "wb", closefd=False) as output:
         output.write(framed(content, mark) if mark else content + b"\n")
 
 

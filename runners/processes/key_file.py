@@ -60,9 +60,8 @@ def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
         _everywhere(hosts, PUT, made)
         yield made
     finally:
-        with contextlib.suppress(
-            LaunchError
-        ):  # a lost host keeps the key, which is of no use after the comparison
+        # a lost host keeps the key, which is of no use after the comparison
+        with contextlib.suppress(LaunchError):
             _everywhere(hosts, REMOVE, made)
         shutil.rmtree(made.path.parent, ignore_errors=True)
 

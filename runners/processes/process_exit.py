@@ -60,16 +60,14 @@ def run_command(command: Callable[[], Any]) -> NoReturn:
     """Run a command line and end this process with its exit code; SIGTERM and SIGHUP interrupt it
     as Ctrl-C does.
     """
-    os.environ.setdefault(
-        "TORCH_CPP_LOG_LEVEL", "ERROR"
-    )  # c10d reports each wait that times out, and the driver waits in turns
+    # c10d reports each wait that times out, and the driver waits in turns
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(name) is not signal.SIG_IGN:  # nohup sets it
             signal.signal(name, _interrupt)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors="backslashreplace"
-        )  # as on stderr: the terminal's encoding must not raise
+        # as on stderr: the terminal's encoding must not raise
+        sys.stdout.reconfigure(errors="backslashreplace")
     code = exit_code_of(partial(_run_in_order, command))
     leave_in_order(interrupted_code() if _interruptions else code)  # typer handles only Ctrl-C
 

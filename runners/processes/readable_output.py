@@ -37,10 +37,11 @@ def make_output_readable() -> None:
 
 def main() -> None:
     """Pass standard input on until all who write into it have ended."""
+    # launchers send them to all of a rank's children, before its last output
     for name in (
         signal.SIGINT,
         signal.SIGTERM,
-    ):  # launchers send them to all of a rank's children, before its last output
+    ):
         signal.signal(name, signal.SIG_IGN)
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
     while chunk := os.read(0, CHUNK_BYTES):

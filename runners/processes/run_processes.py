@@ -114,9 +114,8 @@ def _remove_session(session: Path, pid: int, *, segments: str) -> None:
     """Remove a launcher's folder and its ranks' shared memory, whose names begin with
     ``segments``.
     """
-    with contextlib.suppress(
-        OSError
-    ):  # files that cannot be read are not ours; those that cannot be removed are in use
+    # files that cannot be read are not ours; those that cannot be removed are in use
+    with contextlib.suppress(OSError):
         if not session.is_dir() or _runs(pid):
             return
         mapped = _mapped_files()

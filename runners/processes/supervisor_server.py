@@ -115,9 +115,8 @@ class SupervisorServer:
             }
         ):
             left_s = deadline - time.monotonic()
-            if (
-                not supervised_arm.hear_all(timeout_s=left_s) and left_s <= 0
-            ):  # with no timeout, too, what has arrived is read
+            # with no timeout, too, what has arrived is read
+            if not supervised_arm.hear_all(timeout_s=left_s) and left_s <= 0:
                 break
         try:
             return {

@@ -76,9 +76,10 @@ class Job(Message):
         header = self.model_dump(
             include={"arm", "backend", "options", "workload", "workload_options", "world_size"}
         )
+        # only for the driver: ranks need no plan
         from measurement.conditions.same_environment import (
             plan_digest,
-        )  # only for the driver: ranks need no plan
+        )
 
         place = {
             "comparison_id": comparison_id,

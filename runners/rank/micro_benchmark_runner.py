@@ -91,9 +91,8 @@ class MicroBenchmarkRunner:
                 run()
             timer.mark(BACKWARD)
             timer.end_step()
-        timed = self.cases[
-            case
-        ]  # rank 0 counts the size, so that samples of all ranks over time are the algbw
+        # rank 0 counts the size, so that samples of all ranks over time are the algbw
+        timed = self.cases[case]
         samples = [timed.size * timed.messages * repetitions if self.world.rank == 0 else 0] * steps
         phases_s = timer.read()
         return RankSteps(

@@ -259,13 +259,11 @@ class _SkippedParameters:
 
     def note(self) -> None:
         """Record what the last step left out; call it after each step."""
-        if (
-            self._prepared.is_sharded
-        ):  # its gradients call no hook of a parameter, and are not set to zero
+        # its gradients call no hook of a parameter, and are not set to zero
+        if self._prepared.is_sharded:
             kept = {name for name, parameter in self._trained.items() if parameter.grad is not None}
-            self._seen = kept or {
-                *self._trained
-            }  # unknown for an engine that drops all gradients in its step
+            # unknown for an engine that drops all gradients in its step
+            self._seen = kept or {*self._trained}
         left_out = self._trained.keys() - self._seen
         gradients = [self._trained[name].grad for name in left_out]
         self.steps_zeros |= any(

@@ -128,10 +128,11 @@ class ReferenceSteps:
         """Take the step again; say what differs, None if nothing does."""
         loss, first = self._loss, Sketches.of(gradients)
         again = self._with_gradients(self._parameters)
+        # a layer may be skipped at random
         repeated = {
             **dict.fromkeys(gradients, (math.nan,)),
             **again.gradients,
-        }  # a layer may be skipped at random
+        }
         size, distance = first.norm, (Sketches.of(repeated, gradients) - first).norm
         coarsest = max(map(tolerance_of, again.prepared.bare.parameters()))
         if (
@@ -164,9 +165,8 @@ class ReferenceSteps:
             for name in sorted(trained)
         }
         other = self._with_gradients({**self._parameters, **perturbed})
-        names = [
-            name for name in first_step.gradients if name in other.gradients
-        ]  # a branch may have skipped some
+        # a branch may have skipped some
+        names = [name for name in first_step.gradients if name in other.gradients]
         noise = (
             Sketches.of(other.gradients, names) - Sketches.of(first_step.gradients, names)
         ).norms
@@ -236,9 +236,8 @@ class ReferenceSteps:
     def _require_finite(self, alone: ReferenceRun) -> None:
         """Refuse NaN and infinity before the first exchange, with a ``PlanError``."""
         tensors = {"the loss": torch.tensor(self._loss)}
-        if (
-            not self._trainer.step_precision.scaler.is_enabled()
-        ):  # a scaler skips steps whose gradients overflow
+        # a scaler skips steps whose gradients overflow
+        if not self._trainer.step_precision.scaler.is_enabled():
             gradients = {
                 name: parameter.grad for name, parameter in alone.prepared.bare.named_parameters()
             }
@@ -319,9 +318,8 @@ def put_state(model: nn.Module, state: Mapping[str, Any]) -> None:
         ):
             continue
         if value.layout is torch.strided and tensor.layout is torch.strided:
-            once = tuple(
-                slice(0, None if stride else 1) for stride in tensor.stride()
-            )  # expanded: many elements share memory
+            # expanded: many elements share memory
+            once = tuple(slice(0, None if stride else 1) for stride in tensor.stride())
             tensor[once].copy_(value[once])
 
 
@@ -356,9 +354,8 @@ def samples(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     sampled = {}
     for name, tensor in tensors:
         elements = real_elements(tensor)
-        flat = (elements.to_dense() if elements.is_sparse else elements).reshape(
-            -1
-        )  # momentum of sparse gradients is sparse
+        # momentum of sparse gradients is sparse
+        flat = (elements.to_dense() if elements.is_sparse else elements).reshape(-1)
         if len(flat) > SAMPLES:
             generator = torch.Generator().manual_seed(len(flat))
             flat = flat[torch.randint(len(flat), (SAMPLES,), generator=generator).to(flat.device)]

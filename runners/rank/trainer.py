@@ -402,9 +402,8 @@ def synchronize_ranks(backend: Backend, device: torch.device) -> None:
 
 def local_bytes(tensor: Tensor) -> int:
     """The bytes of a tensor that this rank keeps, sharded or not."""
-    local: Tensor = (
-        tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    )  # a DTensor, whose module takes long to import
+    # a DTensor, whose module takes long to import
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local.numel() * local.element_size()
 
 

@@ -66,9 +66,8 @@ def main(settings: Settings) -> NoReturn:
     clock = StartClock()
     clock.mark("interpreter")
     search_beside(Path.cwd())
-    os.environ.pop(
-        "PYTHONSAFEPATH", None
-    )  # it was for this process only: programs of the workload import from their folder
+    # it was for this process only: programs of the workload import from their folder
+    os.environ.pop("PYTHONSAFEPATH", None)
     os.environ[RANK_VARIABLE] = str(os.getpid())
     world = read_world(os.environ, make_launcher(settings.launcher).rank_variables)
     agent = Agent(channel := join(settings, world))
@@ -109,9 +108,8 @@ def main(settings: Settings) -> NoReturn:
     rank = EngineRank(start=start, log=log, keep=keep, clock=clock)
     serve(agent, rank.handlers)
     rank.disconnect()
-    agent.leave(
-        0
-    )  # libraries are closed, but Gloo in torch 2.15 may still abort in the interpreter's teardown
+    # libraries are closed, but Gloo in torch 2.15 may still abort in the interpreter's teardown
+    agent.leave(0)
 
 
 def redirect_output(path: Path) -> None:
@@ -216,9 +214,8 @@ class EngineRank:
         from runners.traces.rank_trace import MAX_EVENTS, trace_steps
 
         trainer = self._engine.trainer
-        trainer.run_block(
-            steps=1, warmup_steps=2, local=False
-        )  # DDP rebuilds its buckets in its second step
+        # DDP rebuilds its buckets in its second step
+        trainer.run_block(steps=1, warmup_steps=2, local=False)
         from runners.traces.nccl_log import read_log
 
         reply = trace_steps(

@@ -195,9 +195,8 @@ def _sources(name: str, place: CommandPlace, line: CommandLine) -> dict[str, Pat
 def _inherited(place: CommandPlace, programs: Sequence[str]) -> dict[str, str]:
     """Return the user's whole environment, as in the shell, with the arm's Python first on PATH."""
     environment = without_rank_variables(os.environ)
-    if (
-        "TORCHELASTIC_RUN_ID" not in os.environ
-    ):  # the user set them, for the rendezvous of ranks without torchrun
+    # the user set them, for the rendezvous of ranks without torchrun
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
         environment |= {name: os.environ[name] for name in MEETING if name in os.environ}
     path, our_folder = environment.get("PATH", os.defpath), str(Path(sys.executable).parent)
     only_ours = [

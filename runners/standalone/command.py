@@ -112,9 +112,8 @@ def resolve_plan(
     ranks = {"name": name, "world_size": world.world_size, "baseline": name, "arms": arms}
     plan = check_plan({**content, **ranks}, source="command line")
     planned = plan.arms[name]
-    choose_transport(
-        backend, planned.transport, device=plan.device
-    )  # or refuse; None leaves it to the library
+    # or refuse; None leaves it to the library
+    choose_transport(backend, planned.transport, device=plan.device)
     chosen = make_backend(
         backend, transport=planned.transport, options=options, micro_steps=plan.micro_steps
     )

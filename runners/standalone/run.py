@@ -69,9 +69,8 @@ class StandaloneRun:
 
     def _run(self) -> None:
         began, clock = time.monotonic(), StartClock()
-        if (
-            self.world.rank == 0
-        ):  # imported before the engine is built: later, garbage collection in steps would scan it
+        # imported before the engine is built: later, garbage collection in steps would scan it
+        if self.world.rank == 0:
             importlib.import_module("runners.standalone.leading_rank")
             if self.options.tensorboard is not None:
                 importlib.import_module("tensorboard.summary.writer.event_file_writer")
@@ -101,9 +100,8 @@ class StandaloneRun:
             engine = start_engine(job, self.world, store=self.store, timeout=timeout, clock=clock)
         if self.world.rank == 0:
             for note in engine.notes:
-                print(
-                    f"note: {note}", flush=True
-                )  # the output goes to a launcher, which may not be a terminal
+                # the output goes to a launcher, which may not be a terminal
+                print(f"note: {note}", flush=True)
         return engine
 
     def _lead(self, engine: Engine, rank: EngineRank, *, began: float) -> None:

@@ -144,9 +144,8 @@ def _exported(profiler: Any) -> Mapping[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ringside-trace-") as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        document: Mapping[str, Any] = json.loads(
-            path.read_bytes(), parse_float=Decimal
-        )  # nanoseconds, which nest
+        # nanoseconds, which nest
+        document: Mapping[str, Any] = json.loads(path.read_bytes(), parse_float=Decimal)
     return document
 
 
@@ -181,9 +180,8 @@ def spans_of(document: Mapping[str, Any], library_spans: Sequence[Span] = ()) ->
         for span in library_spans
         if span.name.startswith(EXCHANGES)
     }
-    on_cpu = not any(
-        event.get("cat") in ON_GPU for event in document["traceEvents"]
-    )  # a GPU does these when it gets to them
+    # a GPU does these when it gets to them
+    on_cpu = not any(event.get("cat") in ON_GPU for event in document["traceEvents"])
     for event, begin_ns, length_ns in _slices(document):
         name, row = event["name"], _row_of(event)
         if row is None and on_cpu and _converts(event, sent):

@@ -59,9 +59,8 @@ def test_a_host_without_the_folder(lab):
 
 def test_a_host_without_the_python(lab):
     folder = Path(sys.executable).parent
-    assert (
-        enter("host2", "mount", "-t", "tmpfs", "tmpfs", folder).returncode == 0
-    )  # seen by host2 alone
+    # seen by host2 alone
+    assert enter("host2", "mount", "-t", "tmpfs", "tmpfs", folder).returncode == 0
     try:
         found = look("host1", "host2")
         assert found["host1"]["status"] == "ok"

@@ -105,9 +105,8 @@ def test_what_ranks_report_of_their_first_steps_can_be_held_against_each_other(l
         for name, value in mine.parameters.items():
             assert theirs.parameters[name] == pytest.approx(value, rel=1e-5, abs=1e-6)
     gradient = first.steps[0].gradients["0.weight"]
-    assert other.steps[0].gradients["0.weight"] == pytest.approx(
-        gradient, rel=1e-5, abs=1e-7
-    )  # after the exchange
+    # after the exchange
+    assert other.steps[0].gradients["0.weight"] == pytest.approx(gradient, rel=1e-5, abs=1e-7)
     expected = {
         "world_size": 2,
         "sampler.class": "DistributedSampler",

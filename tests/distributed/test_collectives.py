@@ -91,10 +91,11 @@ def test_all_that_the_libraries_document_works_and_nothing_else_is_left_out(tmp_
     }
     assert records["horovod"].not_offered.items() <= notes.items()
     assert {case.operation.split()[0] for case in records["ddp"].cases} == set(OPERATIONS)
+    # two of the three ranks: a group of torch's, a process set of Horovod's
     for name in (
         "ddp",
         "horovod",
-    ):  # two of the three ranks: a group of torch's, a process set of Horovod's
+    ):
         steps = ran.folder.steps(records[name])
         seconds = (
             steps[steps["case"].str.startswith("group_all_reduce")].groupby("rank")["step_s"].sum()

@@ -29,9 +29,8 @@ def compared(tmp_path_factory):
     collected, by what was said."""
     say, collects = LaunchProgress.say, {}
     with pytest.MonkeyPatch.context() as patch, no_process_stays():
-        patch.setenv(
-            "HOROVOD_GLOO_TIMEOUT_SECONDS", "1"
-        )  # an arm waits longer for its turn, and lives
+        # an arm waits longer for its turn, and lives
+        patch.setenv("HOROVOD_GLOO_TIMEOUT_SECONDS", "1")
         patch.setattr(
             LaunchProgress,
             "say",

@@ -40,10 +40,11 @@ BAD = {
 def failures(tmp_path_factory):
     """A comparison of them all with an arm that is well."""
     arms = {name.lower(): f"{WRONG}:{name}" for name in BAD}
+    # whose traceback is short: its last words are beside it
     for name, launcher in (
         ("Dies", "torchrun"),
         ("Hangs", "spawn"),
-    ):  # whose traceback is short: its last words are beside it
+    ):
         arms[name.lower()] = {"backend": f"{WRONG}:{name}", "launcher": launcher}
 
     measurement = {"rounds": ROUNDS, "local_every": 0, "block_timeout_s": 8}

@@ -139,9 +139,8 @@ def test_a_framework_runs_at_the_first_try_and_what_is_said_of_it_is_true(
     before = {path.name for path in tmp_path.iterdir()}
     with no_process_stays(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        done = ringside_in(
-            tmp_path, *typed, "-o", tmp_path / "out", OPAL_PREFIX=sys.prefix
-        )  # Lightning begins mpi4py, if it is there
+        # Lightning begins mpi4py, if it is there
+        done = ringside_in(tmp_path, *typed, "-o", tmp_path / "out", OPAL_PREFIX=sys.prefix)
     ran = Compared(done, ResultsFolder(tmp_path / "out"))
     assert ran.statuses == {"a": "ok", "b": "ok"}, done.stderr + done.stdout
     assert {path.name for path in tmp_path.iterdir()} - before == {"cache", "out"}

@@ -145,9 +145,8 @@ def test_a_comparison_calls_them_wrong(tmp_path, name, changes):
 
 def test_a_schedule_by_step_reaches_the_optimizer_that_steps(taken):
     for backend in BACKENDS:
-        steps = (
-            10 if backend != "fsdp2" else 8
-        )  # the others have taken two steps without exchange besides
+        # the others have taken two steps without exchange besides
+        steps = 10 if backend != "fsdp2" else 8
         for rank in taken[backend]["Scheduled"]:
             assert rank["rates"] == [pytest.approx(0.05 * 0.5**steps)], backend
 

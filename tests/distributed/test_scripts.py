@@ -382,9 +382,10 @@ def test_a_setting_of_the_other_is_tried_and_the_folder_goes_on_with_it(tmp_path
     }
     assert plan.asked_arms() == ["b"]
     assert [ran.done.stderr.count(f"trial: starting {name}\n") for name in plan.arms] == [1, 1, 1]
+    # of one launch
     assert (
         "a with threads.torch 2, as in b: no share is told, since no difference" in ran.done.stdout
-    )  # of one launch
+    )
     assert "every launch is measured already" in ab(*typed, out=tmp_path / "out").done.stderr
 
 

@@ -107,9 +107,8 @@ def test_absolute_paths_are_told_before_the_timing_and_can_differ_by_start(proje
     ran = compare(project, ways, keep_files=True, trackers="on")
     assert ran.done.returncode == 0, ran.done.stderr
     told = f"Written outside the folder of the command: {elsewhere}/each-trial-1 (each); {elsewhere}/one/log.txt (one)"
-    said, told = (
-        "".join(text.split()) for text in (ran.done.stderr, told)
-    )  # lines are broken where they are full
+    # lines are broken where they are full
+    said, told = ("".join(text.split()) for text in (ran.done.stderr, told))
     assert said.index(told) < said.index("measuringblocks")
     assert said.count(told) == 1
     late = f"{elsewhere}/late.pt(end)"

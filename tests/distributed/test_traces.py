@@ -62,9 +62,8 @@ def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
             2 if arm == "ddp-mpi" else 1
         )
         own = [one for one in step.spans if one.row == "step"]
-        end_ns = max(
-            one.end_ns for one in own
-        )  # a collective may be noted as done later: Gloo's thread wakes the training first
+        # a collective may be noted as done later: Gloo's thread wakes the training first
+        end_ns = max(one.end_ns for one in own)
         if arm != "fsdp2":  # whose gradients are shards
             assert all(
                 sum(one.num_bytes for one in step.gradients(rank)) == gradients for rank in (0, 1)

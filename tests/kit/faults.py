@@ -83,9 +83,8 @@ HUNG = ("stop-rank", "lock", "never-starts")
 FROM_OUTSIDE = ("kill-rank", "kill-launcher", "stop-rank")
 FAULTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(FROM_OUTSIDE, STAGES[:6]),
-    **dict.fromkeys(
-        ("raise", "lock", "out-of-memory", "flood", "cut-off"), STAGES[:5]
-    ),  # a waiting rank does nothing itself
+    # a waiting rank does nothing itself
+    **dict.fromkeys(("raise", "lock", "out-of-memory", "flood", "cut-off"), STAGES[:5]),
     "nan": ("gates", "block"),
     "exits-at-once": ("start",),
     "never-starts": ("start",),
@@ -142,9 +141,8 @@ class Cell:
         if self.stage == "waiting":
             return {MEASURED, MEASURED + 1}
         before = MEASURED if self.stage == "block" else 0
-        return (
-            {before, before + 1} if self.fault == "kill-launcher" else {before}
-        )  # its ranks may end their block first
+        # its ranks may end their block first
+        return {before, before + 1} if self.fault == "kill-launcher" else {before}
 
 
 @dataclass(kw_only=True)
@@ -197,9 +195,8 @@ def _plan(trial):
             trial, held_at="block" if any(cell.stage == "waiting" for cell in cells) else "none"
         )
     }
-    if (
-        cells[0].stage == "rehearsal" and not cells[0].is_alone
-    ):  # where no candidate passes it, nothing is measured
+    # where no candidate passes it, nothing is measured
+    if cells[0].stage == "rehearsal" and not cells[0].is_alone:
         arms["well-too"] = arm_of(trial)
     for cell in cells:
         arms[str(cell)] = arm_of(trial, cell)
@@ -297,9 +294,8 @@ def mounted(*arguments):
 
 
 def _unmount(folder):
-    if (
-        f" {folder} " in Path("/proc/self/mounts").read_text()
-    ):  # os.path.ismount does not know one that is bound to itself
+    # os.path.ismount does not know one that is bound to itself
+    if f" {folder} " in Path("/proc/self/mounts").read_text():
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 

@@ -380,12 +380,13 @@ def test_an_address_that_is_set_is_a_place_to_meet():
     "environment",
     [
         {"HOME": "/"},
+        # srun -n 1
         {
             "SLURM_STEP_ID": "0",
             "SLURM_STEP_NUM_TASKS": "1",
             "SLURM_NTASKS": "4",
             "PMIX_RANK": "0",
-        },  # srun -n 1
+        },
         {"LSB_JOBID": "7", "LSB_DJOB_NUMPROC": "4"},  # a batch script of LSF's
     ],
 )

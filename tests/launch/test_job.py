@@ -165,10 +165,11 @@ def test_one_node_is_the_plans_own_machine(tmp_path):
         and "#SBATCH --ntasks-per-node=2" in text
         and "hosts=" not in text
     )
+    # by name it finds its files from everywhere
     assert words_of("slurm", job("slurm", "loaders"))[1:3] == [
         "compare",
         "loaders",
-    ]  # by name it finds its files from everywhere
+    ]
     text = job("slurm", write_plan(tmp_path, hosts="node7:2"))
     assert "#SBATCH --nodes=1" in text and text.endswith("--set hosts=null\n")
 

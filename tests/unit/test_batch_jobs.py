@@ -94,9 +94,8 @@ def test_the_pod_that_drives_is_first(tmp_path):
 
 def test_outside_of_a_job(tmp_path):
     assert (job_system({}), unused_nodes({})) == (None, None)
-    assert (
-        job_system({"OMPI_MCA_orte_default_hostfile": "hosts"}) is None
-    )  # a user's own, in no pod
+    # a user's own, in no pod
+    assert job_system({"OMPI_MCA_orte_default_hostfile": "hosts"}) is None
     for word in JOB_IDS:
         with pytest.raises(
             PlanError,

@@ -187,9 +187,8 @@ def test_the_build_ignores_the_callers_horovod_settings(monkeypatch, tmp_path):
     )
     assert "HOROVOD_WITHOUT_GLOO" not in environment
     assert environment["HOROVOD_WITH_MPI"] == "1"
-    assert environment["CXXFLAGS"].endswith(
-        "-include cstdint -include string"
-    )  # GCC 13 and later refuse the sources without
+    # GCC 13 and later refuse the sources without
+    assert environment["CXXFLAGS"].endswith("-include cstdint -include string")
     assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
     assert "HOROVOD_GPU_OPERATIONS" not in environment
 

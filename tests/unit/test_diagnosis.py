@@ -160,30 +160,33 @@ def test_ranks_that_died_without_a_word_have_the_variables_named_that_may_be_why
 @pytest.mark.parametrize(
     ("launched", "went", "heard", "message"),
     [
+        # bad input, even after a death
         (
             "exec sleep 60",
             {"r0": 11.0},
             {1: raised(DAMAGED, at_s=12.0)},
             "rank 1: ",
-        ),  # bad input, even after a death
+        ),
+        # the launcher ended others, since it had failed
         (
             "exit 1",
             {"r0": 12.4},
             {1: raised(NO_MORE, at_s=12.0)},
             "rank 1: ",
-        ),  # the launcher ended others, since it had failed
+        ),
         (
             "exec sleep 60",
             {"r0": 12.75, "r2": 12.5, "r1": 12.25},
             {},
             "rank 1 died without reporting an error, then ranks 2, 0; the launcher still runs",
         ),
+        # at the same time
         (
             "exec sleep 60",
             {"r1": 12.5, "r0": 12.5},
             {},
             "ranks 0, 1 died without reporting an error; ",
-        ),  # at the same time
+        ),
     ],
 )
 def test_the_first_to_go_is_blamed_unless_another_had_raised_its_own_error(

@@ -36,9 +36,8 @@ def linked_environment(folder):
             for file in distribution.files or ()
             if file.parts[0] not in ("..", "__pycache__")
         }:
-            if (ours / top).exists() and not (
-                theirs / top
-            ).exists():  # those that setuptools brings lie elsewhere
+            # those that setuptools brings lie elsewhere
+            if (ours / top).exists() and not (theirs / top).exists():
                 (theirs / top).symlink_to(ours / top)
     return folder / "bin" / "python"
 

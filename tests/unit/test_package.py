@@ -47,9 +47,8 @@ def imported(folder):
                 names = [node.module or ""]
             else:
                 continue
-            beside = {
-                file.stem for file in path.parent.glob("*.py")
-            }  # scripts import what lies beside them
+            # scripts import what lies beside them
+            beside = {file.stem for file in path.parent.glob("*.py")}
             modules = {name.partition(".")[0] for name in names} - beside
             found |= dict.fromkeys(modules, str(path.relative_to(REPOSITORY)))
     ours = {*sys.stdlib_module_names, *ROOMS, *ONLY_IN_THE_REPOSITORY}

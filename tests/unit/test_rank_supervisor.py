@@ -81,9 +81,8 @@ KEY_FILE = Path(tempfile.mkdtemp()) / "key"
 @pytest.fixture
 def supervisors():
     KEY_FILE.parent.mkdir(exist_ok=True)
-    KEY_FILE.write_text(
-        key := secrets.token_hex(8)
-    )  # of each test its own, as of each comparison: supervisors meet by it
+    # of each test its own, as of each comparison: supervisors meet by it
+    KEY_FILE.write_text(key := secrets.token_hex(8))
     served = SupervisorServer(address="127.0.0.1", key=key)
     yield served
     served.close()

@@ -36,10 +36,11 @@ def test_bytes_per_step_are_what_blocks_with_exchange_send_more(tmp_path):
         rank.model, rank.host = {"gradient_bytes": GRADIENTS}, f"host{rank.rank + 1}"
     for block in record.blocks:
         sent = 5_000_000 + (block.steps + 2) * GRADIENTS * (block.kind == "sync")
+        # in the order in which hosts reported
         block.link_bytes = {
             "host2": (sent // 2, sent),
             "host1": (sent, sent // 2),
-        }  # in the order in which hosts reported
+        }
     one, two = summarise_links(plan, [record])
     assert (one.host, one.needed_bytes) == ("host1", GRADIENTS)
     assert one.sent_bytes == pytest.approx(GRADIENTS)

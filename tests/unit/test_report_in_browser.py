@@ -102,9 +102,8 @@ def test_charts_are_drawn_and_nothing_is_asked_for(browser, proxy, tmp_path):
     assert drawn == ["terms", "launches", "pairs"]
     assert page.count('class="point"') + page.count('class="points"') > 0
     assert "<title>hacked</title>" not in page
-    assert [
-        path for path in asked if not re.search("google|gvt1|gstatic", path)
-    ] == []  # the browser's own
+    # the browser's own
+    assert [path for path in asked if not re.search("google|gvt1|gstatic", path)] == []
 
 
 AXE = """

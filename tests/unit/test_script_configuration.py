@@ -300,9 +300,8 @@ def test_a_port_that_is_right_has_no_mistake_and_no_other_work():
 
 
 def test_horovod_does_not_broadcast_buffers_and_ddp_does_which_is_no_mistake():
-    as_read = Script(
-        own_buffers=True
-    )  # behind a forward pass, the ranks of DDP have their own, too
+    # behind a forward pass, the ranks of DDP have their own, too
+    as_read = Script(own_buffers=True)
     found = differences(Script(configuration=HOROVOD, own_buffers=True), as_read)
     assert (found[0].field, found[0].severity) == ("buffers.by_rank", "training")
     assert "new gets rank 0's before each forward pass" in found[0].sentence

@@ -88,9 +88,8 @@ def test_what_one_rank_takes_longer_is_imbalance_and_what_all_take_is_overhead()
     def terms(*local_s):
         arm = [("sync", rank, 0, 0, 0.0, 12.0) for rank in (0, 1)]
         arm += [("local", rank, 1, 0, 0.0, step_s) for rank, step_s in enumerate(local_s)]
-        floor = [
-            ("local", rank, 2, 0, 0.0, 4.0 + rank) for rank in (0, 1)
-        ]  # the second rank has a slow core
+        # the second rank has a slow core
+        floor = [("local", rank, 2, 0, 0.0, 4.0 + rank) for rank in (0, 1)]
         return terms_by_launch(steps_by_hand(arm), steps_by_hand(floor)).loc[0]
 
     names = ["compute", "library_overhead", "imbalance"]

@@ -193,11 +193,12 @@ def concluded(tmp_path, *traces, **truth):
     ("ours", "theirs", "name"),
     [
         ({"waits_ms": 4.0}, {}, "cycle waits"),
+        # no more than the term's time: traced steps are longer than timed ones
         (
             {"waits_ms": 9.0},
             {},
             "cycle waits",
-        ),  # no more than the term's time: traced steps are longer than timed ones
+        ),
         ({"waits_ms": 1.0}, {}, None),
         ({"count": 12, "size": 1024}, {}, "small collectives"),
         ({}, {"copies_ms": 4.0}, None),

@@ -209,9 +209,8 @@ def test_a_tracker_that_fails_hides_no_verdict_and_leaves_the_exit_code(
     )
     folder = write_results(tmp_path / "now", plan=plan)
     earlier = write_results(tmp_path / "before", plan=plan, seed=2)
-    folder.write_manifest(
-        changed(folder.read_manifest(), looks=[2])
-    )  # as all launches are measured
+    # as all launches are measured
+    folder.write_manifest(changed(folder.read_manifest(), looks=[2]))
     asked = [folder.plan_path, "-o", folder.root] if command == "compare" else [folder.root]
     done = ringside_here(command, *asked, "--against", earlier.root, "--allow-slower", "50%")
     assert done.returncode == 0, done.stderr

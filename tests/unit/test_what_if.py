@@ -42,16 +42,18 @@ def bounds(found):
 @pytest.mark.parametrize(
     ("measured", "rate", "expected"),
     [
+        # 8 s on the link: as long as the step where all of backward hides it, else twice 6 s more than now
         (
             4,
             1,
             (10.0, 22.0),
-        ),  # 8 s on the link: as long as the step where all of backward hides it, else twice 6 s more than now
+        ),
+        # of now 5 s one way, both cannot take more than the 8 s that are not quiet
         (
             1.6,
             1,
             (10.0, 14.8),
-        ),  # of now 5 s one way, both cannot take more than the 8 s that are not quiet
+        ),
         (1, 8, (6.0, 6.5)),  # 4 of now 8 s cannot be hidden in the 4 s of backward, and become 0.5
         (None, 1, (10.0, 26.0)),
         (None, 10**9, (10.0, 10.0)),
@@ -74,11 +76,12 @@ def test_a_link_of_another_rate_by_hand(measured, rate, expected):
         ("a free network", {"exposed_exchange": -1.0}, (10.0, 10.0)),
         ("no stragglers", {}, (9.0, 9.0)),
         ("no library overhead", {}, (8.5, 8.5)),
+        # never faster than without exchange
         (
             "no library overhead",
             {"exposed_exchange": -1.0},
             (9.5, 9.5),
-        ),  # never faster than without exchange
+        ),
         (
             "no library overhead",
             {"library_overhead": float("nan")},

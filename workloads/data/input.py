@@ -69,9 +69,8 @@ class Augmented(Transformed):
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:  # type: ignore[override]
         epoch, index = key
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # torchvision's transforms draw from torch's own generator
+        # torchvision's transforms draw from torch's own generator
+        with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(zlib.crc32(f"{self.seed}/{epoch}/{index}".encode()))
             return super().__getitem__(index)
 
@@ -162,9 +161,8 @@ class Input:
                 if self.options.pin_memory is None
                 else self.options.pin_memory
             ),
-            generator=torch.Generator().manual_seed(
-                self.seed
-            ),  # the default generator belongs to the model
+            # the default generator belongs to the model
+            generator=torch.Generator().manual_seed(self.seed),
             **how,
         )
 

@@ -86,9 +86,8 @@ class Agent:
         if self.is_over:
             return
         self.is_over = True
-        with contextlib.suppress(
-            OSError
-        ):  # no command came, or there is no connection to the driver
+        # no command came, or there is no connection to the driver
+        with contextlib.suppress(OSError):
             if self.channel.outstanding is None:
                 self.channel.receive(timeout_s=COMMAND_S)
             self.channel.reply(json.dumps(reply))

@@ -138,9 +138,8 @@ class Recorder:
                 return
             self.depth, self._frame, self._outer = 0, None, None
             now = perf_counter_ns()
-            began = max(
-                self._began, self.backward_ended
-            )  # what a closure does before is forward and backward
+            # what a closure does before is forward and backward
+            began = max(self._began, self.backward_ended)
             self.optimizer += now - self.exchange - began
             if not self.backwards and self.without_backward < WITHOUT_BACKWARD:
                 self.without_backward += 1

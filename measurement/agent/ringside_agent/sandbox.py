@@ -97,9 +97,8 @@ class Sandbox:
         tops = [
             path for path in paths if not any(path.startswith(other + os.sep) for other in paths)
         ]
-        return [
-            path.encode(errors="replace").decode() for path in tops[:MAX_FILES]
-        ]  # one need not be UTF-8
+        # one need not be UTF-8
+        return [path.encode(errors="replace").decode() for path in tops[:MAX_FILES]]
 
     def _guard(
         self, path: Any, what: bool, *, is_new: bool = False, is_written: bool = True
@@ -107,9 +106,8 @@ class Sandbox:
         """Redirect a change of what a path leads to into the folder, or note it where it stays
         outside.
         """
-        if (
-            isinstance(path, int) or get_ident() in self._busy
-        ):  # an open file; or it is this module that writes
+        # an open file; or it is this module that writes
+        if isinstance(path, int) or get_ident() in self._busy:
             return
         name = os.fsdecode(path)
         self._busy.add(get_ident())

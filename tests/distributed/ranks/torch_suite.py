@@ -99,9 +99,8 @@ def outcome(suite, name):
 
 
 def run_one(suite, name, store):
-    sys.modules[MODULE] = (
-        suite.of_module
-    )  # where pickle looks for the classes of this copy of the module
+    # where pickle looks for the classes of this copy of the module
+    sys.modules[MODULE] = suite.of_module
     timeout = timedelta(seconds=20)
     where = {"store": dist.PrefixStore(name, store), "rank": WORLD.rank, "world_size": WORLD.size}
     dist.init_process_group("mpi4py", timeout=timeout, **where)

@@ -43,9 +43,8 @@ def make_own_places(etc: Path) -> None:
     mount("-t", "sysfs", "sysfs", "/sys")
     for folder in ("sshd", "lock", "munge"):
         Path("/run", folder).mkdir()
-    if (
-        users := Path(pwd.getpwuid(0).pw_dir, ".ssh")
-    ).is_dir():  # whose settings would go before the lab's
+    # whose settings would go before the lab's
+    if (users := Path(pwd.getpwuid(0).pw_dir, ".ssh")).is_dir():
         mount("-t", "tmpfs", "-o", "mode=0700", "tmpfs", str(users))
     for file in etc.rglob("*"):
         if file.is_file():

@@ -51,9 +51,8 @@ def shape(settings: LabSettings, bits_per_s: int | None, *names: str) -> None:
     """Limit what these hosts send and receive over their links; None: not at all."""
     for name in names or settings.names:
         for network, interface in ((name, INTERFACE), (SWITCH, name)):
-            with contextlib.suppress(
-                LabError
-            ):  # a link that is not shaped has nothing to take away
+            # a link that is not shaped has nothing to take away
+            with contextlib.suppress(LabError):
                 run_in_network(network, "tc", "qdisc", "del", "dev", interface, "root")
             if bits_per_s is not None:
                 burst = max(MIN_BURST_BYTES, int(bits_per_s / 8 * BURST_S))

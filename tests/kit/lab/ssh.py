@@ -78,9 +78,8 @@ def write_files(settings: LabSettings, *, environment: Mapping[str, str]) -> Non
     }
     for file, text in texts.items():
         file.write_text(text, encoding="utf-8")
-        file.chmod(
-            0o600 if file.name == "shadow" else 0o644
-        )  # whatever the umask: sshd takes no keys from what others may write
+        # whatever the umask: sshd takes no keys from what others may write
+        file.chmod(0o600 if file.name == "shadow" else 0o644)
 
 
 def server_environment(environment: Mapping[str, str]) -> str:

@@ -161,9 +161,8 @@ class Faults:
 
     def describe(self):
         self.described += 1
-        if (
-            self.described == 2
-        ):  # the first is the report of the start, this one comes when all blocks are over
+        # the first is the report of the start, this one comes when all blocks are over
+        if self.described == 2:
             self.come_to("finish")
         return super().describe()
 

@@ -26,9 +26,8 @@ class Forked(Spawn):
     def commands(self, request):
         """Those of ``spawn``, run in forks of the test's warm server."""
         commands = super().commands(request)
-        server = sys.modules.get(
-            "tests.kit.warm_server"
-        )  # in pytest's own process; ranks' and users' have none
+        # in pytest's own process; ranks' and users' have none
+        server = sys.modules.get("tests.kit.warm_server")
         path = server.socket_path() if server else os.environ.get("TESTS_WARM_SERVER")
         if (
             path is None

@@ -96,9 +96,8 @@ def read(cores: Sequence[int]) -> dict[str, Any] | None:
         return None
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     process_s = time.process_time()
-    ticks = sum(
-        sum(map(int, stat(child)[11:15])) for child in _descendants(os.getpid())
-    )  # includes their children that have ended
+    # includes their children that have ended
+    ticks = sum(sum(map(int, stat(child)[11:15])) for child in _descendants(os.getpid()))
     return {
         "cores": list(cores),
         "busy_s": counted[0],

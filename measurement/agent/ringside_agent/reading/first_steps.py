@@ -130,9 +130,8 @@ class FirstSteps:
         self._read_gradients(optimizer)  # of an optimizer whose closure has just computed them
         recorder = self._recorder
         outside = max(0, recorder.backwards_then - self._seen)
-        self._accumulated += outside + min(
-            1, recorder.backwards - self._seen - outside
-        )  # LBFGS calls its closure many times
+        # LBFGS calls its closure many times
+        self._accumulated += outside + min(1, recorder.backwards - self._seen - outside)
         self._seen, self._taken = recorder.backwards, self._taken + 1
         if ends:
             self.script.accumulation = max(1, self._accumulated // self._taken)
@@ -148,9 +147,8 @@ class FirstSteps:
         """
         if not any(known is optimizer for known in self.script.optimizers):
             self.script.stepped.append(weakref.ref(optimizer))
-            if (
-                is_unchanged and not self.script.is_sharded
-            ):  # there, reading a state would be a collective
+            # there, reading a state would be a collective
+            if is_unchanged and not self.script.is_sharded:
                 self.script.loaded += sum(map(has_state, optimizer.state.values()))
         if self._prepared:
             return
@@ -326,9 +324,8 @@ class FirstSteps:
             for root in self.script.roots
             if any(id(parameter) in trained for parameter in root.parameters())
         ]
-        self.script.roots = (
-            roots or self.script.roots[:1]
-        )  # all of its parameters may have been replaced
+        # all of its parameters may have been replaced
+        self.script.roots = roots or self.script.roots[:1]
         state = models.state_of(self.script.roots)
         buffers = {name: tensor for name, tensor in state.items() if name.startswith(models.BUFFER)}
         parameters = {name: tensor for name, tensor in state.items() if name not in buffers}

@@ -42,11 +42,12 @@ def describe(script: Script) -> dict[str, Any]:
     settings = {"library": library, "transport": transport_of(library, script.device)}
     if library == "ddp":
         wrapper = wrappers(script.roots)[0]
+        # means, ns
         counters = {
             name: plain(value)
             for name, value in _logged(wrapper).items()
             if name.startswith("avg_")
-        }  # means, ns
+        }
         return {**settings, **ddp_settings(wrapper), "counters": counters}
     if library == "horovod":
         return {**settings, **horovod_settings(script.optimizers)}

@@ -241,9 +241,10 @@ class Lines:
         are scaled.
         """
         name = frame.f_code.co_name
+        # Horovod has not waited
         is_early = any(
             getattr(optimizer, "_handles", None) for optimizer in self._script.optimizers
-        )  # Horovod has not waited
+        )
         scaler = self._recorder.scaler
         states = getattr(scaler, "_per_optimizer_states", None)
         is_scaled = (

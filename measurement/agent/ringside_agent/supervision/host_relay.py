@@ -90,9 +90,8 @@ def watch(driver: str, key_file: str, channel: str, *, who: Sequence[str]) -> No
 
     for sent in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sent, end_both)
-    ended = open_pidfd(
-        tree.root
-    )  # of the rank, if that is still the parent: then its pid was not reused
+    # of the rank, if that is still the parent: then its pid was not reused
+    ended = open_pidfd(tree.root)
     address, _, port = driver.rpartition(":")
     try:
         key = Path(key_file).read_text(encoding="utf-8")

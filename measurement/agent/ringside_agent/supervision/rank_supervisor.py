@@ -202,9 +202,8 @@ def read_counters(rank: int) -> str:
 
 
 def _counters() -> dict[str, Any]:
-    if (
-        "measurement" not in sys.modules
-    ):  # only here: a supervisor starts with the standard library alone
+    # only here: a supervisor starts with the standard library alone
+    if "measurement" not in sys.modules:
         import site
 
         site.main()
@@ -383,9 +382,8 @@ def read(path: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.path.append(
-        str(Path(THIS_FILE).parents[2])
-    )  # for this import only: it also contains a sitecustomize
+    # for this import only: it also contains a sitecustomize
+    sys.path.append(str(Path(THIS_FILE).parents[2]))
     host_relay = importlib.import_module("ringside_agent.supervision.host_relay")
     sys.path.pop()
     host_relay.watch(*sys.argv[1:4], who=sys.argv[4:])
