@@ -81,16 +81,16 @@ def tables(launches: Sequence[Array]) -> list[Launches]:
     """What the reports make of them: the candidate against both copies, the control against the
     baseline."""
     return [
-        [equal_work(*one) for one in launches],
-        [equal_work(one[2], one[1]) for one in launches],
+        [equal_work(*seconds) for seconds in launches],
+        [equal_work(seconds[2], seconds[1]) for seconds in launches],
     ]
 
 
 def interval_of(launches: Sequence[Array]) -> RatioEstimate:
     """The candidate's interval."""
-    found = ratio_intervals(tables(launches), confidence=0.95, scales=SCALES, family=1)[0]
-    assert found is not None
-    return found
+    ratio = ratio_intervals(tables(launches), confidence=0.95, scales=SCALES, family=1)[0]
+    assert ratio is not None
+    return ratio
 
 
 def on_a_budget(regime: Regime, budget_s: float, random: np.random.Generator) -> list[Array]:
@@ -103,10 +103,10 @@ def on_a_budget(regime: Regime, budget_s: float, random: np.random.Generator) ->
             chosen = pilot(regime.cost, left_s=left_s, done=rounds, owed=PILOTS - len(rounds))
         else:
             pool = [
-                launch_ratios(one, scale=scale)
-                for one, scale in zip(tables(launches), SCALES, strict=True)
+                launch_ratios(ratios, scale=scale)
+                for ratios, scale in zip(tables(launches), SCALES, strict=True)
             ]
-            spread = spread_of([one for one in pool if one is not None])
+            spread = spread_of([ratios for ratios in pool if ratios is not None])
             further = choose(rounds, cost=regime.cost, spread=spread, left_s=left_s)
             if further is None:
                 return launches

@@ -19,9 +19,9 @@ def environment():
 
 def run(*command, timeout=200, cwd=REPOSITORY, **variables):
     """Run it, with these environment variables, too; what it said and its exit code."""
-    words, own = list(map(str, command)), environment() | variables
+    words, env = list(map(str, command)), environment() | variables
     return subprocess.run(
-        words, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=own, check=False
+        words, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=env, check=False
     )
 
 

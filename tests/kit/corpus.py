@@ -104,7 +104,7 @@ class Difference(NamedTuple):
     @property
     def words(self) -> str:
         """The place with both values; of texts, from shortly before they differ."""
-        texts = [one for one in self[1:] if isinstance(one, str)]
+        texts = [text for text in self[1:] if isinstance(text, str)]
         shared = os.path.commonprefix(texts)  # noqa: RUF071
         begin = max(0, len(shared) - MAX_LETTERS // 4) if len(texts) == 2 else 0
         return f"{self.path}: stored {cut(self.stored, begin)}, rebuilt {cut(self.rebuilt, begin)}"
@@ -165,22 +165,22 @@ def written(folder: Path) -> list[Path]:
 
 def expected() -> dict[str, dict[str, str]]:
     """What is stored, by case and file."""
-    found: dict[str, dict[str, str]] = {}
+    files: dict[str, dict[str, str]] = {}
     if EXPECTED.exists():
         with tarfile.open(EXPECTED) as archive:
             for entry in archive:
                 case, _, name = entry.name.partition("/")
                 content = archive.extractfile(entry)
                 assert content is not None
-                found.setdefault(case, {})[name] = content.read().decode()
-    return found
+                files.setdefault(case, {})[name] = content.read().decode()
+    return files
 
 
-def write_expected(found: Mapping[str, Files]) -> None:
+def write_expected(files: Mapping[str, Files]) -> None:
     """Replace what is stored: the same texts give the same bytes."""
     with tarfile.open(EXPECTED, "w:xz", preset=9, format=tarfile.USTAR_FORMAT) as archive:
-        for name, case in sorted((name, case) for case, files in found.items() for name in files):
-            content = found[case][name].encode()
+        for name, case in sorted((name, case) for case, texts in files.items() for name in texts):
+            content = files[case][name].encode()
             entry = tarfile.TarInfo(f"{case}/{name}")
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
@@ -188,16 +188,16 @@ def write_expected(found: Mapping[str, Files]) -> None:
 
 def compare(stored: Files, rebuilt: Files) -> list[Difference]:
     """All places at which the files of a case differ; the path begins with the file's name."""
-    found = []
+    changes = []
     for name in sorted(stored.keys() | rebuilt.keys()):
         if name not in stored or name not in rebuilt:
-            found.append(Difference(name, stored.get(name, NOTHING), rebuilt.get(name, NOTHING)))
+            changes.append(Difference(name, stored.get(name, NOTHING), rebuilt.get(name, NOTHING)))
         elif stored[name] != rebuilt[name]:
-            found += [
-                one._replace(path=f"{name}: {one.path}")
-                for one in differences(name, stored[name], rebuilt[name])
+            changes += [
+                change._replace(path=f"{name}: {change.path}")
+                for change in differences(name, stored[name], rebuilt[name])
             ]
-    return found
+    return changes
 
 
 def differences(name: str, stored: str, rebuilt: str) -> Iterator[Difference]:
@@ -211,7 +211,7 @@ def differences(name: str, stored: str, rebuilt: str) -> Iterator[Difference]:
         yield from of_lines(*(FIGURES.sub("", text).splitlines() for text in texts))
         trees, path = (
             [
-                json.loads(found.group() if (found := FIGURES.search(text)) else "{}")
+                json.loads(figures.group() if (figures := FIGURES.search(text)) else "{}")
                 for text in texts
             ],
             "figures",
@@ -236,7 +236,7 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             [str(part.get(key)) for part in value if isinstance(part, dict) and key in part]
             for key in NAMES
         ]
-        names = next((one for one in named if len(set(one)) == len(value)), range(len(value)))
+        names = next((name for name in named if len(set(name)) == len(value)), range(len(value)))
         parts = {f"[{name}]": part for name, part in zip(names, value, strict=True)}
     if not parts and path:
         yield path, value
@@ -277,14 +277,14 @@ def is_close(stored: float, rebuilt: float) -> bool:
     )
 
 
-def lines_of(case: str, found: Sequence[Difference]) -> list[str]:
+def lines_of(case: str, changes: Sequence[Difference]) -> list[str]:
     """A line for each difference, one for those that are alike, at most ``MAX_SHOWN``."""
     alike: dict[str, list[Difference]] = {}
-    for one in found:
-        alike.setdefault(one.short, []).append(one)
+    for change in changes:
+        alike.setdefault(change.short, []).append(change)
     lines = [
-        f"{case} {one.words}{f' (and {len(more)} like it)' if more else ''}"
-        for one, *more in alike.values()
+        f"{case} {change.words}{f' (and {len(more)} like it)' if more else ''}"
+        for change, *more in alike.values()
     ]
     return lines[:MAX_SHOWN] + (
         [f"{case}: and {len(lines) - MAX_SHOWN} more"] if len(lines) > MAX_SHOWN else []
@@ -295,13 +295,13 @@ def accept(why: str, stored: Mapping[str, Files], rebuilt: Mapping[str, Files]) 
     """Store what was rebuilt, and write down why, and what differs."""
     short: dict[str, set[str]] = {}
     for case in rebuilt if stored else ():
-        for one in compare(stored.get(case, {}), rebuilt[case]):
-            short.setdefault(one.short, set()).add(case)
-    told = {
+        for change in compare(stored.get(case, {}), rebuilt[case]):
+            short.setdefault(change.short, set()).add(case)
+    changes = {
         what: ", ".join(sorted(cases)) if len(cases) <= FEW else f"{len(cases)} cases"
         for what, cases in short.items()
     }
-    lines = [f"- {what} ({cases})" for what, cases in sorted(told.items())]
+    lines = [f"- {what} ({cases})" for what, cases in sorted(changes.items())]
     lines = lines[:MAX_KEPT] + (
         [f"- and {len(lines) - MAX_KEPT} more"] if len(lines) > MAX_KEPT else []
     )
@@ -322,15 +322,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         unpack(Path(folder))
         rebuilt = {case: rebuild(case, Path(folder)) for case in CASES}
-    found = {case: compare(stored.get(case, {}), files) for case, files in rebuilt.items()}
+    changes = {case: compare(stored.get(case, {}), files) for case, files in rebuilt.items()}
     print(
-        "\n".join(line for case, apart in found.items() for line in lines_of(case, apart))
+        "\n".join(line for case, apart in changes.items() for line in lines_of(case, apart))
         or "nothing differs"
     )
-    if given.action == "accept" and any(found.values()):
+    if given.action == "accept" and any(changes.values()):
         accept(given.why, stored, rebuilt)
         return 0
-    return 1 if any(found.values()) else 0
+    return 1 if any(changes.values()) else 0
 
 
 if __name__ == "__main__":

@@ -157,8 +157,8 @@ class Trial:
 
     def find(self, cell, what):
         """Write down that an invariant is broken, of a cell or of all."""
-        for one in [cell] if cell else self.cells:
-            self.broken.setdefault(one, []).append(what)
+        for each in [cell] if cell else self.cells:
+            self.broken.setdefault(each, []).append(what)
 
 
 def feasible(kinds=tuple(KINDS)):
@@ -175,8 +175,8 @@ def plant(cells, folder):
     trial = Trial(cells=list(cells), folder=folder)
     began = time.monotonic()
     with _surroundings(trial) as environment:
-        code, said = _run(trial, environment)
-        _judge(trial, code, said)
+        code, output = _run(trial, environment)
+        _judge(trial, code, output)
         if not trial.broken and trial.cells[0].fault in GOES_ON:
             _go_on(trial, environment)
     trial.seconds = time.monotonic() - began
@@ -358,9 +358,9 @@ def _plant_where_held(trial, driver):
         folder = control(trial, cell)
         if not (folder / "reached").exists() or (folder / "planted").exists():
             continue
-        for one in [cell] if cell else [one for one in trial.cells if one.stage == "waiting"]:
+        for each in [cell] if cell else [each for each in trial.cells if each.stage == "waiting"]:
             with contextlib.suppress(psutil.NoSuchProcess):
-                _plant(trial, one, driver)
+                _plant(trial, each, driver)
         (folder / "planted").touch()
 
 
@@ -395,28 +395,28 @@ def _plant(trial, cell, driver):
 # --- the judgement
 
 
-def _judge(trial, code, said):
+def _judge(trial, code, output):
     if trial.broken:  # it did not end
         return
     if trial.cells[0].is_alone:
-        _judge_driver(trial, trial.cells[0], code, said)
+        _judge_driver(trial, trial.cells[0], code, output)
         return
     records = {record.arm: record for record in ResultsFolder(results(trial)).records()}
     harmless = all((cell.fault, cell.stage) in HARMLESS for cell in trial.cells)
     if code != (0 if harmless else 1):
-        trial.find(None, f"exit code {code}: {said[-300:]}")
+        trial.find(None, f"exit code {code}: {output[-300:]}")
     if not (results(trial) / "comparison.json").exists():
         trial.find(None, "there is no report")
         return
-    told = {
+    reported = {
         arm["name"]: arm
         for arm in json.loads((results(trial) / "comparison.json").read_text())["arms"]
     }
     for cell in trial.cells:
-        if str(cell) not in records or str(cell) not in told:
+        if str(cell) not in records or str(cell) not in reported:
             trial.find(cell, "no record, or not in the report")
         else:
-            _judge_arm(trial, cell, records[str(cell)], told[str(cell)])
+            _judge_arm(trial, cell, records[str(cell)], reported[str(cell)])
     well = records.get("well")
     if well is None or well.status != "ok" or not well.complete or len(well.blocks) != ROUNDS:
         trial.find(
@@ -427,10 +427,10 @@ def _judge(trial, code, said):
         judge_steps(trial, None, well)
 
 
-def _judge_arm(trial, cell, record, told):
+def _judge_arm(trial, cell, record, reported):
     """A failed arm: its record names the cause, and what it measured before is there."""
-    if record.status != told["status"]:
-        trial.find(cell, f"the record says {record.status}, the report {told['status']}")
+    if record.status != reported["status"]:
+        trial.find(cell, f"the record says {record.status}, the report {reported['status']}")
     at_the_end = cell.fault == "kill-launcher" and cell.stage == "finish" and record.status == "ok"
     if at_the_end and record.exit_codes == [-signal.SIGKILL]:
         pass  # its ranks, which had measured everything, were done before they could be missed
@@ -439,9 +439,9 @@ def _judge_arm(trial, cell, record, told):
             trial.find(cell, f"failed: {record.error}")
     else:
         status, message = CAUSES[cell.fault]
-        found = record.error.message if record.error else ""
-        if not re.fullmatch(status, record.status) or not re.search(message, found):
-            trial.find(cell, f"named as {record.status}: {found[:300]}")
+        error = record.error.message if record.error else ""
+        if not re.fullmatch(status, record.status) or not re.search(message, error):
+            trial.find(cell, f"named as {record.status}: {error[:300]}")
     if len(record.blocks) not in cell.blocks:
         trial.find(cell, f"{len(record.blocks)} blocks are on disk, not {cell.blocks}")
     judge_steps(trial, cell, record)
@@ -461,16 +461,16 @@ def judge_steps(trial, cell, record):
         )
 
 
-def _judge_driver(trial, cell, code, said):
+def _judge_driver(trial, cell, code, output):
     """What befalls the driver or its disk: it ends as it should, and goes on with what is on
     disk."""
     expected = {"kill-driver": -signal.SIGKILL, "stop-driver": 0}.get(cell.fault, 2)
-    lines = [line for line in said.splitlines() if line.startswith("ringside: ")]
-    if code != expected or "Traceback" in said or len(lines) != (1 if expected == 2 else 0):
-        trial.find(cell, f"exit code {code}, {lines}, not {expected}: {said[-400:]}")
+    lines = [line for line in output.splitlines() if line.startswith("ringside: ")]
+    if code != expected or "Traceback" in output or len(lines) != (1 if expected == 2 else 0):
+        trial.find(cell, f"exit code {code}, {lines}, not {expected}: {output[-400:]}")
     if (
         cell.fault == "disk-full"
-        and "cannot be written: No space left on device; earlier files are complete" not in said
+        and "cannot be written: No space left on device; earlier files are complete" not in output
     ):
         trial.find(cell, f"the line says nothing of the disk: {lines}")
     (trial.folder / "disk" / "full").unlink(missing_ok=True)
@@ -491,7 +491,7 @@ def _judge_driver(trial, cell, code, said):
 def _go_on(trial, environment):
     """The same command again, when the fault is over: it comes to a good end."""
     (trial.folder / "driver.log").rename(trial.folder / "driver-before.log")
-    code, said = _run(trial, environment)
+    code, output = _run(trial, environment)
     done = [
         record.arm
         for record in ResultsFolder(results(trial)).records()
@@ -500,7 +500,7 @@ def _go_on(trial, environment):
     if code != 0 or len(done) != 2:
         trial.find(
             None,
-            f"the same command does not go on: exit code {code}, complete: {done}: {said[-400:]}",
+            f"the same command does not go on: exit code {code}, complete: {done}: {output[-400:]}",
         )
 
 
@@ -513,11 +513,12 @@ def _find_what_is_left(trial, environment, temporary, shared):
         time.sleep(0.1)
     if left:
         trial.find(
-            None, f"left: {[(one.status(), one.cmdline()[:6]) for one in left if one.is_running()]}"
+            None,
+            f"left: {[(process.status(), process.cmdline()[:6]) for process in left if process.is_running()]}",
         )
-    for one in left:
+    for process in left:
         with contextlib.suppress(psutil.Error):
-            one.kill()
+            process.kill()
     files = sorted(
         str(path.relative_to(temporary)) for path in temporary.rglob("*") if not path.is_dir()
     )
@@ -531,12 +532,12 @@ def _find_what_is_left(trial, environment, temporary, shared):
 
 
 def processes_of(mark):
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def _shared_memory():
@@ -547,9 +548,9 @@ def _shared_memory():
 
 def _mapped_by_anybody(names):
     """Which files of /dev/shm a live process uses, ours or another's."""
-    found = set()
+    mapped = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
             text = maps.read_text()
-            found |= {name for name in names if f"/dev/shm/{name}" in text}
-    return found
+            mapped |= {name for name in names if f"/dev/shm/{name}" in text}
+    return mapped

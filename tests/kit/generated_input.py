@@ -145,10 +145,10 @@ def edited(content):
     edit = st.tuples(place, st.integers(0, 40), st.binary(max_size=12))
 
     def apply(edits, end):
-        found = bytearray(content)
+        data = bytearray(content)
         for at, length, new in edits:
-            found[at : at + length] = new
-        return bytes(found[:end] if end < len(content) // 3 else found)
+            data[at : at + length] = new
+        return bytes(data[:end] if end < len(content) // 3 else data)
 
     return st.builds(apply, st.lists(edit, max_size=4), place)
 
@@ -159,14 +159,14 @@ REMOVED = "to be left out"
 def altered(content):
     """Plain values with one to three of them replaced, left out or added."""
     places = st.sampled_from(list(_places(content)))
-    beside = st.tuples(places, st.text(max_size=8)).map(lambda found: (*found[0][:-1], found[1]))
+    beside = st.tuples(places, st.text(max_size=8)).map(lambda copied: (*copied[0][:-1], copied[1]))
     edits = st.lists(st.tuples(places | beside, VALUES | st.just(REMOVED)), min_size=1, max_size=3)
 
     def apply(edits):
-        found = copy.deepcopy(content)
+        copied = copy.deepcopy(content)
         for path, value in edits:
-            _edit(found, path, value)
-        return found
+            _edit(copied, path, value)
+        return copied
 
     return edits.map(apply)
 
@@ -229,8 +229,10 @@ def take_plan(content, folder):
     path = folder / "plan.yaml"
     path.write_bytes(content)
     plan = read_plan(path)
-    for one in point_plans(plan).values() if plan.points else [plan]:
-        resolve_cases(one, resolve_workload(one.workload, one.workload_options), resolve_arms(one))
+    for each in point_plans(plan).values() if plan.points else [plan]:
+        resolve_cases(
+            each, resolve_workload(each.workload, each.workload_options), resolve_arms(each)
+        )
 
 
 def overrides():
@@ -336,11 +338,11 @@ def take_results(name):
     """As ``ringside report`` does, without writing."""
 
     def take(content, folder):
-        found = results(folder)
-        path, before = found.root / name, stored(name)
+        comparison_folder = results(folder)
+        path, before = comparison_folder.root / name, stored(name)
         path.write_bytes(content)
         try:
-            comparison = conclude(found)
+            comparison = conclude(comparison_folder)
             for report in (MarkdownReport(), JunitReport(), HtmlReport()):
                 report.render(comparison)
             comparison.model_dump_json()
@@ -375,18 +377,18 @@ def parquet_files():
 
     def change(name, what, value, row):
         if what == "drop":
-            found = table.drop(columns=name)
+            changed = table.drop(columns=name)
         elif what == "repeat":
-            found = pd.concat([table.iloc[:row], table.iloc[: row + 1]])
+            changed = pd.concat([table.iloc[:row], table.iloc[: row + 1]])
         else:
             cells = [
                 value if what == "column" or at == row else old
                 for at, old in enumerate(table[name])
             ]
-            found = table.assign(**{name: pd.Series(cells, dtype=object)})
+            changed = table.assign(**{name: pd.Series(cells, dtype=object)})
         written = io.BytesIO()
         try:
-            found.to_parquet(written, index=False)
+            changed.to_parquet(written, index=False)
         except Exception:  # noqa: BLE001 - what Arrow does not write, nobody reads
             return content
         return written.getvalue()
@@ -442,23 +444,31 @@ def take_cifar(content, folder):
 def environments():
     """Any of the variables that launchers set, with what they hold and what they do not."""
     families = known_rank_variables()
-    own = [
-        (one.rank, one.world_size, one.local_rank, one.local_world_size, one.node_rank)
-        for one in families
+    known = [
+        (
+            family.rank,
+            family.world_size,
+            family.local_rank,
+            family.local_world_size,
+            family.node_rank,
+        )
+        for family in families
     ]
-    others = [(*one.rank, *one.size) for one in UNKNOWN_LAUNCHERS]
+    others = [(*family.rank, *family.size) for family in UNKNOWN_LAUNCHERS]
     values = (
         st.integers(-2, 5).map(str)
         | st.sampled_from(["", " 1 ", "²", "1" * 5000, "0x1", "1_0", "٣", "4294967280"])
         | st.text(max_size=8)
     )
-    names = st.sampled_from(sorted({"MASTER_ADDR", *filter(None, itertools.chain(*own, *others))}))
+    names = st.sampled_from(
+        sorted({"MASTER_ADDR", *filter(None, itertools.chain(*known, *others))})
+    )
     whole = st.one_of(
         [
             st.fixed_dictionaries(
-                {one.rank: values, one.world_size: values, one.local_rank: values}
+                {family.rank: values, family.world_size: values, family.local_rank: values}
             )
-            for one in families
+            for family in families
         ]
     )
     return whole | st.dictionaries(names, values, max_size=8)

@@ -75,9 +75,9 @@ def write_image(root, spec):
     for name, line in lines.items():
         file = root / "etc" / name
         others = [
-            one
-            for one in file.read_text().splitlines()
-            if one.split(":")[2] not in (str(user), str(group))
+            kept
+            for kept in file.read_text().splitlines()
+            if kept.split(":")[2] not in (str(user), str(group))
         ]
         file.write_text("\n".join([*others, line]) + "\n")
     (root / "etc" / "hosts").write_text(spec["hosts"])

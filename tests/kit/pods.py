@@ -81,10 +81,15 @@ class Job:
 
 def job_of(manifests) -> Job:
     """Do what the operator of the one job among some manifests does."""
-    objects = {(one["kind"], one["metadata"]["name"]): one for one in copy.deepcopy(manifests)}
-    files = {name: one["data"] for (kind, name), one in objects.items() if kind == "ConfigMap"}
+    objects = {
+        (manifest["kind"], manifest["metadata"]["name"]): manifest
+        for manifest in copy.deepcopy(manifests)
+    }
+    files = {
+        name: manifest["data"] for (kind, name), manifest in objects.items() if kind == "ConfigMap"
+    }
     (kind,) = {kind for kind, _ in objects} & set(OPERATORS)
-    (job,) = (one for (found, _), one in objects.items() if found == kind)
+    (job,) = (manifest for (manifest_kind, _), manifest in objects.items() if manifest_kind == kind)
     return OPERATORS[kind](job, objects, files)
 
 
@@ -144,9 +149,9 @@ def train_job(job, objects, files):
             == "trainer"
         ):
             container = next(
-                one
-                for one in inner["spec"]["template"]["spec"]["containers"]
-                if one["name"] == "node"
+                container
+                for container in inner["spec"]["template"]["spec"]["containers"]
+                if container["name"] == "node"
             )
             container |= {
                 key: trainer[key] for key in ("image", "command", "args") if key in trainer
@@ -167,16 +172,16 @@ OPERATORS = {"MPIJob": mpi_job, "TrainJob": train_job, "JobSet": job_set}
 def replicated(name, spec):
     """The pods of a JobSet."""
     pods = []
-    for one in spec["replicatedJobs"]:
-        for replica in range(one.get("replicas", 1)):
-            inner = one["template"]["spec"]
+    for job in spec["replicatedJobs"]:
+        for replica in range(job.get("replicas", 1)):
+            inner = job["template"]["spec"]
             for index in range(inner.get("parallelism", 1)):
-                own = copy.deepcopy(inner["template"]["spec"])
+                pod_spec = copy.deepcopy(inner["template"]["spec"])
                 pod = Pod(
-                    hostname=f"{name}-{one['name']}-{replica}-{index}",
+                    hostname=f"{name}-{job['name']}-{replica}-{index}",
                     subdomain=name,
-                    spec=own,
-                    drives="dependsOn" in one,
+                    spec=pod_spec,
+                    drives="dependsOn" in job,
                 )
                 pod.add_environment({"JOB_COMPLETION_INDEX": str(index)})
                 pods.append(pod)
@@ -273,7 +278,7 @@ class Running:
         init = namespaces.init_of(host)
         spec = self.folder / f"{pod.hostname}.json"
         spec.write_text(json.dumps(self.spec_of(pod)))
-        own = [
+        variables = [
             program("unshare"),
             "--mount",
             "--uts",
@@ -283,7 +288,7 @@ class Running:
             "--mount-proc",
             "--",
         ]
-        argv = [*own, sys.executable, "-I", "-S", str(INIT), str(spec)]
+        argv = [*variables, sys.executable, "-I", "-S", str(INIT), str(spec)]
         cores = ",".join(map(str, os.sched_getaffinity(init)))
         words = [
             program("taskset"),
@@ -305,7 +310,7 @@ class Running:
             "HOSTNAME": pod.hostname,
             "KUBERNETES_SERVICE_HOST": "10.77.0.254",
             "KUBERNETES_SERVICE_PORT": "443",
-            **{one["name"]: one["value"] for one in container.get("env", [])},
+            **{each["name"]: each["value"] for each in container.get("env", [])},
         }
         return {
             "hostname": pod.hostname,
@@ -318,8 +323,8 @@ class Running:
             "hosts": self.names_for(pod),
             "ssh_port": SSH_PORT,
             "mounts": {
-                one["mountPath"]: self.source(by_name[one["name"]])
-                for one in container["volumeMounts"]
+                each["mountPath"]: self.source(by_name[each["name"]])
+                for each in container["volumeMounts"]
             },
         }
 

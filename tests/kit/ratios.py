@@ -18,7 +18,7 @@ def equal_work(*seconds: Sequence[float] | Array) -> Array:
         seconds: per round, of the candidate's blocks, then of each copy of the baseline's; NaN
             where there is none.
     """
-    times = np.stack([np.asarray(one, dtype=np.float64) for one in seconds], axis=-1)
+    times = np.stack([np.asarray(series, dtype=np.float64) for series in seconds], axis=-1)
     return np.stack([np.where(np.isnan(times), np.nan, 1.0), times], axis=-1)
 
 
@@ -27,7 +27,7 @@ def ratio_interval(launches: Launches, *, confidence: float) -> RatioEstimate | 
     return ratio_intervals([launches], confidence=confidence, family=1)[0]
 
 
-def log_width(one: RatioEstimate) -> float:
+def log_width(ratio: RatioEstimate) -> float:
     """The width of an interval, as log."""
-    assert one.bounds is not None
-    return math.log(one.bounds[1] / one.bounds[0])
+    assert ratio.bounds is not None
+    return math.log(ratio.bounds[1] / ratio.bounds[0])

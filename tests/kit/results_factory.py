@@ -148,7 +148,7 @@ def write_results(
         change: alters each record before it is written.
         changes: fields of ``Truth`` and of the plan's ``measurement``, by name.
     """
-    names = {one.name for one in fields(Truth)} & changes.keys()
+    names = {attribute.name for attribute in fields(Truth)} & changes.keys()
     truth = replace(truth or Truth(), **{name: changes.pop(name) for name in names})
     plan = plan or make_plan(truth.ratios, **changes)
     folder = ResultsFolder(root)
@@ -263,10 +263,10 @@ def make_launch(
                     blocks[arm][-1].foreign_share = 0.5 if is_loaded else 0.005
                 turn += 1
     if plan.has_floor and not truth.cases:  # beside the rounds that have blocks without exchange
-        own = random.spawn(1)[0]
+        spawned = random.spawn(1)[0]
         blocks[FLOOR] = []
         for block, number in enumerate(range(0, rounds, every)):
-            step_s = _drifted(truth, number, own) - truth.exposed_s
+            step_s = _drifted(truth, number, spawned) - truth.exposed_s
             place = {
                 "turn": 100_000 + number,
                 "round": number,
@@ -275,9 +275,9 @@ def make_launch(
                 "steps": steps,
             }
             blocks[FLOOR].append(
-                _block(plan, truth, FLOOR, place, None, step_s, own, [0.0] * steps)
+                _block(plan, truth, FLOOR, place, None, step_s, spawned, [0.0] * steps)
             )
-    return [_record(plan, truth, launch, arm, own) for arm, own in blocks.items()]
+    return [_record(plan, truth, launch, arm, spawned) for arm, spawned in blocks.items()]
 
 
 def _drifted(truth: Truth, number: int, random: np.random.Generator, level: float = 0.0) -> float:
@@ -291,14 +291,14 @@ def _block(plan, truth, arm, place, case, step_s, random, stall_s) -> BlockRecor
     for rank in range(plan.world_size):
         phases = []
         for step in range(steps):
-            own = (
+            duration_s = (
                 step_s
                 * (1.0 if rank == 0 else 0.999)
                 * (1 + 0.01 * random.standard_normal() * (steps > 1))
                 + stall_s[step]
             )
-            own += truth.late_s.get((arm, rank), 0.0) * (place["kind"] == "local")
-            phases.append((own * np.array(SHARES[_arm(plan, arm).backend])).tolist())
+            duration_s += truth.late_s.get((arm, rank), 0.0) * (place["kind"] == "local")
+            phases.append((duration_s * np.array(SHARES[_arm(plan, arm).backend])).tolist())
         samples = (case.size * case.messages if rank == 0 else 0) if case else plan.local_batch_size
         held_s = steps * truth.held_up_s.get(arm, 0.0)
         threads = ThreadTimes(
@@ -395,5 +395,5 @@ def _rank(plan, asked, rank, **place) -> RankReport:
         "threads": 1,
     }
     backend = {"transport": asked.transport, **LIBRARIES[asked.backend]}
-    own = {"rank": rank, "local_rank": rank, "pid": 100 + rank, "affinity": [rank]}
-    return RankReport(**place, **here, **own, **work, backend=backend, fingerprint=software)
+    identity = {"rank": rank, "local_rank": rank, "pid": 100 + rank, "affinity": [rank]}
+    return RankReport(**place, **here, **identity, **work, backend=backend, fingerprint=software)

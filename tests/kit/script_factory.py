@@ -109,7 +109,7 @@ class Script:
         weights = [
             {name: seed.normal(size=size) for name, size in SHAPES.items()} for seed in seeds
         ]
-        started = [sketches(own) for own in weights]
+        started = [sketches(by_name) for by_name in weights]
         steps: list[list[ComparedStep]] = [[] for _ in ranks]
         for number in range(STEPS):
             batches = [
@@ -121,10 +121,10 @@ class Script:
                 number,
             )
             rate = self.learning_rate * self.rate_at(number)
-            for rank, own in enumerate(gradients):
+            for rank, by_name in enumerate(gradients):
                 weights[rank] = {
-                    name: one - rate * own[name] * (name not in lost)
-                    for name, one in weights[rank].items()
+                    name: tensor - rate * by_name[name] * (name not in lost)
+                    for name, tensor in weights[rank].items()
                 }
                 step = {
                     "loss": 1.0 / (number + 1),
@@ -132,7 +132,7 @@ class Script:
                     "samples": self.samples,
                     "batch": f"batch-{batches[rank]}",
                 }
-                seen = {} if number else sketches(own, self.left_out)
+                seen = {} if number else sketches(by_name, self.left_out)
                 steps[rank].append(
                     ComparedStep(
                         **step, gradients=seen, parameters=sketches(weights[rank], self.left_out)
@@ -145,14 +145,16 @@ class Script:
     ) -> list[dict[str, np.ndarray]]:
         random = np.random.default_rng([self.noise_seed, step])
         means = {
-            name: np.mean([own[name] for own in gradients], axis=0) * self.gradient_factor
+            name: np.mean([by_name[name] for by_name in gradients], axis=0) * self.gradient_factor
             for name in SHAPES
         }
         means = {
             name: mean * (1 + self.rounding * random.normal(size=mean.size))
             for name, mean in means.items()
         }
-        return [means | {name: own[name] for name in self.not_exchanged} for own in gradients]
+        return [
+            means | {name: by_name[name] for name in self.not_exchanged} for by_name in gradients
+        ]
 
     def _report(
         self, rank: int, started: dict[str, list[float]], steps: list[ComparedStep]
@@ -182,14 +184,16 @@ class Script:
 
 def _gradients(weights: Mapping[str, np.ndarray], batch: int) -> dict[str, np.ndarray]:
     random = np.random.default_rng([7, batch])
-    return {name: 0.3 * own + random.normal(size=own.size) for name, own in weights.items()}
+    return {
+        name: 0.3 * weight + random.normal(size=weight.size) for name, weight in weights.items()
+    }
 
 
 def sketches(
     tensors: Mapping[str, np.ndarray], without: Sequence[str] = ()
 ) -> dict[str, list[float]]:
     """A sketch of each tensor by its name."""
-    return {name: sketch(one) for name, one in tensors.items() if name not in without}
+    return {name: sketch(tensor) for name, tensor in tensors.items() if name not in without}
 
 
 def sketch(tensor: np.ndarray) -> list[float]:
@@ -253,7 +257,7 @@ def script_records(
         losses: None: none are seen in blocks.
         seed: of the noise.
     """
-    found = []
+    records = []
     for launch in range(launches or plan.measurement.launches):
         for record in make_launch(
             plan, truth, launch, random=np.random.default_rng([seed, launch])
@@ -267,13 +271,13 @@ def script_records(
             }
             for block in record.blocks if losses else []:
                 first = STEPS + block.block * block.steps
-                for own in block.ranks:
-                    own.first_step, own.loss_samples = first, [32] * block.steps
-                    own.losses = [
+                for rank in block.ranks:
+                    rank.first_step, rank.loss_samples = first, [32] * block.steps
+                    rank.losses = [
                         losses(launch, record.arm, first + step) for step in range(block.steps)
                     ]
-            found.append(record.model_copy(update=update))
-    return found
+            records.append(record.model_copy(update=update))
+    return records
 
 
 def write_script_results(root: Path, plan: Plan, records: Sequence[LaunchRecord]) -> ResultsFolder:

@@ -46,10 +46,10 @@ class ScriptDriver:
     def start(self, *argv, **settings):
         """Run a command, and give its ranks the first one of ours."""
         self.send(StartCommand())
-        told = base64.urlsafe_b64encode(
+        agent = base64.urlsafe_b64encode(
             json.dumps({**self._settings, **settings}).encode()
         ).decode()
-        variables = {"PYTHONPATH": str(AGENT), "RINGSIDE_AGENT": told, "OMP_NUM_THREADS": "1"}
+        variables = {"PYTHONPATH": str(AGENT), "RINGSIDE_AGENT": agent, "OMP_NUM_THREADS": "1"}
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 argv,
@@ -69,14 +69,14 @@ class ScriptDriver:
     def receive(self):
         """Every rank's reply to the last command."""
         keys = [reply_key(self.arm, 0, self._number - 1, rank) for rank in range(self.ranks)]
-        found: dict[str, bytes] = {}
-        while len(found) < self.ranks:
+        replies: dict[str, bytes] = {}
+        while len(replies) < self.ranks:
             came = self.supervisors.take(
-                self.arm, 0, [key for key in keys if key not in found], TIMEOUT
+                self.arm, 0, [key for key in keys if key not in replies], TIMEOUT
             )
             assert came, self.log
-            found |= came
-        return [REPLIES.validate_json(found[key]) for key in keys]
+            replies |= came
+        return [REPLIES.validate_json(replies[key]) for key in keys]
 
     def ask(self, command):
         self.send(command)

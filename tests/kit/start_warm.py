@@ -55,10 +55,10 @@ def main(path, *arguments):
         streams = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
         connection.sendmsg([b"+"], streams)
         connection.sendall(json.dumps(asked).encode() + b"\n")
-        told = connection.makefile().readline()
-    if told == "elsewhere\n":
+        answer = connection.makefile().readline()
+    if answer == "elsewhere\n":
         start_cold(arguments)
-    code = int(told or 1)
+    code = int(answer or 1)
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

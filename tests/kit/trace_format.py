@@ -23,49 +23,51 @@ def row_of(event):
 def slices(events, *, row):
     """Slices of the rows whose name begins so."""
     rows = {
-        row_of(one)
-        for one in events
-        if one["name"] == "thread_name" and one["args"]["name"].startswith(row)
+        row_of(event)
+        for event in events
+        if event["name"] == "thread_name" and event["args"]["name"].startswith(row)
     }
-    return [one for one in events if one["ph"] == "X" and row_of(one) in rows]
+    return [event for event in events if event["ph"] == "X" and row_of(event) in rows]
 
 
 def faults(events):
     """Unknown kinds, rows without a name, slices that cross, arrows without two ends or of which
     one is in no slice."""
-    found = [
-        f"unknown: {one}"
-        for one in events
-        if one["ph"] not in KINDS or (one["ph"] == "M" and one["name"] not in METADATA)
+    wrong = [
+        f"unknown: {event}"
+        for event in events
+        if event["ph"] not in KINDS or (event["ph"] == "M" and event["name"] not in METADATA)
     ]
-    processes = {one["pid"] for one in events if one["name"] == "process_name"}
-    names = Counter(row_of(one) for one in events if one["name"] == "thread_name")
-    timed = [one for one in events if one["ph"] != "M"]
-    found += [f"time of {one}" for one in timed if not one["ts"] >= 0 or one.get("dur", 0) < 0]
-    found += [
-        f"row without a name: {one}"
-        for one in timed
-        if names[row_of(one)] != 1 or one["pid"] not in processes
+    processes = {event["pid"] for event in events if event["name"] == "process_name"}
+    names = Counter(row_of(event) for event in events if event["name"] == "thread_name")
+    timed = [event for event in events if event["ph"] != "M"]
+    wrong += [
+        f"time of {event}" for event in timed if not event["ts"] >= 0 or event.get("dur", 0) < 0
+    ]
+    wrong += [
+        f"row without a name: {event}"
+        for event in timed
+        if names[row_of(event)] != 1 or event["pid"] not in processes
     ]
     spans, arrows = defaultdict(list), defaultdict(list)
-    for one in sorted(timed, key=lambda one: (one["ts"], -one.get("dur", 0))):
-        if one["ph"] == "X":
-            spans[row_of(one)].append(
-                (round(1e3 * one["ts"]), round(1e3 * (one["ts"] + one["dur"])))
+    for event in sorted(timed, key=lambda event: (event["ts"], -event.get("dur", 0))):
+        if event["ph"] == "X":
+            spans[row_of(event)].append(
+                (round(1e3 * event["ts"]), round(1e3 * (event["ts"] + event["dur"])))
             )
-        elif "id" in one:
-            arrows[one["id"]].append(one)
-    for row, own in spans.items():
+        elif "id" in event:
+            arrows[event["id"]].append(event)
+    for row, events_of in spans.items():
         ends = []  # of the slices that are open
-        for begin, end in own:
+        for begin, end in events_of:
             ends = [other for other in ends if other > begin]
-            found += [f"{row}: {begin} to {end} crosses another" for other in ends if other < end]
+            wrong += [f"{row}: {begin} to {end} crosses another" for other in ends if other < end]
             ends.append(end)
-    for own in arrows.values():
+    for events_of in arrows.values():
         touches = [
-            any(begin - 1 <= 1e3 * one["ts"] <= end + 1 for begin, end in spans[row_of(one)])
-            for one in own
+            any(begin - 1 <= 1e3 * event["ts"] <= end + 1 for begin, end in spans[row_of(event)])
+            for event in events_of
         ]
-        if sorted(one["ph"] for one in own) != ["f", "s"] or not all(touches):
-            found.append(f"a loose arrow: {own}")
-    return found
+        if sorted(event["ph"] for event in events_of) != ["f", "s"] or not all(touches):
+            wrong.append(f"a loose arrow: {events_of}")
+    return wrong

@@ -201,16 +201,16 @@ def show_environment(environment):
     """Write it where /proc/PID/environ is read from, over the server's."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(fields[47]), int(fields[48])
-    told = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
-    assert len(told) < end - start
+    shown = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
+    assert len(shown) < end - start
     with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
         memory.seek(start)
-        memory.write(told.ljust(end - start, b"\0"))
+        memory.write(shown.ljust(end - start, b"\0"))
 
 
 def main(path):
     """Import, and serve."""
-    own = place()  # before libraries set variables of theirs
+    server_place = place()  # before libraries set variables of theirs
     gc.disable()
     for needed in spawn.IMPORTED_ONCE:
         importlib.import_module(needed)
@@ -218,7 +218,7 @@ def main(path):
 
     gc.freeze()
     gc.enable()
-    Server(path, own).serve()
+    Server(path, server_place).serve()
 
 
 if __name__ == "__main__":

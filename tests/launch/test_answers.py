@@ -96,10 +96,10 @@ def test_what_a_users_code_prints_is_no_answer(greeting_host, tmp_path):
 def test_a_shell_that_runs_something_else_is_told(tmp_path, monkeypatch):
     """It ends well, as after ``exec fish`` in ~/.bashrc."""
     made_ssh(tmp_path, monkeypatch, 'echo "$line" >/dev/null; echo "choose a project:"')
-    found = Probe().ask(HOST)
-    assert found.status == "no answer"
+    answer = Probe().ask(HOST)
+    assert answer.status == "no answer"
     assert (
-        found.detail
+        answer.detail
         == "its shell did not run the command, and all it printed is 'choose a project:'"
     )
     with pytest.raises(
@@ -125,10 +125,12 @@ def test_a_shell_that_reads_what_is_sent_leaves_no_host_without_its_key(tmp_path
 @pytest.mark.parametrize("greeting", GREETINGS.values(), ids=GREETINGS.keys())
 def test_a_mark_is_no_frame_by_itself(greeting):
     mark = new_mark()
-    said = greeting + f"env {MARK}={mark} python".encode()
-    assert taken(said, mark) is None
-    assert taken(said + framed(b"cut off", mark)[:-3], mark) is None
+    output = greeting + f"env {MARK}={mark} python".encode()
+    assert taken(output, mark) is None
+    assert taken(output + framed(b"cut off", mark)[:-3], mark) is None
     assert (
-        taken(said + framed(b"one", mark) + greeting + framed(b"two\nlines\n", mark) + b"bye", mark)
+        taken(
+            output + framed(b"one", mark) + greeting + framed(b"two\nlines\n", mark) + b"bye", mark
+        )
         == b"one"
     )

@@ -125,7 +125,7 @@ def test_open_mpi_is_told_to_leave_names_whole(launcher, names, needs_them):
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("output", "kind"),
     [
         (
             "mpirun (Open MPI) 4.1.8\n\nReport bugs to http://www.open-mpi.org/community/help/",
@@ -143,8 +143,8 @@ def test_open_mpi_is_told_to_leave_names_whole(launcher, names, needs_them):
         ("something else 1.0", "None"),
     ],
 )
-def test_an_mpi_is_known_by_what_its_launcher_says(said, found):
-    assert str(mpi_that_says(said)) == found
+def test_an_mpi_is_known_by_what_its_launcher_says(output, kind):
+    assert str(mpi_that_says(output)) == kind
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", pytest.param("horovodrun", marks=needs_horovod)])
@@ -237,9 +237,9 @@ ON_TWO_HOSTS = {
 
 
 def two_hosts(**changes):
-    own = {"OMP_NUM_THREADS": "1"} | interface_environment("eth0")
+    shared = {"OMP_NUM_THREADS": "1"} | interface_environment("eth0")
     where = {"world_size": 6, "hosts": TWO, "network_interface": "eth0", "master_port": 29511}
-    return job(**{**where, "environment": own, "mpi_prefix": "/opt/my mpi", **changes})
+    return job(**{**where, "environment": shared, "mpi_prefix": "/opt/my mpi", **changes})
 
 
 def test_every_registered_launcher_is_tested_on_two_hosts():
@@ -276,8 +276,8 @@ def test_without_an_interface_libraries_find_their_own():
             two_hosts(network_interface=None, environment={"A": "1"}, transport="mpi")
         ):
             assert "eth0" not in " ".join(command.argv)
-            own = {"srun": pmix_environment(), "mpiexec-mpich": LAST}
-            assert command.environment == {"A": "1"} | own.get(name, {})
+            shared = {"srun": pmix_environment(), "mpiexec-mpich": LAST}
+            assert command.environment == {"A": "1"} | shared.get(name, {})
 
 
 def test_hosts_of_unlike_size_and_ipv6():
@@ -395,7 +395,7 @@ def test_without_a_launcher_a_process_is_a_world_of_one(environment):
 
 
 @pytest.mark.parametrize(
-    ("environment", "told"),
+    ("environment", "message"),
     [
         (
             {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"},
@@ -409,9 +409,9 @@ def test_without_a_launcher_a_process_is_a_world_of_one(environment):
         ({"LSF_PM_TASKID": "1", "LSB_DJOB_NUMPROC": "2"}, "blaunch.*LSB_DJOB_NUMPROC=2"),
     ],
 )
-def test_a_rank_of_an_unknown_launcher_is_not_a_world_of_one(environment, told):
+def test_a_rank_of_an_unknown_launcher_is_not_a_world_of_one(environment, message):
     with pytest.raises(
-        LaunchError, match=f"{told}.*each would be a world of 1; start the ranks with"
+        LaunchError, match=f"{message}.*each would be a world of 1; start the ranks with"
     ):
         read_world(environment, known_rank_variables())
 
@@ -523,8 +523,8 @@ def test_ranks_that_keep_freed_memory_do_not_fault_it_in_again(kept, least, most
         else ""
     )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    told = [sys.executable, "-c", keep + FAULTS_OF_A_STEP]
+    command = [sys.executable, "-c", keep + FAULTS_OF_A_STEP]
     done = subprocess.run(
-        told, env=clean, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True
+        command, env=clean, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True
     )
     assert least <= float(done.stdout) <= most, "share of a step's pages that are faulted in"

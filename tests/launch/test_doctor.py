@@ -15,42 +15,44 @@ from runners.processes import local
 
 
 @pytest.fixture(scope="module")
-def found():
+def findings():
     return diagnose()
 
 
-def named(found, topic, name):
+def named(findings, topic, name):
     """The one finding of a name."""
-    (finding,) = [finding for finding in found if (finding.topic, finding.name) == (topic, name)]
+    (finding,) = [finding for finding in findings if (finding.topic, finding.name) == (topic, name)]
     return finding
 
 
-def test_every_gap_has_a_remedy_and_nothing_else_has(found):
-    assert [finding for finding in found if (finding.status == "ok") == bool(finding.remedy)] == []
-    assert all(finding.detail for finding in found)
+def test_every_gap_has_a_remedy_and_nothing_else_has(findings):
+    assert [
+        finding for finding in findings if (finding.status == "ok") == bool(finding.remedy)
+    ] == []
+    assert all(finding.detail for finding in findings)
 
 
-def test_torch_is_found_with_its_version_and_transports(found):
+def test_torch_is_found_with_its_version_and_transports(findings):
     import torch
 
-    finding = named(found, "torch", "torch")
+    finding = named(findings, "torch", "torch")
     assert finding.status == "ok"
     assert finding.detail.startswith(torch.__version__)
-    assert named(found, "torch", "transport gloo").status == "ok"
+    assert named(findings, "torch", "transport gloo").status == "ok"
 
 
-def test_mpi_is_a_transport_wherever_mpi4py_loads_it(found):
-    loads = named(found, "mpi", "mpi4py").status == "ok"
+def test_mpi_is_a_transport_wherever_mpi4py_loads_it(findings):
+    loads = named(findings, "mpi", "mpi4py").status == "ok"
     assert loads == any(
-        finding.name == "transport mpi" and finding.status == "ok" for finding in found
+        finding.name == "transport mpi" and finding.status == "ok" for finding in findings
     )
 
 
-def test_horovod_tells_its_controllers_or_why_it_is_missing(found):
-    horovod = named(found, "horovod", "horovod")
+def test_horovod_tells_its_controllers_or_why_it_is_missing(findings):
+    horovod = named(findings, "horovod", "horovod")
     if horovod.status == "ok":
         assert horovod.detail == "0.28.1"
-        assert named(found, "horovod", "controllers").detail == "MPI, Gloo"
+        assert named(findings, "horovod", "controllers").detail == "MPI, Gloo"
     else:
         assert horovod.detail
 
@@ -89,7 +91,7 @@ def test_importing_the_doctor_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_the_table_shows_each_finding_and_the_remedies(found):
+def test_the_table_shows_each_finding_and_the_remedies(findings):
     text = io.StringIO()
     gap = Finding(
         topic="tests",
@@ -98,10 +100,10 @@ def test_the_table_shows_each_finding_and_the_remedies(found):
         detail="no [lamp] found",
         remedy="buy a [lamp]",
     )
-    print_findings([*found, gap], Console(file=text, width=200))
+    print_findings([*findings, gap], Console(file=text, width=200))
     assert "no [lamp] found" in text.getvalue()
     assert "tests / lamp: buy a [lamp]" in text.getvalue()
-    assert all(finding.name in text.getvalue() for finding in found)
+    assert all(finding.name in text.getvalue() for finding in findings)
 
 
 JOB = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
@@ -120,9 +122,9 @@ JOB = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NOD
 def test_what_a_job_lacks_is_told_with_its_remedy(changes, answers, name):
     """What Slurm's programs print, as ``tests/cluster/test_slurm.py`` has it from them."""
     usual = {"scontrol": "JobId=5 OverSubscribe=NO", "sh": "none\npmix_v4\npmix\n"}
-    found = doctor.slurm_findings(JOB | changes, lambda argv: (usual | answers)[argv[0]])
-    assert [finding.name for finding in found if finding.status != "ok"] == [name]
-    assert all(finding.remedy for finding in found if finding.status != "ok")
+    findings = doctor.slurm_findings(JOB | changes, lambda argv: (usual | answers)[argv[0]])
+    assert [finding.name for finding in findings if finding.status != "ok"] == [name]
+    assert all(finding.remedy for finding in findings if finding.status != "ok")
 
 
 def test_outside_of_a_job_nothing_is_told_of_slurm():

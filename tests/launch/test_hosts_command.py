@@ -27,8 +27,8 @@ def test_the_table(tmp_path):
 def test_a_list_and_this_machine():
     done = ringside("hosts", "-H", "localhost:4")
     assert done.returncode == 0, done.stdout + done.stderr
-    host, slots, ranks, _, reachable, said, version, *_ = rows(done)[1]
-    assert (host, slots, ranks, reachable, said) == ("localhost", "4", "0-3", "yes:", "Python")
+    host, slots, ranks, _, reachable, python, version, *_ = rows(done)[1]
+    assert (host, slots, ranks, reachable, python) == ("localhost", "4", "0-3", "yes:", "Python")
     assert version.startswith("3.")
 
 

@@ -66,10 +66,14 @@ def test_values_stay_values(engine, tmp_path):
     words = words_of(engine, text)
     assert words[words.index("-o") + 1] == str(folder / "out") and "seed=3" in words
     if engine not in (*SHELLS, *PODS):
-        told = yaml.safe_load(text)
-        assert IMAGE in told.get("image", "") or told["resources"]["image_id"] == f"docker:{IMAGE}"
+        stored = yaml.safe_load(text)
+        assert (
+            IMAGE in stored.get("image", "") or stored["resources"]["image_id"] == f"docker:{IMAGE}"
+        )
         assert str(plan) in (
-            told["files"][0]["local_path"] if engine == "dstack" else told["file_mounts"].values()
+            stored["files"][0]["local_path"]
+            if engine == "dstack"
+            else stored["file_mounts"].values()
         )
     if engine in PODS:
         job_ = job_of(list(yaml.safe_load_all(text)))
@@ -138,7 +142,7 @@ def test_the_first_node_drives_the_others(engine, gpus, expected, tmp_path):
     shell = shell_of(engine, text).replace("exec timeout", "exec echo")
     (tmp_path / ".ssh").mkdir()
     prefix = "DSTACK_NODE" if engine == "dstack" else "SKYPILOT_NODE"
-    told = {}
+    outputs = {}
     for rank in ("0", "1"):
         variables = {
             "PATH": "/usr/bin:/bin",
@@ -153,9 +157,9 @@ def test_the_first_node_drives_the_others(engine, gpus, expected, tmp_path):
             capture_output=True,
             text=True,
         )
-        told[rank] = ran.stdout.strip()
-    assert told["0"].endswith(f"--set hosts={expected}") and told["1"] == ""
-    assert "/results/ringside-two-hosts" in told["0"]
+        outputs[rank] = ran.stdout.strip()
+    assert outputs["0"].endswith(f"--set hosts={expected}") and outputs["1"] == ""
+    assert "/results/ringside-two-hosts" in outputs["0"]
 
 
 def test_one_node_is_the_plans_own_machine(tmp_path):
@@ -185,7 +189,7 @@ def test_the_time_is_the_plans(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ("--for", "slurm", "--image", "i"),
@@ -208,10 +212,10 @@ def test_the_time_is_the_plans(tmp_path):
         (("--for", "cobalt"), "cobalt"),
     ],
 )
-def test_what_makes_no_job_is_told(arguments, told):
+def test_what_makes_no_job_is_told(arguments, message):
     done = ringside_here("job", PLAN, *arguments)
     assert done.returncode == 2 and done.stdout == ""
-    assert told in done.stderr and "Traceback" not in done.stderr
+    assert message in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_job_of_commands_must_know_their_ranks(tmp_path):
@@ -246,9 +250,9 @@ def test_points_are_sized_by_the_largest(tmp_path):
 def schema_of(kind):
     """As the API server has it, and no field that it would drop."""
     stored = json.loads(SCHEMAS.read_text())
-    found = {**stored["kinds"][kind]["schema"], "$defs": stored["$defs"]}
-    close(found)
-    return stored["kinds"][kind]["apiVersion"], found
+    schema = {**stored["kinds"][kind]["schema"], "$defs": stored["$defs"]}
+    close(schema)
+    return stored["kinds"][kind]["apiVersion"], schema
 
 
 def close(schema):
@@ -259,20 +263,21 @@ def close(schema):
         schema.setdefault("additionalProperties", False)
 
 
-def faults(one):
-    version, schema = schema_of(one["kind"])
-    assert one["apiVersion"] == version
+def faults(manifest):
+    version, schema = schema_of(manifest["kind"])
+    assert manifest["apiVersion"] == version
     return [
-        f"{error.json_path}: {error.message}" for error in OAS30Validator(schema).iter_errors(one)
+        f"{error.json_path}: {error.message}"
+        for error in OAS30Validator(schema).iter_errors(manifest)
     ]
 
 
 @pytest.mark.parametrize("flavour", KINDS)
 def test_manifests_are_valid(flavour):
-    jobs = [one for one in manifests(flavour, PLAN, *GPUS) if one["kind"] != "ConfigMap"]
-    assert [one["kind"] for one in jobs] == KINDS[flavour]
-    for one in jobs:
-        assert faults(one) == []
+    jobs = [job for job in manifests(flavour, PLAN, *GPUS) if job["kind"] != "ConfigMap"]
+    assert [job["kind"] for job in jobs] == KINDS[flavour]
+    for job in jobs:
+        assert faults(job) == []
     wrong = copy.deepcopy(jobs[0])
     wrong["spec"]["nodes"] = 2
     assert faults(wrong), "unknown fields pass"
@@ -282,22 +287,22 @@ def test_manifests_are_valid(flavour):
 def test_all_ranks_are_in_pods_that_are_alike(flavour):
     text = job(flavour, PLAN, *GPUS, "--time", "2:00:00")
     assert text.count("activeDeadlineSeconds: 7200") == 1
-    found = job_of(list(yaml.safe_load_all(text)))
-    environment = {one["name"]: one["value"] for one in found.driver.container["env"]}
+    workers = job_of(list(yaml.safe_load_all(text)))
+    environment = {entry["name"]: entry["value"] for entry in workers.driver.container["env"]}
     assert environment["OMPI_MCA_orte_default_hostfile"] == "/etc/mpi/hostfile"
-    mounted = {one["mountPath"] for one in found.driver.container["volumeMounts"]}
+    mounted = {entry["mountPath"] for entry in workers.driver.container["volumeMounts"]}
     assert {"/etc/mpi", "/home/mpiuser/.ssh", "/results", "/etc/ringside", "/dev/shm"} == mounted
-    (hostfile,) = (files["hostfile"] for files in found.files.values() if "hostfile" in files)
+    (hostfile,) = (files["hostfile"] for files in workers.files.values() if "hostfile" in files)
     named = {line.split()[0].partition(".")[0] for line in hostfile.splitlines()}
-    assert named == {pod.hostname for pod in found.pods} and len(named) == 2
+    assert named == {pod.hostname for pod in workers.pods} and len(named) == 2
     assert all(line.endswith(" slots=2") for line in hostfile.splitlines())
-    assert found.driver.container["command"][:3] == [
+    assert workers.driver.container["command"][:3] == [
         "ringside",
         "compare",
         "/etc/ringside/plan.yaml",
     ]
     limits = {"cpu": 2, "nvidia.com/gpu": 2}
-    for pod in found.pods:
+    for pod in workers.pods:
         assert pod.container["resources"] == {"requests": limits, "limits": limits}
         assert pod.spec["terminationGracePeriodSeconds"] == 120
 

@@ -241,7 +241,10 @@ def test_any_words_are_read_and_none_gets_lost(words):
     except PlanError:
         return
     assert line.words[-len(words) :] == tuple(words)
-    assert all(0 < one.flags_at <= one.command_at <= len(line.words) for one in line.launchers)
+    assert all(
+        0 < launcher.flags_at <= launcher.command_at <= len(line.words)
+        for launcher in line.launchers
+    )
     assert len(with_variables(with_agent_path(line), ["RINGSIDE_RUN"])) >= len(line.words)
 
 
@@ -336,10 +339,12 @@ def test_torchrun_is_started_on_every_host():
         (host, f"torchrun --nnodes 2 --node-rank {node} --master-addr h1 --nproc-per-node 2 t.py")
         for node, host in enumerate(("h1", "h2"))
     ]
-    own = "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h1:29400 --nproc-per-node 2 t.py"
+    elastic = (
+        "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h1:29400 --nproc-per-node 2 t.py"
+    )
     assert [
-        shlex.join(line.words) for _, line in for_each_host(read_command(own), ["h1", "h2"])
-    ] == [own] * 2
+        shlex.join(line.words) for _, line in for_each_host(read_command(elastic), ["h1", "h2"])
+    ] == [elastic] * 2
 
 
 @pytest.mark.parametrize(
@@ -392,7 +397,7 @@ def test_a_command_in_an_image(program):
     request = LaunchRequest(
         world_size=2, hosts=(), module="", folder="/r/f/u", folders=("/r/f", "/u", "/u")
     )
-    folders = " ".join(shown.format(one) for one in (AGENT_FOLDER, "/r/f/u", "/r/f", "/u"))
+    folders = " ".join(shown.format(folder) for folder in (AGENT_FOLDER, "/r/f/u", "/r/f", "/u"))
     inside = """sh -c 'cd -- "$0" && exec env "$@"' /r/f/u 'A=1 2' torchrun t.py"""
     words = image.around(("torchrun", "t.py"), environment={"A": "1 2"}, request=request)
     assert shlex.join(words) == f"{started} {folders} -v /data:/data i:1 {inside}"
@@ -445,11 +450,11 @@ def test_hosts_come_from_the_commands():
         return with_hosts({"arms": arms, **plan})
 
     torchrun = "torchrun --nproc-per-node 2 t.py"
-    found = hosts(
+    plan_hosts = hosts(
         "horovodrun -np 2 -H host1:1,host2:1 python t.py",
         "mpirun -np 4 -H host2:2,host3 python t.py",
     )
-    assert found["hosts"] == "host1:1,host2:3,host3:1"
+    assert plan_hosts["hosts"] == "host1:1,host2:3,host3:1"
     assert "hosts" not in hosts("horovodrun -np 2 -H localhost:2 python t.py", torchrun)
     assert hosts(torchrun, hosts="host1:2,host2:2")["world_size"] == 4
     with pytest.raises(HostfileError, match="-H of 'horovodrun' host 1"):
@@ -553,8 +558,8 @@ def test_each_start_of_an_arm_has_ports_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "t.py").write_text('os.environ["MASTER_PORT"] = "8888"\n')
     monkeypatch.setenv("MASTER_PORT", "2222")
     (arm,) = (
-        one
-        for name, one in resolve_scripts(plan_of(tmp_path, a="python t.py")).items()
+        agent
+        for name, agent in resolve_scripts(plan_of(tmp_path, a="python t.py")).items()
         if name == "a"
     )
     arm = dataclasses.replace(arm, trial=TrialFacts(ranks=2, first_steps_s=1.0, ports=(8000,)))
@@ -562,10 +567,10 @@ def test_each_start_of_an_arm_has_ports_of_its_own(tmp_path, monkeypatch):
     start = ArmStart(
         launch=0, number=0, run_id="r", placement=PLACE, **driver, state={}, taken_ports={9000}
     )
-    told = [decode(arm.commands(start)[0].environment["RINGSIDE_AGENT"]) for _ in range(2)]
+    agents = [decode(arm.commands(start)[0].environment["RINGSIDE_AGENT"]) for _ in range(2)]
     asked = {2222, 8000, 8888, 9000, 29400, 29500}
-    assert [set(map(int, one.ports)) for one in told] == [asked] * 2
-    given = [port for one in told for port in (*one.ports.values(), *one.spare_ports)]
+    assert [set(map(int, agent.ports)) for agent in agents] == [asked] * 2
+    given = [port for agent in agents for port in (*agent.ports.values(), *agent.spare_ports)]
     assert len({*asked, *given}) == len(asked) + len(given) == 6 + 2 * (6 + NUM_SPARE_PORTS)
 
 
@@ -580,7 +585,7 @@ def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatc
     )
     monkeypatch.setenv("MYLAB_A", "1")
     plan = plan.model_copy(update={"threads": 2, "forward_environment": ["MYLAB_*"]})
-    (setup,) = (one for name, one in resolve_scripts(plan).items() if name == "a")
+    (setup,) = (arm for name, arm in resolve_scripts(plan).items() if name == "a")
     driver = {"supervisors": "h:2", "store": "", "key_file": tmp_path / "k"}
     start = ArmStart(
         launch=0,
@@ -673,9 +678,11 @@ def test_the_file_that_sets_the_path_is_named(tmp_path):
 @pytest.mark.process
 def test_processes_of_a_run_are_looked_at(tmp_path, no_processes_left):
     (tmp_path / "libtensorflow.so").write_text("x")
-    own = {**os.environ, "RINGSIDE_RUN": "look", "RINGSIDE_AGENT": "p", "PYTHONPATH": "src"}
+    variables = {**os.environ, "RINGSIDE_RUN": "look", "RINGSIDE_AGENT": "p", "PYTHONPATH": "src"}
     waits = "import mmap; f = open('libtensorflow.so'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); print(flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", waits], env=own, cwd=tmp_path, **PIPES) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", waits], env=variables, cwd=tmp_path, **PIPES
+    ) as process:
         process.stdout.readline()
         seen = look_at("look", [])
         process.communicate("", timeout=20)
@@ -697,9 +704,9 @@ def test_ranks_that_count_otherwise_are_told():
 
 def test_what_a_launcher_says_has_a_remedy():
     assert "measurement.mode: sequential" in hint_of("... EADDRINUSE: address already in use")
-    said = "prterun was unable to find the specified executable file, and therefore did\nnot...\n   Node: a\n   Executable: {}\n---"
-    assert "--binding-args '--bind-to none --map-by slot'" in hint_of(said.format("none"))
-    assert hint_of(said.format("nonesuch")) is None
+    missing = "prterun was unable to find the specified executable file, and therefore did\nnot...\n   Node: a\n   Executable: {}\n---"
+    assert "--binding-args '--bind-to none --map-by slot'" in hint_of(missing.format("none"))
+    assert hint_of(missing.format("nonesuch")) is None
     assert "by mpiexec, or by horovodrun --gloo" in hint_of(
         "Exception: horovod does not find an installed MPI.\n\nChoose"
     )
@@ -830,11 +837,11 @@ def test_a_module_that_is_missing_is_looked_for_in_other_pythons_of_the_path(tmp
             f"ModuleNotFoundError: No module named '{module}.a'", shlex.split(command), path
         )
 
-    found = f"{old} ran it, which has no its; {new} has it: --python-a or --python-b {new}, or --python for both"
+    message = f"{old} ran it, which has no its; {new} has it: --python-a or --python-b {new}, or --python for both"
     assert (
         hint("torchrun --nproc-per-node 2 t.py", "its")
         == hint("env A=1 python t.py", "its")
-        == found
+        == message
     )
     assert hint("torchrun t.py", "nowhere").startswith(
         f"{old} ran it, which has no nowhere; activate the right environment"

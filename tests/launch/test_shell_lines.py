@@ -113,18 +113,18 @@ def test_what_is_pasted_is_what_is_measured(arm, changes):
 def test_a_line_says_where_it_starts_and_what_it_needs_and_no_secret(monkeypatch):
     monkeypatch.setenv("PATH", "/venv/bin:/bin")
     place = CommandPlace(typed_in=Path("/x y"))
-    said = place.shell_line(
+    line = place.shell_line(
         "run x", environment={"A": "b c", "PATH": "none"}, path="/own bin:/venv/bin", host="host1"
     )
-    assert said == "cd '/x y' && PATH='/own bin':\"$PATH\" A='b c' run x  # on host1"
+    assert line == "cd '/x y' && PATH='/own bin':\"$PATH\" A='b c' run x  # on host1"
     _, setup = setup_of(
         {"backend": "ddp", "environment": {"A": "b c"}}, workload_options={"api_token": "planted"}
     )
-    one = Placement(
+    placement = Placement(
         hosts=(HostSlots(host="h1", slots=1), HostSlots(host="h2", slots=1)),
         cores={"h1": 1, "h2": 1},
     )
-    first, second = setup.command(one, 1).splitlines()
+    first, second = setup.command(placement, 1).splitlines()
     assert (
         "A='b c' torchrun --nnodes 2 --node-rank 0 --master-addr h1 --master-port 29500" in first
         and first.endswith("# on h1")
@@ -147,9 +147,9 @@ def test_a_report_shows_the_command_of_each_arm(tmp_path):
     def change(record):
         record.command = f"torchrun -m runners.ddp --option x='{record.arm}\n<b>'"
 
-    found = concluded(tmp_path, ratios={"new": 0.9}, change=change)
+    comparison = concluded(tmp_path, ratios={"new": 0.9}, change=change)
     assert (
         "\nnew by itself:\n\n    torchrun -m runners.ddp --option x='new\n    <b>'\n"
-        in MarkdownReport().render(found).decode()
+        in MarkdownReport().render(comparison).decode()
     )
-    assert "x=&#39;new\n&lt;b&gt;&#39;</pre>" in HtmlReport().render(found).decode()
+    assert "x=&#39;new\n&lt;b&gt;&#39;</pre>" in HtmlReport().render(comparison).decode()

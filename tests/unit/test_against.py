@@ -67,13 +67,15 @@ def test_a_repeat_shows_no_regression_and_5_percent_that_are_planted_end_with_co
     done = ringside_here("report", dates / "new", "--against", dates / "old")
     assert done.returncode == 0, done.stderr
     assert "): no regression beyond 5%; " in done.stdout.splitlines()[0]
-    found = Comparison.model_validate_json((dates / "new" / "comparison.json").read_text()).against
-    assert {(one.arm, one.baseline): one.verdict for one in found.changes} == {
+    against = Comparison.model_validate_json(
+        (dates / "new" / "comparison.json").read_text()
+    ).against
+    assert {(change.arm, change.baseline): change.verdict for change in against.changes} == {
         ("ddp-gloo", None): "no regression",
         ("horovod-gloo", None): "no regression",
         ("horovod-gloo", "ddp-gloo"): "no regression",
     }
-    assert (found.verdict, found.beyond, found.notes) == ("no regression", [], [])
+    assert (against.verdict, against.beyond, against.notes) == ("no regression", [], [])
     slow = ringside_here(
         "report", dates / "slow", "--against", dates / "old", "--allow-slower", "2%"
     )
@@ -124,14 +126,14 @@ def test_other_conditions_are_refused_field_by_field(tmp_path, line):
     then = measured(tmp_path / "old", manifest=changed(make_manifest(PLAN), driver=DRIVER))
     with pytest.raises(PlanError, match="other conditions") as refused:
         then.require_like(measured(tmp_path / "new", **{"manifest": then.manifest, **UNLIKE[line]}))
-    lines = [one.strip() for one in str(refused.value).splitlines()]
+    lines = [text.strip() for text in str(refused.value).splitlines()]
     assert line.replace("'Synthetic CPU'", "Synthetic CPU") in lines, lines
     assert len(lines) == 3, "nothing else differs"
     field = line.partition(":")[0]
-    said = replace(then, allowed=[field]).require_like(
+    notes = replace(then, allowed=[field]).require_like(
         measured(tmp_path / "new", **{"manifest": then.manifest, **UNLIKE[line]})
     )
-    assert said[0].startswith(f"Compared although it differs (--allow): {field}: ")
+    assert notes[0].startswith(f"Compared although it differs (--allow): {field}: ")
 
 
 def test_longer_measuring_other_arms_and_other_sources_are_no_other_conditions(tmp_path):
@@ -160,7 +162,7 @@ def test_what_ranks_report_otherwise_is_refused_as_one_message_with_code_2(dates
     done = ringside_here("report", folder.root, "--against", dates / "old")
     assert (done.returncode, done.stdout) == (2, "")
     assert "threads: 1 -> 4" in done.stderr and "Traceback" not in done.stderr
-    for words, said in (
+    for words, message in (
         ([dates / "new", "--against", dates / "new"], "the same folder"),
         (
             [dates / "new", "--against", dates / "old", "--allow-slower", "much"],
@@ -170,4 +172,4 @@ def test_what_ranks_report_otherwise_is_refused_as_one_message_with_code_2(dates
         ([dates / "new", dates / "slow", "--against", dates / "old"], "one comparison"),
     ):
         done = ringside_here("report", *words)
-        assert done.returncode == 2 and said in done.stderr, done.stderr
+        assert done.returncode == 2 and message in done.stderr, done.stderr

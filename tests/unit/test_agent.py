@@ -66,17 +66,17 @@ def test_it_records_the_variables_that_ringside_does_and_no_secrets(monkeypatch)
     }
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    found = host.steering(
-        settings.decode(settings.encode(settings.decode(told(**lists_for_agent()))))
+    recorded = host.steering(
+        settings.decode(settings.encode(settings.decode(encoded(**lists_for_agent()))))
     )
-    assert found == recorded_environment(os.environ)
-    assert given.keys() & found.keys() == {"OMP_NUM_THREADS", "LD_PRELOAD"}
-    assert host.steering(settings.decode(told())) == {}
+    assert recorded == recorded_environment(os.environ)
+    assert given.keys() & recorded.keys() == {"OMP_NUM_THREADS", "LD_PRELOAD"}
+    assert host.steering(settings.decode(encoded())) == {}
 
 
 def test_the_facts_of_a_host_are_those_that_conditions_name():
     elsewhere = {"mpirun"}  # the preflight's
-    assert {one.field for one in CONDITIONS if one.source == "host"} == set(
+    assert {condition.field for condition in CONDITIONS if condition.source == "host"} == set(
         host.fingerprint()
     ) | elsewhere
 
@@ -108,10 +108,10 @@ def test_a_process_without_a_library_is_known_by_its_launchers_variables(variabl
 def test_the_larger_world_of_two_libraries_counts(monkeypatch):
     monkeypatch.setattr(place, "_of_torch", lambda: (0, 1))
     monkeypatch.setattr(place, "_of_horovod", lambda: (1, 2, 1, 2))
-    assert place.find_world(settings.decode(told())) == place.World(1, 2, 1, 2, 0, "none")
+    assert place.find_world(settings.decode(encoded())) == place.World(1, 2, 1, 2, 0, "none")
 
 
-def told(**changes):
+def encoded(**changes):
     whole = {
         "driver": "d:1",
         "supervisors": "s:2",
@@ -124,12 +124,12 @@ def told(**changes):
 
 
 def test_settings_are_read_and_what_is_not_known_is_left_out():
-    found = settings.decode(told(launch=2, later="x", **lists_for_agent()))
-    assert found.launch == 2 and settings.decode(settings.encode(found)) == found
+    decoded = settings.decode(encoded(launch=2, later="x", **lists_for_agent()))
+    assert decoded.launch == 2 and settings.decode(settings.encode(decoded)) == decoded
 
 
 def test_what_a_rank_has_started_does_nothing(monkeypatch):
-    monkeypatch.setenv(settings.VARIABLE, told())
+    monkeypatch.setenv(settings.VARIABLE, encoded())
     assert settings.read().arm == "a"
     monkeypatch.setenv(settings.RANK_VARIABLE, str(os.getpid()))
     assert settings.read().arm == "a"
@@ -144,7 +144,7 @@ def run(code, *, path, **variables):
 @pytest.mark.process
 @pytest.mark.parametrize(
     "variables",
-    [{}, {settings.VARIABLE: told()}, {settings.VARIABLE: "nonsense"}],
+    [{}, {settings.VARIABLE: encoded()}, {settings.VARIABLE: "nonsense"}],
     ids=["off", "on", "broken"],
 )
 def test_the_users_own_sitecustomize_runs_and_so_does_the_script(tmp_path, variables):
@@ -200,8 +200,13 @@ def test_where_it_is_not_asked_for_nothing_of_it_is_imported(tmp_path):
 def test_a_process_that_has_no_torch_imports_nothing_that_reads_source_lines(tmp_path):
     """Every Python of a script's tree begins it, launchers and loaders too."""
     code = "import sys; print(sorted({'linecache', 'sysconfig', 'tokenize', 'traceback'} & set(sys.modules)))"
-    told = settings.encode(settings.Settings(driver="127.0.0.1:1", key_file="k", arm="a", launch=0))
-    bare, begun = run(code, path=[tmp_path]), run(code, path=[AGENT], **{settings.VARIABLE: told})
+    variable = settings.encode(
+        settings.Settings(driver="127.0.0.1:1", key_file="k", arm="a", launch=0)
+    )
+    bare, begun = (
+        run(code, path=[tmp_path]),
+        run(code, path=[AGENT], **{settings.VARIABLE: variable}),
+    )
     assert bare.stdout == begun.stdout != "", begun.stderr
 
 
@@ -250,10 +255,10 @@ def test_a_batch_without_tensors_has_no_size_and_no_digest():
 
 
 def test_digests_tell_values_shapes_and_types_apart():
-    one = torch.arange(6.0)
-    others = [one.flip(0), one.reshape(2, 3), one.double(), one.reshape(2, 3).T]
-    assert len({batches.digest_of(tensor) for tensor in [one, *others]}) == 5
-    assert batches.digest_of([one]) == batches.digest_of({"x": one.clone()})
+    first = torch.arange(6.0)
+    others = [first.flip(0), first.reshape(2, 3), first.double(), first.reshape(2, 3).T]
+    assert len({batches.digest_of(tensor) for tensor in [first, *others]}) == 5
+    assert batches.digest_of([first]) == batches.digest_of({"x": first.clone()})
 
 
 @pytest.mark.parametrize(
@@ -293,8 +298,8 @@ def test_a_loader_that_is_written_into_its_loop_is_read(seen):
     for _ in torch.utils.data.DataLoader(torch.zeros(6, 2), batch_size=3):
         seen.script.yielded.steps.append([])
     assert seen.script.yielded.used([1, 1], reads_ahead=False)[0] is not None
-    found = configuration.of_data(seen.script)
-    assert (found["loader.batch_size"], found["loader.length"], found["sampler.class"]) == (
+    data = configuration.of_data(seen.script)
+    assert (data["loader.batch_size"], data["loader.length"], data["sampler.class"]) == (
         3,
         2,
         "SequentialSampler",
@@ -314,7 +319,7 @@ def seen(monkeypatch):
     for name in ("scale", "step"):
         monkeypatch.setattr(scaler, name, getattr(scaler, name))
     recorder = Recorder()
-    first = FirstSteps(settings.decode(told()), recorder)
+    first = FirstSteps(settings.decode(encoded()), recorder)
     recorder.on_batch, recorder.on_loader, recorder.failed = (
         first.on_batch,
         first.on_loader,
@@ -336,13 +341,13 @@ def test_a_scaler_that_is_off_and_a_fused_optimizer_are_no_failure_of_the_agent(
 
 
 def test_what_cannot_be_read_of_a_script_is_left_out_and_noted_once():
-    script = FirstSteps(settings.decode(told()), Recorder()).script
+    script = FirstSteps(settings.decode(encoded()), Recorder()).script
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     optimizer.param_groups[0]["unreadable"] = torch.empty(1, device="meta")
     script.stepped.append(lambda: optimizer)
     for _ in range(2):
-        found = reports.rank_report(script, place.World())
-        assert (found["optimizer"], found["model"]["parameters"]) == ({}, 2)
+        report = reports.rank_report(script, place.World())
+        assert (report["optimizer"], report["model"]["parameters"]) == ({}, 2)
         assert reports.drift(script) == {"hyperparameters": {}, "parameters": {}}
     assert [note.partition(":")[0] for note in script.notes] == [
         "the agent could not read all of the first steps (optimizer report)",
@@ -396,19 +401,19 @@ def test_wrappers_have_no_part_in_names():
 def test_models_are_found_by_their_tops():
     inner = torch.nn.Linear(2, 2)
     outer, other = Wrapped(Wrapped(inner)), torch.nn.Linear(3, 3)
-    found = models.find_roots()
-    assert [any(one is root for root in found) for one in (inner, outer, other)] == [
+    roots = models.find_roots()
+    assert [any(model is root for root in roots) for model in (inner, outer, other)] == [
         False,
         True,
         True,
     ]
-    assert models.trained_first([other, outer], {id(one) for one in inner.parameters()}) == [
+    assert models.trained_first([other, outer], {id(model) for model in inner.parameters()}) == [
         outer,
         other,
     ]
     lends = torch.nn.Sequential(inner)
     assert models.trained_first(
-        [lends, outer, other], {id(one) for one in inner.parameters()}, called=outer
+        [lends, outer, other], {id(model) for model in inner.parameters()}, called=outer
     ) == [outer, other]
     assert [prefix for prefix, _ in models.prefixes([outer, other, torch.nn.Linear(1, 1)])] == [
         "",
@@ -424,12 +429,12 @@ def test_models_and_schedules_are_found_that_the_garbage_collector_no_longer_see
     schedule = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), lr=0.1), 1)
     gc.freeze()
     try:
-        assert not any(one is model for one in gc.get_objects())
-        assert [one is model for one in models.find_roots()].count(True) == 1
-        assert any(one is schedule for one in models.objects_of(models.is_schedule))
+        assert not any(candidate is model for candidate in gc.get_objects())
+        assert [candidate is model for candidate in models.find_roots()].count(True) == 1
+        assert any(candidate is schedule for candidate in models.objects_of(models.is_schedule))
     finally:
         gc.unfreeze()
-    assert [one is model for one in models.find_roots()].count(True) == 1
+    assert [candidate is model for candidate in models.find_roots()].count(True) == 1
 
 
 class Steps:
@@ -467,16 +472,16 @@ class Steps:
 @pytest.mark.parametrize(("ends", "expected"), [(None, [1, 3, 3]), ("Adam", 6), (3, 3), (2, 4)])
 def test_an_iteration_ends_with_the_first_optimizers_step_or_where_the_plan_says(ends, expected):
     steps = Steps(ends)
-    one, other = steps.optimizer(), steps.optimizer(torch.optim.Adam)
+    first, other = steps.optimizer(), steps.optimizer(torch.optim.Adam)
     for _ in range(3):
-        steps.step(one, other, other)
+        steps.step(first, other, other)
     assert expected == ([row[6] for row in steps.recorder.rows] if ends is None else steps.rows)
 
 
 def test_another_optimizer_ends_iterations_once_the_first_no_longer_steps():
     steps = Steps()
-    one, other = steps.optimizer(), steps.optimizer()
-    steps.step(one)
+    first, other = steps.optimizer(), steps.optimizer()
+    steps.step(first)
     steps.step(*[other] * (FOREIGN_STEPS + 3))
     assert steps.rows == 4
 
@@ -580,9 +585,9 @@ def test_losses_are_means_by_step_and_those_that_were_changed_since_are_unknown(
     with torch.no_grad():
         loss.mul_(2)
     optimizer.step()
-    found = values.means(steps.recorder.rows, values.losses_of(steps.recorder))
-    assert found[0] == pytest.approx(2.0)
-    assert [math.isnan(value) for value in found] == [False, True, True]
+    means = values.means(steps.recorder.rows, values.losses_of(steps.recorder))
+    assert means[0] == pytest.approx(2.0)
+    assert [math.isnan(value) for value in means] == [False, True, True]
 
 
 def test_gaps_are_long_and_unusual():
@@ -609,7 +614,7 @@ def test_batches_that_are_drawn_in_evaluation_mode_are_no_samples_of_a_step():
     for is_trained_so in (False, True):
         recorder = Recorder()
         first, take = (
-            FirstSteps(settings.decode(told()), recorder),
+            FirstSteps(settings.decode(encoded()), recorder),
             watching.timed_next(lambda _: torch.zeros(4), recorder),
         )
         model = torch.nn.Linear(2, 1).train(not is_trained_so)
@@ -627,7 +632,7 @@ def test_gradients_that_no_step_zeroes_are_seen_before_the_next_backward_pass(ze
     """With two backward passes a step, of which the second finds the first one's, as accumulation
     wants."""
     recorder = Recorder()
-    first = FirstSteps(settings.decode(told()), recorder)
+    first = FirstSteps(settings.decode(encoded()), recorder)
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(3):

@@ -68,10 +68,10 @@ def test_what_is_missing_is_left_out_and_the_next_best_question_asked(
     tmp_path, installed, missing, left, line
 ):
     installed -= missing
-    found = chosen(planned(question="horovod"), tmp_path)
-    assert list(found.arms) == left
-    assert left_out_line(found.left_out) == line
-    assert found.question == ("horovod" if "horovod-gloo" in left else None)
+    plan = chosen(planned(question="horovod"), tmp_path)
+    assert list(plan.arms) == left
+    assert left_out_line(plan.left_out) == line
+    assert plan.question == ("horovod" if "horovod-gloo" in left else None)
 
 
 def test_a_plan_of_ones_own_is_not_made_another_question(tmp_path, installed):
@@ -85,8 +85,8 @@ def test_a_plan_of_ones_own_is_not_made_another_question(tmp_path, installed):
 
 def test_a_baseline_that_cannot_run_is_replaced_and_a_mistake_stays_one(tmp_path):
     nccl = {"ddp-nccl": {"backend": "ddp", "transport": "nccl"}, **LOCAL}
-    found = chosen(planned(nccl), tmp_path)
-    assert found.baseline == "ddp-gloo" and found.left_out == {"ddp-nccl": "no GPU"}
+    plan = chosen(planned(nccl), tmp_path)
+    assert plan.baseline == "ddp-gloo" and plan.left_out == {"ddp-nccl": "no GPU"}
     with pytest.raises(PlanError, match="unknown backend 'dpp'"):
         chosen(planned({**LOCAL, "wrong": {"backend": "dpp"}}), tmp_path)
 

@@ -105,8 +105,8 @@ def test_outside_of_a_job(tmp_path):
 
 
 def test_nodes_of_skypilot_without_gpus_take_a_rank_each():
-    told = {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n", "SKYPILOT_NUM_GPUS_PER_NODE": "0"}
-    assert list(map(str, job_hosts("skypilot", told))) == ["10.0.0.1:1", "10.0.0.2:1"]
+    environment = {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n", "SKYPILOT_NUM_GPUS_PER_NODE": "0"}
+    assert list(map(str, job_hosts("skypilot", environment))) == ["10.0.0.1:1", "10.0.0.2:1"]
 
 
 def test_jobs_that_cannot_be_read(tmp_path):

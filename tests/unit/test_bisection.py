@@ -39,7 +39,7 @@ def test_each_first_bad_state_is_found_in_the_steps_that_are_promised(last):
 def test_states_without_a_figure_are_skipped():
     known: dict[int, Seen] = {}
     assert search(24, bad_from(13, undecided=(11, 12)), known, minutes=60) == (10, 13)
-    assert sum(one.minutes for one in known.values()) <= 60
+    assert sum(state.minutes for state in known.values()) <= 60
 
 
 def test_undecided_states_are_looked_at_again_while_there_is_time_and_in_a_later_session():
@@ -56,7 +56,7 @@ def test_undecided_states_are_looked_at_again_while_there_is_time_and_in_a_later
     good, bad = search(24, look, known, minutes=40)
     assert (good, bad) != (12, 13) and bad == 13
     assert [at for at, _ in looks].count(12) > LOOKS
-    assert sum(one.minutes for one in known.values()) <= 40 * 1.001
+    assert sum(state.minutes for state in known.values()) <= 40 * 1.001
     assert search(24, look, known, minutes=120) == (12, 13), "more minutes decide what was skipped"
 
 
@@ -75,9 +75,10 @@ def test_no_look_begins_when_the_minutes_are_spent():
 
 
 @pytest.mark.parametrize(
-    ("spent", "said"), [(59.0, ""), (60.0, "; the minutes are spent: -o out with more --minutes")]
+    ("spent", "is_named"),
+    [(59.0, ""), (60.0, "; the minutes are spent: -o out with more --minutes")],
 )
-def test_minutes_are_said_to_be_spent_only_where_they_are(spent, said):
+def test_minutes_are_said_to_be_spent_only_where_they_are(spent, is_named):
     """States may stay unseen with minutes left: no more may be skipped than the error is shared
     among."""
     bisection = Bisection.__new__(Bisection)
@@ -87,7 +88,7 @@ def test_minutes_are_said_to_be_spent_only_where_they_are(spent, said):
         0.985,
     )
     bisection.seen = {24: Seen(minutes=spent, is_bad=True)}
-    assert bisection._more([Seen()]) == said
+    assert bisection._more([Seen()]) == is_named
 
 
 @pytest.mark.parametrize("is_bad", [False, None])

@@ -23,7 +23,7 @@ def test_the_rank_that_waits_most_counts_over_all_its_steps():
 
 
 @pytest.mark.parametrize(
-    ("own", "limit"),
+    ("share", "limit"),
     [
         (shares(LIMIT, 0.0), "input"),
         (shares(0.6, 0.3), "input"),
@@ -37,8 +37,8 @@ def test_the_rank_that_waits_most_counts_over_all_its_steps():
         (shares(0.1), "not the input"),
     ],
 )
-def test_the_larger_share_is_the_limit_from_the_threshold_on(own, limit):
-    assert bottleneck_of(own) == limit
+def test_the_larger_share_is_the_limit_from_the_threshold_on(share, limit):
+    assert bottleneck_of(share) == limit
 
 
 @pytest.mark.parametrize(

@@ -36,24 +36,24 @@ def spread(of_rounds, of_launches, *, degrees=1000.0):
 
 
 def test_many_launches_have_as_many_rounds_as_kalibera_and_jones_say():
-    found = choose([19] * 3, cost=USUAL, spread=spread(0.145, 0.04), left_s=36_000)
-    assert found.rounds == pytest.approx(math.sqrt(23 / 0.8) * 0.145 / 0.04, abs=1)
+    choice = choose([19] * 3, cost=USUAL, spread=spread(0.145, 0.04), left_s=36_000)
+    assert choice.rounds == pytest.approx(math.sqrt(23 / 0.8) * 0.145 / 0.04, abs=1)
 
 
 def test_few_launches_are_more_and_shorter_than_that():
     """Student's t: 57 rounds would be best for many."""
     assert math.sqrt(23 / 0.8) * 0.15 / 0.014 > 55
-    found = choose([18] * 3, cost=USUAL, spread=spread(0.15, 0.014), left_s=180)
-    assert found.launches >= 4 and found.rounds < 30
+    choice = choose([18] * 3, cost=USUAL, spread=spread(0.15, 0.014), left_s=180)
+    assert choice.launches >= 4 and choice.rounds < 30
 
 
 @pytest.mark.parametrize(
-    ("one", "expected"),
+    ("estimate", "expected"),
     [(spread(0.001, 0.1), MIN_ROUNDS), (spread(0.3, 0.0), MAX_ROUNDS), (UNKNOWN, 18)],
 )
-def test_rounds_stay_within_bounds(one, expected):
-    found = choose([20] * 3, cost=USUAL, spread=one, left_s=36_000)
-    assert abs(found.rounds - expected) <= 2
+def test_rounds_stay_within_bounds(estimate, expected):
+    choice = choose([20] * 3, cost=USUAL, spread=estimate, left_s=36_000)
+    assert abs(choice.rounds - expected) <= 2
 
 
 def test_three_launches_hardly_tell_how_much_launches_vary():
@@ -85,8 +85,8 @@ def test_a_launch_of_few_rounds_that_would_make_the_interval_wider_is_not_made()
 def test_pilots_have_the_best_length_where_variances_are_as_usual(cost, launches, rounds):
     """A machine that starts slowly has room for fewer than eight: they would have six rounds, and
     intervals a tenth wider."""
-    found = pilot(cost, left_s=300)
-    assert (found.launches, found.rounds) == (launches, rounds)
+    choice = pilot(cost, left_s=300)
+    assert (choice.launches, choice.rounds) == (launches, rounds)
     second = pilot(cost, left_s=300 - cost.start_s - rounds * cost.round_s, done=[rounds], owed=2)
     assert abs(second.launches + 1 - launches) <= 1
 
@@ -94,7 +94,7 @@ def test_pilots_have_the_best_length_where_variances_are_as_usual(cost, launches
 def test_there_are_three_pilots_however_long_a_start_takes():
     slow = Cost(start_s=100.0, round_s=1.0)
     third = pilot(slow, left_s=-9, done=[4, 4], owed=1)
-    assert [(one.launches, one.rounds) for one in (pilot(slow, left_s=300), third)] == [
+    assert [(choice.launches, choice.rounds) for choice in (pilot(slow, left_s=300), third)] == [
         (3, 4),
         (1, 4),
     ]
@@ -122,12 +122,15 @@ def test_variances_are_recovered_from_launches():
     random, regime = np.random.default_rng(1), REGIMES[0]
     launches = [launch(regime, 40, random) for _ in range(60)]
     pool = [
-        launch_ratios(one, scale=scale) for one, scale in zip(tables(launches), SCALES, strict=True)
+        launch_ratios(table, scale=scale)
+        for table, scale in zip(tables(launches), SCALES, strict=True)
     ]
-    found = spread_of(pool)
+    estimate = spread_of(pool)
     scale = np.mean(SCALES) / SCALES[0]
-    assert math.sqrt(found.round_variance / scale) == pytest.approx(regime.of_rounds, rel=0.1)
-    assert math.sqrt(found.launch_variance / scale) == pytest.approx(regime.of_launches, rel=0.25)
+    assert math.sqrt(estimate.round_variance / scale) == pytest.approx(regime.of_rounds, rel=0.1)
+    assert math.sqrt(estimate.launch_variance / scale) == pytest.approx(
+        regime.of_launches, rel=0.25
+    )
     assert spread_of(pool[:0]) is UNKNOWN
 
 

@@ -106,10 +106,10 @@ def test_without_a_compiler_the_exit_code_is_2_and_one_paragraph_says_how_to_get
     bare_machine, capsys
 ):
     assert build_horovod.main(["--operations", "cpu"]) == 2
-    said = capsys.readouterr().err
-    assert "no C++ compiler" in said
-    assert "apt-get install g++ make python3-dev" in said
-    assert "Going on without Horovod" in said
+    message = capsys.readouterr().err
+    assert "no C++ compiler" in message
+    assert "apt-get install g++ make python3-dev" in message
+    assert "Going on without Horovod" in message
     assert cache.read_state().status == "missing"
     assert "no C++ compiler" in cache.read_state().reason
 

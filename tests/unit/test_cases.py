@@ -44,34 +44,37 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(folder):
+def comparison(folder):
     return conclude(folder)
 
 
 @pytest.mark.slow
-def test_every_case_has_its_own_pairs_and_ratio(found):
-    assert [case.name for case in found.cases] == [case.name for case in CASES]
-    ratios = {size: found.result("horovod-mpi", f"all_reduce/{size}") for size in SIZES}
+def test_every_case_has_its_own_pairs_and_ratio(comparison):
+    assert [case.name for case in comparison.cases] == [case.name for case in CASES]
+    ratios = {size: comparison.result("horovod-mpi", f"all_reduce/{size}") for size in SIZES}
     assert [ratios[size].verdict for size in ("1KiB", "1MiB")] == ["slower", "faster"]
     for size, truth in (("1KiB", 0.5), ("64KiB", 1.0), ("1MiB", 1.5)):
         assert ratios[size].throughput_ratio == pytest.approx(truth, rel=0.02)
         assert (ratios[size].launches, ratios[size].pairs) == (3, 18)
         assert ratios[size].candidate == "horovod-mpi" and ratios[size].role == "candidate"
-    assert found.result("horovod-mpi") is None, "there is no ratio over all cases"
-    figures = found.arm("ddp-gloo").case("all_reduce/1MiB")
+    assert comparison.result("horovod-mpi") is None, "there is no ratio over all cases"
+    figures = comparison.arm("ddp-gloo").case("all_reduce/1MiB")
     assert figures.busbw_bytes_per_s.value == pytest.approx(1.5 * figures.algbw_bytes_per_s.value)
-    assert len(found.results) == 3 * len(CASES)
+    assert len(comparison.results) == 3 * len(CASES)
 
 
-def test_a_case_that_is_not_offered_is_no_hole(found):
-    arm, result = found.arm("horovod-gloo"), found.result("horovod-gloo", "send_recv/1KiB")
+def test_a_case_that_is_not_offered_is_no_hole(comparison):
+    arm, result = (
+        comparison.arm("horovod-gloo"),
+        comparison.result("horovod-gloo", "send_recv/1KiB"),
+    )
     assert (arm.case("send_recv/1KiB").not_offered, arm.case("send_recv/1KiB").latency_s) == (
         REASON,
         None,
     )
     assert (result.throughput_ratio, result.note, result.pairs) == (None, REASON, 0)
-    assert result not in found.undecided
-    assert found.arm("ddp-gloo").case("send_recv/1KiB").latency_s is not None
+    assert result not in comparison.undecided
+    assert comparison.arm("ddp-gloo").case("send_recv/1KiB").latency_s is not None
 
 
 @pytest.mark.slow
@@ -115,15 +118,17 @@ def test_the_fewest_workers_that_load_most_have_the_headline(tmp_path):
         ("ddp-gloo", case.name): share
         for case, share in zip(cases, (0.5, 0.8, 1.0, 0.5005), strict=True)
     }
-    found = concluded(tmp_path, ratios={}, cases=cases, case_ratios=speed, noise=1e-9, drift=0.0)
-    assert found.headline.startswith("mnist: 2 workers load most, 6,")
-    assert found.headline.endswith("samples/s, 4.0 times what ranks load by themselves")
-    arm = found.arm("ddp-gloo")
+    comparison = concluded(
+        tmp_path, ratios={}, cases=cases, case_ratios=speed, noise=1e-9, drift=0.0
+    )
+    assert comparison.headline.startswith("mnist: 2 workers load most, 6,")
+    assert comparison.headline.endswith("samples/s, 4.0 times what ranks load by themselves")
+    arm = comparison.arm("ddp-gloo")
     assert [arm.case(case.name).samples_per_s.value for case in cases] == pytest.approx(
         [1600, 2560, 6400, 6406], rel=0.02
     )
     assert arm.case(cases[2].name).latency_s.value == pytest.approx(0.01, rel=0.02), (
         "a batch, of two in a step"
     )
-    (chart,) = charts(found).values()
+    (chart,) = charts(comparison).values()
     assert chart["data"][0]["x"] == [0, 1, 2, 3]

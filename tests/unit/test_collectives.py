@@ -35,9 +35,9 @@ class Threads(Communicator):
         )
         table[self.rank] = tensor.clone()
         barrier.wait()
-        found = [table[rank] for rank in self.ranks]
+        tensors = [table[rank] for rank in self.ranks]
         barrier.wait()
-        return found
+        return tensors
 
     def all_reduce(self, tensor, *, op):
         tensor.copy_(self.combine(self.exchange(tensor), op))
@@ -46,8 +46,8 @@ class Threads(Communicator):
         return self.combine(self.exchange(tensor), op)
 
     def reduce(self, tensor, *, op, root):
-        found = self.combine(self.exchange(tensor), op)
-        tensor.copy_(found if self.rank == root else found * 0)
+        total = self.combine(self.exchange(tensor), op)
+        tensor.copy_(total if self.rank == root else total * 0)
 
     def broadcast(self, tensor, *, root):
         tensor.copy_(self.exchange(tensor)[self.ranks.index(root)])
@@ -64,15 +64,15 @@ class Threads(Communicator):
         return self.own_share(self.combine(self.exchange(tensor), op))
 
     def gather(self, tensor, *, root, out):
-        found = torch.cat(self.exchange(tensor))
+        whole = torch.cat(self.exchange(tensor))
         if self.rank == root:
-            out.copy_(found)
+            out.copy_(whole)
 
     def scatter(self, tensor, *, root, out):
         out.copy_(self.own_share(self.exchange(tensor)[self.ranks.index(root)]))
 
     def all_to_all(self, tensor, *, out):
-        return torch.cat([self.own_share(one) for one in self.exchange(tensor)])
+        return torch.cat([self.own_share(other) for other in self.exchange(tensor)])
 
     def combine(self, tensors, op):
         return combined(tensors, op)
@@ -92,8 +92,8 @@ def combined(tensors, op):
         "min": torch.minimum,
         "max": torch.maximum,
     }[op]
-    found = functools.reduce(two, tensors)
-    return found / len(tensors) if op == "avg" else found
+    result = functools.reduce(two, tensors)
+    return result / len(tensors) if op == "avg" else result
 
 
 def run(operation, *, size="1 KiB", world_size=2, communicator=Threads, **options):
@@ -101,7 +101,7 @@ def run(operation, *, size="1 KiB", world_size=2, communicator=Threads, **option
     options = CollectivesOptions(operations=(operation,), sizes=(size,), **options)
     benchmark = Collectives(seed=1, options=options)
     (case,) = benchmark.cases(world_size)
-    tables, found = (
+    tables, wrong = (
         {
             tuple(range(n)): (threading.Barrier(n, timeout=10), {})
             for n in (world_size, world_size - 1)
@@ -115,7 +115,7 @@ def run(operation, *, size="1 KiB", world_size=2, communicator=Threads, **option
         made = benchmark.repetition(case, place, device=torch.device("cpu"))
         made.fill()
         made.run()
-        found[rank] = made.check()
+        wrong[rank] = made.check()
         made.clear()
         made.run()
 
@@ -124,7 +124,7 @@ def run(operation, *, size="1 KiB", world_size=2, communicator=Threads, **option
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return wrong
 
 
 COLLECTIVES = [
@@ -181,10 +181,10 @@ class LosesTheLast(Threads):
     """Every exchange forgets the last element."""
 
     def exchange(self, tensor):
-        found = super().exchange(tensor)
-        for other in found:
+        tensors = super().exchange(tensor)
+        for other in tensors:
             other[-1] = 0
-        return found
+        return tensors
 
 
 class Swaps(Threads):

@@ -57,15 +57,15 @@ def test_the_headline_answers_the_plans_question_and_tells_of_the_others_in_brie
     names = ["ddp-fp16", "horovod-gloo", "horovod-mpi", "naive"]
     ratios = dict(zip(names, (1.2, 1.1, 0.9, 1.0), strict=True))
     folder = write_results(tmp_path, ratios=ratios, noise=0.01, floor=False)
-    found = conclude(folder)
+    comparison = conclude(folder)
     horovods = ["horovod-gloo", "horovod-mpi"]
-    assert [line.split()[0] for line in found.findings[:2]] == horovods
-    fp16 = found.result("ddp-fp16").throughput_ratio
+    assert [line.split()[0] for line in comparison.findings[:2]] == horovods
+    fp16 = comparison.result("ddp-fp16").throughput_ratio
     assert (
-        found.headline.startswith("horovod-gloo is ")
-        and f", ddp-fp16 {fp16 - 1:.0%} faster" in found.headline
+        comparison.headline.startswith("horovod-gloo is ")
+        and f", ddp-fp16 {fp16 - 1:.0%} faster" in comparison.headline
     )
-    assert found.headline.endswith(": naive")
+    assert comparison.headline.endswith(": naive")
     records = folder.records()
     asked = compare(
         changed(folder.read_plan(), question="naive"), records, read_steps(folder, records)
@@ -79,8 +79,8 @@ def test_ranks_that_share_cores_are_told_of_first(stored):
     records = [record for record in stored.records() if record.launch == 0]
     for record in records:
         record.ranks = [changed(rank, affinity=[0], device="cpu") for rank in record.ranks]
-    found = compare(stored.read_plan(), records, read_steps(stored, records))
-    assert found.warnings[0].startswith(
+    comparison = compare(stored.read_plan(), records, read_steps(stored, records))
+    assert comparison.warnings[0].startswith(
         "2 ranks share 1 core: each also waits for its turn on a core"
     )
 
@@ -91,18 +91,21 @@ def test_pages_that_steps_fault_in_are_told_by_launch_where_they_matter(stored):
     for record in records:
         for block in record.blocks if record.arm in by_launch else []:
             block.page_faults = by_launch[record.arm][record.launch] * block.steps
-    found = compare(stored.read_plan(), records, read_steps(stored, records))
-    assert found.arm("ddp-gloo").page_faults.per_step == pytest.approx(3140)
-    assert found.arm("horovod-mpi").page_faults is None
-    (line,) = [line for line in found.warnings if "Page faults per step" in line]
-    assert found.remedies == [line] and page_fault_lines(found.arms, freed_memory="keep") == []
+    comparison = compare(stored.read_plan(), records, read_steps(stored, records))
+    assert comparison.arm("ddp-gloo").page_faults.per_step == pytest.approx(3140)
+    assert comparison.arm("horovod-mpi").page_faults is None
+    (line,) = [line for line in comparison.warnings if "Page faults per step" in line]
+    assert (
+        comparison.remedies == [line]
+        and page_fault_lines(comparison.arms, freed_memory="keep") == []
+    )
     assert "kernel: ddp-gloo 120 to 9,000, horovod-gloo 0. They" in line
 
 
 def test_a_verdict_that_hangs_on_a_few_stalls_is_withheld(tmp_path):
     """One step in 500 that takes 0.2 s more: nine in all, which make all of the difference."""
     stalls = {"stalls": {"horovod-gloo": (0.002, 0.2)}, "noise": 0.002, "drift": 0.0, "seed": 2}
-    found = concluded(
+    comparison = concluded(
         tmp_path,
         ratios={"horovod-gloo": 0.997},
         **stalls,
@@ -111,16 +114,16 @@ def test_a_verdict_that_hangs_on_a_few_stalls_is_withheld(tmp_path):
         launches=5,
         floor=False,
     )
-    result = found.result("horovod-gloo")
-    assert found.arm("horovod-gloo").stalls.count == 9
+    result = comparison.result("horovod-gloo")
+    assert comparison.arm("horovod-gloo").stalls.count == 9
     assert (result.verdict_alone, result.verdict, result.withheld_by) == (
         "slower",
         "undecided",
         "stalls",
     )
     assert result.ratio_without_stalls == pytest.approx(0.997, abs=0.002)
-    assert "the result depends on" in found.findings[0]
-    assert found.undecided == [], "measuring on would not decide it soon"
+    assert "the result depends on" in comparison.findings[0]
+    assert comparison.undecided == [], "measuring on would not decide it soon"
 
 
 def test_load_that_hurts_one_arm_more_gives_no_verdict_that_the_quiet_rounds_contradict(tmp_path):
@@ -130,25 +133,28 @@ def test_load_that_hurts_one_arm_more_gives_no_verdict_that_the_quiet_rounds_con
         "noise": 0.01,
         "drift": 0.0,
     }
-    found = concluded(tmp_path, ratios=EQUAL, **load, rounds=40, launches=5, local_every=0)
-    result = found.result("horovod-gloo")
+    comparison = concluded(tmp_path, ratios=EQUAL, **load, rounds=40, launches=5, local_every=0)
+    result = comparison.result("horovod-gloo")
     assert (result.verdict_alone, result.verdict, result.withheld_by) == (
         "slower",
         "undecided",
         "load",
     )
     assert result.quiet_ratio == pytest.approx(1.0, abs=0.01)
-    assert found.warnings[0].startswith(
+    assert comparison.warnings[0].startswith(
         "The machine was not quiet: in 32% of the blocks others took 10% or more of the ranks' cores"
     )
-    assert found.headline == "Undecided whether Horovod or DDP is faster: the machine was not quiet"
-    assert found.arm("ddp-gloo").load.disturbed_share == pytest.approx(13 / 40, abs=0.03)
+    assert (
+        comparison.headline
+        == "Undecided whether Horovod or DDP is faster: the machine was not quiet"
+    )
+    assert comparison.arm("ddp-gloo").load.disturbed_share == pytest.approx(13 / 40, abs=0.03)
 
 
 def test_one_disturbed_round_in_forty_changes_nothing(tmp_path):
-    found = concluded(tmp_path, loaded_rounds=[3], rounds=40, floor=False)
-    assert not any("not quiet" in line for line in found.warnings)
-    assert all(result.quiet_ratio is None for result in found.results)
+    comparison = concluded(tmp_path, loaded_rounds=[3], rounds=40, floor=False)
+    assert not any("not quiet" in line for line in comparison.warnings)
+    assert all(result.quiet_ratio is None for result in comparison.results)
 
 
 def test_a_second_look_is_told_and_its_interval_wider(stored, sound):
@@ -170,18 +176,24 @@ def test_an_arm_that_failed_once_uses_its_other_launches_and_one_that_was_wrong_
     tmp_path,
 ):
     statuses = {("horovod-gloo", 1): "timeout", ("horovod-mpi", 1): "wrong"}
-    found = concluded(tmp_path, statuses=statuses)
-    assert (found.arm("horovod-gloo").status, found.arm("horovod-gloo").launches) == ("timeout", 2)
-    assert (found.result("horovod-gloo").launches, found.result("horovod-gloo").pairs) == (2, 24)
-    assert "horovod-gloo is timeout in 1 launch; the others count" in found.warnings
-    arm = found.arm("horovod-mpi")
+    comparison = concluded(tmp_path, statuses=statuses)
+    assert (comparison.arm("horovod-gloo").status, comparison.arm("horovod-gloo").launches) == (
+        "timeout",
+        2,
+    )
+    assert (
+        comparison.result("horovod-gloo").launches,
+        comparison.result("horovod-gloo").pairs,
+    ) == (2, 24)
+    assert "horovod-gloo is timeout in 1 launch; the others count" in comparison.warnings
+    arm = comparison.arm("horovod-mpi")
     assert (arm.status, arm.launches, arm.throughput_per_s, arm.step_time_s) == (
         "wrong",
         0,
         None,
         {},
     )
-    assert found.result("horovod-mpi").throughput_ratio is None
+    assert comparison.result("horovod-mpi").throughput_ratio is None
     assert not arm.parity.passed
     assert "conv1" in arm.parity.failures[0]
 
@@ -191,25 +203,25 @@ def test_an_arm_that_was_never_started_is_a_row_too(stored):
         stored.read_plan(),
         [r for r in stored.records() if r.arm != "horovod-mpi" and r.launch == 0],
     )
-    found = compare(plan, records, read_steps(stored, records))
-    assert found.arm("horovod-mpi").status == "not measured"
-    assert [arm.name for arm in found.arms] == list(plan.compared_arms())
+    comparison = compare(plan, records, read_steps(stored, records))
+    assert comparison.arm("horovod-mpi").status == "not measured"
+    assert [arm.name for arm in comparison.arms] == list(plan.compared_arms())
 
 
 def test_a_failing_control_comes_first_and_demotes_smaller_claims(tmp_path):
-    found = concluded(
+    comparison = concluded(
         tmp_path,
         ratios={"horovod-gloo": 1.07, "horovod-mpi": 1.5},
         control_ratio=1.06,
         noise=0.01,
         floor=False,
     )
-    assert found.control.startswith("The A/A control failed: ddp-gloo against itself differs")
-    assert found.result("horovod-gloo").ci_low > 1
-    assert found.result("horovod-gloo").verdict == "undecided"
-    assert "'faster', but the control deviates" in found.result("horovod-gloo").note
-    assert found.result("horovod-gloo").more_minutes is None
-    assert found.result("horovod-mpi").verdict == "faster"
+    assert comparison.control.startswith("The A/A control failed: ddp-gloo against itself differs")
+    assert comparison.result("horovod-gloo").ci_low > 1
+    assert comparison.result("horovod-gloo").verdict == "undecided"
+    assert "'faster', but the control deviates" in comparison.result("horovod-gloo").note
+    assert comparison.result("horovod-gloo").more_minutes is None
+    assert comparison.result("horovod-mpi").verdict == "faster"
 
 
 def test_an_interrupted_launch_counts_as_far_as_it_got(tmp_path):
@@ -218,13 +230,16 @@ def test_an_interrupted_launch_counts_as_far_as_it_got(tmp_path):
     def change(record):
         record.parity = None if record.arm == "horovod-mpi" else record.parity
 
-    found = concluded(
+    comparison = concluded(
         tmp_path, cut={(arm, 2): 5 for arm in make_plan().compared_arms()}, change=change
     )
-    assert found.result("horovod-gloo").pairs == 12 + 12 + 5
+    assert comparison.result("horovod-gloo").pairs == 12 + 12 + 5
     counts = "was interrupted; what it had measured counts"
-    assert f"ddp-gloo {counts}" in found.warnings
-    assert f"horovod-mpi {counts}, though no launch of it came to the parity gate" in found.warnings
+    assert f"ddp-gloo {counts}" in comparison.warnings
+    assert (
+        f"horovod-mpi {counts}, though no launch of it came to the parity gate"
+        in comparison.warnings
+    )
 
 
 def test_a_block_that_a_rank_did_not_finish_is_left_out(stored):
@@ -232,9 +247,9 @@ def test_a_block_that_a_rank_did_not_finish_is_left_out(stored):
     steps = raw_steps(stored, records)
     last = (steps["arm"] == "horovod-gloo") & (steps["launch"] == 2) & (steps["rank"] == 1)
     steps = steps.drop(index=steps[last].index[-1])
-    found = compare(stored.read_plan(), records, Steps.of(steps))
-    assert found.result("horovod-gloo").pairs == 35
-    assert found.result("horovod-mpi").pairs == 36
+    comparison = compare(stored.read_plan(), records, Steps.of(steps))
+    assert comparison.result("horovod-gloo").pairs == 35
+    assert comparison.result("horovod-mpi").pairs == 36
 
 
 def test_sequential_mode_pairs_whole_launches(tmp_path):
@@ -359,9 +374,9 @@ def test_a_candidate_is_held_against_both_copies_of_the_baseline():
 
 def test_candidates_are_held_against_each_other_and_ties_are_named(tmp_path):
     ratios = {"horovod-gloo": 1.1, "horovod-mpi": 1.1, "other-mpi": 1.02}
-    found = concluded(tmp_path, ratios=ratios, noise=0.01, rounds=40, launches=5, floor=False)
-    assert sorted(found.fastest) == ["horovod-gloo", "horovod-mpi"]
-    assert found.findings[-1].startswith("Which is fastest is not decided: ")
+    comparison = concluded(tmp_path, ratios=ratios, noise=0.01, rounds=40, launches=5, floor=False)
+    assert sorted(comparison.fastest) == ["horovod-gloo", "horovod-mpi"]
+    assert comparison.findings[-1].startswith("Which is fastest is not decided: ")
 
 
 def test_blocks_with_a_skipped_step_do_not_count(stored):
@@ -384,13 +399,13 @@ def test_blocks_with_a_skipped_step_do_not_count(stored):
         & (raw["launch"] == 0)
     )
     raw.loc[is_short, [name for name in raw if name.endswith("_s")]] /= 100
-    found = compare(stored.read_plan(), records, Steps.of(raw))
-    assert found.arm(arm).skipped_steps == 10
-    assert found.result(arm).throughput_ratio == pytest.approx(1.1, rel=0.05)
-    assert found.result(arm).pairs == 36 - 5
+    comparison = compare(stored.read_plan(), records, Steps.of(raw))
+    assert comparison.arm(arm).skipped_steps == 10
+    assert comparison.result(arm).throughput_ratio == pytest.approx(1.1, rel=0.05)
+    assert comparison.result(arm).pairs == 36 - 5
     assert any(
         "skipped 10 timed steps" in line and "their blocks do not count" in line
-        for line in found.warnings
+        for line in comparison.warnings
     )
 
 

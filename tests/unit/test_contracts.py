@@ -34,12 +34,12 @@ LABELS_PER_SAMPLE = {"language_model": 16}
 @pytest.fixture(scope="session")
 def readme_workloads(tmp_path_factory):
     """The documents' examples as a user would save them, by class."""
-    folder, found = tmp_path_factory.mktemp("user"), {}
+    folder, paths = tmp_path_factory.mktemp("user"), {}
     for name, code in documented_files().items():
         for cls in re.findall(r"class (\w+)\(Workload\)", code):
             (folder / name).write_text(code)
-            found[cls] = f"{folder / name}:{cls}"
-    return found
+            paths[cls] = f"{folder / name}:{cls}"
+    return paths
 
 
 @pytest.mark.slow
@@ -49,7 +49,8 @@ def test_a_workload_keeps_its_contract(name, readme_workloads, tmp_path):
     setup = resolve_workload(readme_workloads.get(name, name), options)
     made = [setup.workload(local_batch_size=4, seed=3, options=setup.options) for _ in range(2)]
     first, again = (
-        list(itertools.islice(one.batches(rank=0, world_size=2, device=CPU), 3)) for one in made
+        list(itertools.islice(workload.batches(rank=0, world_size=2, device=CPU), 3))
+        for workload in made
     )
     other = next(made[0].batches(rank=1, world_size=2, device=CPU))
     flat = [

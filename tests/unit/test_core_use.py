@@ -38,9 +38,9 @@ def spin_here(seconds=0.5):
 
 @pytest.mark.slow
 def test_own_time_is_own_and_busy():
-    found = use_of(spin_here)
-    assert found.own_s == pytest.approx(0.5, abs=0.1)
-    assert found.busy_s >= 0.4
+    use = use_of(spin_here)
+    assert use.own_s == pytest.approx(0.5, abs=0.1)
+    assert use.busy_s >= 0.4
 
 
 @pytest.mark.slow
@@ -62,10 +62,10 @@ def test_a_childs_time_is_own_while_it_lives():
     """As of a loader's workers, which are never waited for between two blocks."""
     with subprocess.Popen([sys.executable, "-c", SPIN.format(60)]) as child:
         try:
-            found = use_of(lambda: time.sleep(1.2))
+            use = use_of(lambda: time.sleep(1.2))
         finally:
             child.kill()
-    assert found.own_s > 0.2
+    assert use.own_s > 0.2
 
 
 @contextlib.contextmanager
@@ -73,21 +73,21 @@ def strangers(number):
     """Processes that take a core each, started by a shell that ends at once, so that they are
     nobody's children here."""
     script = f"for one in {'. ' * number}; do {sys.executable} -c '{SPIN.format(60)}' > /dev/null 2>&1 & echo $!; done"
-    told = subprocess.run(
+    pids = subprocess.run(
         ["sh", "-c", script], check=True, timeout=10, capture_output=True, text=True
     ).stdout
     try:
         yield
     finally:
-        for pid in told.split():
+        for pid in pids.split():
             os.kill(int(pid), signal.SIGKILL)
 
 
 @pytest.mark.process
 def test_a_strangers_time_is_foreign():
     with strangers(1):
-        found = use_of(lambda: time.sleep(1.0))
-    assert found.busy_s - found.own_s > 0.25
+        use = use_of(lambda: time.sleep(1.0))
+    assert use.busy_s - use.own_s > 0.25
 
 
 @pytest.mark.process
@@ -115,7 +115,7 @@ def test_pinned_ranks_count_each_on_its_own_core():
 
 
 def test_ranks_that_share_cores_are_not_each_others_load():
-    both = [use(cores=[0, 1], busy_s=2.0, own_s=own) for own in (1.2, 0.8)]
+    both = [use(cores=[0, 1], busy_s=2.0, own_s=own_s) for own_s in (1.2, 0.8)]
     assert load_of(both)["foreign_share"] == pytest.approx(0.0)
     assert load_of([both[0], use(machine="b", cores=[0, 1], busy_s=2.0, own_s=1.0)])[
         "foreign_share"
@@ -130,7 +130,7 @@ def test_hosts_of_one_kernel_count_the_same_cores(monkeypatch):
     core_use.machine_id.cache_clear()
     there = use_of(lambda: None)
     busy = {"busy_s": 2.0, "own_s": 1.0, "wall_s": 2.0, "cores": [0]}
-    both = [one.model_copy(update=busy) for one in (here, there)]
+    both = [each.model_copy(update=busy) for each in (here, there)]
     assert load_of(both)["foreign_share"] == pytest.approx(0.0)
 
 

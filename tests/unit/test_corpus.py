@@ -35,11 +35,11 @@ def test_nothing_that_stays_changes_its_answer(case, root):
 def test_what_is_kept_is_small_and_names_no_machine():
     assert sum(path.stat().st_size for path in corpus.DATA.iterdir() if path.is_file()) < MAX_BYTES
     assert STORED.keys() == CASES.keys()
-    told = (
+    content = (
         lzma.decompress(corpus.RECORDS.read_bytes())
         + "".join(text for case in STORED.values() for text in case.values()).encode()
     )
-    assert set(re.findall(rb"/(?:tmp|home|root|work)/[a-z]+[/\"]", told)) <= {
+    assert set(re.findall(rb"/(?:tmp|home|root|work)/[a-z]+[/\"]", content)) <= {
         b"/home/user/",
         b"/tmp/ringside",
     }
@@ -57,9 +57,9 @@ def test_a_number_apart_in_its_11th_digit_differs_and_in_its_13th_does_not(name)
     for digit, differs in ((13, False), (11, True)):
         number, other = number_at(digit)
         assert number in text
-        found = compare({name: text}, {name: text.replace(number, other)})
-        assert bool(found) is differs
-    (line, *_) = corpus.lines_of(CASE, found)
+        changes = compare({name: text}, {name: text.replace(number, other)})
+        assert bool(changes) is differs
+    (line, *_) = corpus.lines_of(CASE, changes)
     assert line.startswith(f"{CASE} {name}: ") and f"{number}" in line and f"{other}" in line
     if name == "comparison.json":
         assert (
@@ -70,11 +70,11 @@ def test_a_number_apart_in_its_11th_digit_differs_and_in_its_13th_does_not(name)
 
 @pytest.mark.parametrize("name", ["report.md", PRINTED, "report.html", "pull-request.md"])
 def test_another_word_differs(name):
-    (found, *_) = compare(
+    (difference, *_) = compare(
         STORED[CASE], STORED[CASE] | {name: STORED[CASE][name].replace("slower", "slowest", 1)}
     )
     assert re.fullmatch(
-        rf"{name}: line: stored …?'.*slower.*'…?, rebuilt …?'.*slowest.*'…?", found.words
+        rf"{name}: line: stored …?'.*slower.*'…?, rebuilt …?'.*slowest.*'…?", difference.words
     )
 
 
@@ -85,8 +85,8 @@ def test_accepted_differences_are_written_down_with_the_reason(tmp_path, monkeyp
     rebuilt = {"a": {"x.json": '{"two": 2}'}, "b": {"x.json": "{}"}}
     corpus.accept("one is no longer known", stored, rebuilt)
     assert corpus.expected() == rebuilt
-    told = (tmp_path / "ACCEPTED").read_text()
-    assert told == "\n## one is no longer known\n\n- x.json: .one went (a, b)\n"
+    text = (tmp_path / "ACCEPTED").read_text()
+    assert text == "\n## one is no longer known\n\n- x.json: .one went (a, b)\n"
     before = (tmp_path / "EXPECTED").read_bytes()
     corpus.write_expected(rebuilt)
     assert (tmp_path / "EXPECTED").read_bytes() == before, "the same texts give the same bytes"
@@ -102,8 +102,8 @@ def test_the_published_schema_accepts_what_is_written():
     }
     assert len(stored) > 10
     assert {
-        case: found
-        for case, one in stored.items()
-        if (found := [e.message for e in validator(schema).iter_errors(one)])
+        case: errors
+        for case, comparison in stored.items()
+        if (errors := [e.message for e in validator(schema).iter_errors(comparison)])
     } == {}
     assert not validator(schema).is_valid(stored[CASE] | {"arms": "none"})

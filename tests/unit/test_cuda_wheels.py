@@ -150,10 +150,10 @@ def test_a_machine_without_nvcc_builds_horovod_with_nccl_for_the_capabilities_as
         for folder in (site.parents[1], site / "torch" / "lib", site / "nvidia" / "nccl" / "lib")
     )
     paths = {"PYTHONPATH": f"{target}{os.pathsep}{REPOSITORY}", "LD_LIBRARY_PATH": libraries}
-    said = json.loads(run(sys.executable, "-c", IMPORT, **paths).splitlines()[-1])
-    assert said["file"].startswith(str(target))
-    assert said["nccl"] and said["cuda"] and said["gloo"] and said["mpi"]
-    assert said["calls"][0] == said["calls"][1], "Horovod calls torch's own NCCL"
+    build = json.loads(run(sys.executable, "-c", IMPORT, **paths).splitlines()[-1])
+    assert build["file"].startswith(str(target))
+    assert build["nccl"] and build["cuda"] and build["gloo"] and build["mpi"]
+    assert build["calls"][0] == build["calls"][1], "Horovod calls torch's own NCCL"
     (extension,) = (target / "horovod" / "torch").glob("mpi_lib_v2.*.so")
     assert cubin_capabilities(extension.read_bytes()) == {80, 90}
 
@@ -174,14 +174,14 @@ def run(*argv, **variables):
 def cubin_capabilities(library):
     """The compute capabilities of the machine code in a library's fat binaries, as their headers
     say."""
-    found, start = set(), library.find(FATBIN_MAGIC)
+    capabilities, start = set(), library.find(FATBIN_MAGIC)
     while start >= 0:
         header_bytes, body_bytes = struct.unpack_from("<HQ", library, start + 6)
         entry, end = start + header_bytes, start + header_bytes + body_bytes
         while entry < end:
             kind, entry_header_bytes, payload_bytes = struct.unpack_from("<HxxIQ", library, entry)
             (capability,) = struct.unpack_from("<I", library, entry + 28)
-            found |= {capability} if kind == CUBIN else set()
+            capabilities |= {capability} if kind == CUBIN else set()
             entry += entry_header_bytes + payload_bytes
         start = library.find(FATBIN_MAGIC, end)
-    return found
+    return capabilities

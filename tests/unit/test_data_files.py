@@ -95,10 +95,10 @@ def test_a_class_whose_files_are_no_images(tmp_path):
     write_imagenet(tmp_path)
     for path in (tmp_path / "val" / "dog").iterdir():
         path.rename(path.with_suffix(".gif"))
-    said = refusal(workload("imagenet", tmp_path))
+    message = refusal(workload("imagenet", tmp_path))
     assert (
         f"class folder without an image: {tmp_path / 'val' / 'dog'}; put images there (.jpg, .jpeg, .png"
-        in said
+        in message
     )
 
 

@@ -46,8 +46,8 @@ def refusal(made):
     return str(early.value)
 
 
-def are_equal(found, wanted):
-    return all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+def are_equal(tensors, wanted):
+    return all(torch.equal(tensor, other) for tensor, other in zip(tensors, wanted, strict=True))
 
 
 def held_out(made):
@@ -158,12 +158,12 @@ def test_without_data_one_line_says_what_is_expected_where_and_what_is_there(
     tmp_path, name, expected
 ):
     place = tmp_path / "data"
-    said = refusal(workload(name, place))
-    assert said.startswith(f"workload '{name}' finds no data: expected ")
-    assert expected.format(place) in said
-    assert f"'{place}' does not exist" in said
-    assert "set data_dir to" in said
-    assert ("download: true" in said) == (name in ("mnist", "cifar10"))
+    message = refusal(workload(name, place))
+    assert message.startswith(f"workload '{name}' finds no data: expected ")
+    assert expected.format(place) in message
+    assert f"'{place}' does not exist" in message
+    assert "set data_dir to" in message
+    assert ("download: true" in message) == (name in ("mnist", "cifar10"))
     place.mkdir()
     assert "holds nothing" in refusal(workload(name, place))
     for number in range(6):
@@ -183,7 +183,7 @@ def damaged_images(folder, damage):
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda data: data[:-1], "is not an IDX file of images, or is cut off; fetch it again"),
         (lambda data: b"", "is not an IDX file of images"),
@@ -195,10 +195,10 @@ def damaged_images(folder, damage):
         (lambda data: idx(np.zeros((60, 28, 28))), "holds 60 images and"),
     ],
 )
-def test_a_damaged_idx_file(tmp_path, damage, said):
-    message = damaged_images(tmp_path, damage)
-    assert said in message
-    assert f"'{tmp_path / IMAGES}'" in message
+def test_a_damaged_idx_file(tmp_path, damage, message):
+    error = damaged_images(tmp_path, damage)
+    assert message in error
+    assert f"'{tmp_path / IMAGES}'" in error
 
 
 def test_damaged_labels_and_archives(tmp_path):
@@ -223,7 +223,7 @@ class Malicious:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (lambda whole: {**whole, "more": Malicious()}, "it asks for "),
         (lambda whole: [1], "TypeError: "),
@@ -238,14 +238,14 @@ class Malicious:
         ),
     ],
 )
-def test_a_pickle_that_is_no_cifar_batch(tmp_path, monkeypatch, content, said):
+def test_a_pickle_that_is_no_cifar_batch(tmp_path, monkeypatch, content, message):
     monkeypatch.chdir(tmp_path)
     write_cifar10(tmp_path)
     path = tmp_path / "cifar-10-batches-py" / "data_batch_3"
     write_python2_pickle(path, content(cifar_batch(2, 7)))
-    message = refusal(workload("cifar10", tmp_path))
-    assert f"'{path}' " in message
-    assert said in message
+    error = refusal(workload("cifar10", tmp_path))
+    assert f"'{path}' " in error
+    assert message in error
     assert not (tmp_path / "was-run").exists()
 
 
@@ -277,11 +277,11 @@ def test_class_folders_that_do_not_fit(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("size", "said"),
+    ("size", "message"),
     [(0, "0 bytes to make"), (16, "15 bytes to make"), (100, "10 bytes (of its last tenth)")],
 )
-def test_a_text_that_is_too_short(tmp_path, size, said):
+def test_a_text_that_is_too_short(tmp_path, size, message):
     (tmp_path / "input.txt").write_bytes(b"a" * size)
-    message = refusal(workload("language_model", tmp_path / "input.txt", sequence_length=16))
-    assert message.startswith(f"'{tmp_path / 'input.txt'}' is too short: ")
-    assert said in message
+    error = refusal(workload("language_model", tmp_path / "input.txt", sequence_length=16))
+    assert error.startswith(f"'{tmp_path / 'input.txt'}' is too short: ")
+    assert message in error

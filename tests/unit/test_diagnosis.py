@@ -201,16 +201,17 @@ def test_the_first_to_go_is_blamed_unless_another_had_raised_its_own_error(
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(DAMAGED, "image 'a.jpg' cannot be read"), (NO_MORE, "ValueError: no more")]
+    ("error", "cause"),
+    [(DAMAGED, "image 'a.jpg' cannot be read"), (NO_MORE, "ValueError: no more")],
 )
 def test_an_error_of_its_own_is_the_cause_though_another_tells_of_a_lost_peer_before(
-    scene, error, told
+    scene, error, cause
 ):
     """By clocks that differ."""
     failed = scene.diagnosis.for_errors(
         {0: raised(LOST_PEER, at_s=11.9), 1: raised(error, at_s=12.0)}
     ).failure
-    assert failed.message.endswith(told) and failed.ranks == [1]
+    assert failed.message.endswith(cause) and failed.ranks == [1]
 
 
 def test_who_raised_first_is_the_cause_across_hosts_whose_clocks_differ(tmp_path):
@@ -292,8 +293,8 @@ def test_what_a_script_raised_is_told_with_its_remedy_however_much_its_launcher_
     raised = "Traceback (most recent call last):\\n  t.py, line 1\\nModuleNotFoundError: No module named its\\n"
     scene.launch(f"printf '{raised}'; seq 100; exit 3")
     wait_until(scene.diagnosis.looks_dead)
-    told = "ModuleNotFoundError: No module named its; the launcher ended with code 3; the Python that it runs has no its; activate"
-    assert scene.diagnosis.for_exit({}).failure.message.startswith(told)
+    message = "ModuleNotFoundError: No module named its; the launcher ended with code 3; the Python that it runs has no its; activate"
+    assert scene.diagnosis.for_exit({}).failure.message.startswith(message)
 
 
 def test_of_several_launchers_each_code_is_told_with_its_host(scene):

@@ -111,13 +111,13 @@ def test_the_headline_and_the_warnings_name_what_ranks_had(tmp_path):
     for record in folder.records():
         record.ranks = [changed(rank, environment=shell) for rank in record.ranks]
         folder.write_launch(record)
-    found = conclude(folder)
-    assert found.inherited_variables == ["HOROVOD_TIMELINE"]
-    assert found.headline.startswith("With HOROVOD_TIMELINE set: ")
-    assert found.warnings[0].startswith(
+    comparison = conclude(folder)
+    assert comparison.inherited_variables == ["HOROVOD_TIMELINE"]
+    assert comparison.headline.startswith("With HOROVOD_TIMELINE set: ")
+    assert comparison.warnings[0].startswith(
         "HOROVOD_TIMELINE=/tmp/t.json has Horovod write each operation to a file"
     )
-    assert "it reaches horovod-gloo alone" in found.warnings[0]
+    assert "it reaches horovod-gloo alone" in comparison.warnings[0]
 
 
 def test_every_variable_of_the_table_is_recorded():
@@ -151,7 +151,7 @@ def test_values_that_change_nothing_are_passed_over(name, value):
 
 
 def test_a_value_of_0_counts_where_it_does_something():
-    assert [str(one) for one in disturbances({"MALLOC_MMAP_MAX_": "0"}, [])] != []
+    assert [str(disturbance) for disturbance in disturbances({"MALLOC_MMAP_MAX_": "0"}, [])] != []
     assert refusal({"CUDA_LAUNCH_BLOCKING": "1"}, []) is None
 
 

@@ -28,13 +28,13 @@ def test_the_answer_of_a_machine_whose_driver_shows_a_gpu(tmp_path, monkeypatch)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps")
-    found = {one.name: one for one in gpu_findings()}
-    assert list(found) == ["GPUs", "torch on them", "MPS"]
-    assert found["GPUs"].detail == "GPU 0: NVIDIA H100 80GB HBM3"
+    findings = {finding.name: finding for finding in gpu_findings()}
+    assert list(findings) == ["GPUs", "torch on them", "MPS"]
+    assert findings["GPUs"].detail == "GPU 0: NVIDIA H100 80GB HBM3"
     if not torch.cuda.is_available():
-        assert found["torch on them"].status == "missing"
-        assert "driver 580.159.04: " in found["torch on them"].detail
-    assert "nvidia-cuda-mps-control" in found["MPS"].remedy
+        assert findings["torch on them"].status == "missing"
+        assert "driver 580.159.04: " in findings["torch on them"].detail
+    assert "nvidia-cuda-mps-control" in findings["MPS"].remedy
 
 
 @pytest.mark.costly
@@ -67,16 +67,16 @@ def test_the_proof_goes_on_after_a_failure_and_packs_what_came_out(tmp_path):
 
 
 def arm(name, *, transport="nccl", nccl="2.30.7 (torch's)", p50=0.01, mhz=1980.0):
-    told = {"described": {"nccl": nccl}, "machine": [{"gpu_mhz": mhz}]}
-    return {"name": name, "transport": transport, "step_time_s": {"p50": p50}, **told}
+    summary = {"described": {"nccl": nccl}, "machine": [{"gpu_mhz": mhz}]}
+    return {"name": name, "transport": transport, "step_time_s": {"p50": p50}, **summary}
 
 
-def found(*arms, verdict="undecided", read=True, candidate="waiting"):
+def comparison_of(*arms, verdict="undecided", read=True, candidate="waiting"):
     results = [
         {"role": "control", "candidate": "ddp-control", "verdict": verdict},
         {"role": "candidate", "candidate": candidate},
     ]
-    traced = [{"arm": one["name"], "nccl": {"network": "IB"} if read else None} for one in arms]
+    traced = [{"arm": each["name"], "nccl": {"network": "IB"} if read else None} for each in arms]
     return {
         "arms": arms,
         "traces": {"arms": traced},
@@ -85,24 +85,38 @@ def found(*arms, verdict="undecided", read=True, candidate="waiting"):
 
 
 @pytest.mark.parametrize(
-    ("check", "comparison", "said"),
+    ("check", "comparison", "message"),
     [
-        ("one-rank", found(arm("ddp"), arm("horovod"), arm("dp", transport=None)), ""),
+        ("one-rank", comparison_of(arm("ddp"), arm("horovod"), arm("dp", transport=None)), ""),
         (
             "one-rank",
-            found(arm("ddp"), arm("horovod", nccl="2.28.9 (own)")),
+            comparison_of(arm("ddp"), arm("horovod", nccl="2.28.9 (own)")),
             "libraries call NCCL of several releases",
         ),
-        ("one-rank", found(arm("ddp"), verdict="slower"), "the control does not come out equal"),
-        ("delayed", found(arm("ddp"), *(arm(by, p50=0.01 + DELAY_MS / 1000) for by in DELAYS)), ""),
+        (
+            "one-rank",
+            comparison_of(arm("ddp"), verdict="slower"),
+            "the control does not come out equal",
+        ),
         (
             "delayed",
-            found(arm("ddp"), *map(arm, DELAYS)),
+            comparison_of(arm("ddp"), *(arm(by, p50=0.01 + DELAY_MS / 1000) for by in DELAYS)),
+            "",
+        ),
+        (
+            "delayed",
+            comparison_of(arm("ddp"), *map(arm, DELAYS)),
             "steps are longer by something else than 2 ms (kernel: 0.00 ms, stream",
         ),
-        ("waiting-host", found(arm("ddp"), verdict="slower"), ""),
+        ("waiting-host", comparison_of(arm("ddp"), verdict="slower"), ""),
     ],
 )
-def test_the_proof_judges_what_a_comparison_says(check, comparison, said):
-    (one,) = [one for one in checks(Device(kind="cuda", count=1, name="H100")) if one.name == check]
-    assert one.judge(comparison).startswith(said) and bool(one.judge(comparison)) == bool(said)
+def test_the_proof_judges_what_a_comparison_says(check, comparison, message):
+    (gpu_check,) = [
+        gpu_check
+        for gpu_check in checks(Device(kind="cuda", count=1, name="H100"))
+        if gpu_check.name == check
+    ]
+    assert gpu_check.judge(comparison).startswith(message) and bool(
+        gpu_check.judge(comparison)
+    ) == bool(message)

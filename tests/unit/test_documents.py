@@ -90,10 +90,10 @@ def test_links_and_anchors_lead_somewhere(page):
         target, _, anchor = link.partition("#")
         if target.startswith(("http:", "https:")):
             continue
-        found = (page.parent / target).resolve() if target else page
-        assert found.exists(), f"{link}: there is no {found}"
+        target_path = (page.parent / target).resolve() if target else page
+        assert target_path.exists(), f"{link}: there is no {target_path}"
         if anchor:
-            assert anchor in anchors(found), f"{link}: {found.name} has no such heading"
+            assert anchor in anchors(target_path), f"{link}: {target_path.name} has no such heading"
 
 
 @pages

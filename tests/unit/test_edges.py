@@ -30,38 +30,38 @@ NONSENSE = re.compile(r"\d{6,}\.\d|\bnan\b|\binf\b|e\+\d\d|0\.000 to|ratio –")
 """What no sentence of a report says."""
 
 
-def rendered(found):
+def rendered(comparison):
     """Every format; JSON without numbers that are none."""
     made = {name: make_report(name) for name in FORMATS}
     files = {
         name: content
         for name, report in made.items()
-        if (content := report.render(found)) is not None
+        if (content := report.render(comparison)) is not None
     }
-    json.loads(json.dumps(charts(found), allow_nan=False))
+    json.loads(json.dumps(charts(comparison), allow_nan=False))
     json.loads(files["json"], parse_constant=pytest.fail)
-    return files | {"terminal": on_terminal(found, width=100).encode()}
+    return files | {"terminal": on_terminal(comparison, width=100).encode()}
 
 
 def sound(tmp_path, *, ratio=0.8, **more):
     """A comparison of one candidate, of which every format is made and none says nonsense."""
-    found = concluded(tmp_path, ratios={ONE: ratio}, **more)
-    files = rendered(found)
+    comparison = concluded(tmp_path, ratios={ONE: ratio}, **more)
+    files = rendered(comparison)
     for line in (
-        found.headline,
-        found.control,
-        *found.findings,
-        *found.warnings,
+        comparison.headline,
+        comparison.control,
+        *comparison.findings,
+        *comparison.warnings,
         files["terminal"].decode(),
     ):
         assert not NONSENSE.search(line), line
-    return found
+    return comparison
 
 
 @pytest.mark.parametrize("rounds", [12, 1])
 def test_one_launch_gives_a_ratio_and_no_verdict(tmp_path, rounds):
-    found = sound(tmp_path, launches=1, rounds=rounds)
-    result = found.result(ONE)
+    comparison = sound(tmp_path, launches=1, rounds=rounds)
+    result = comparison.result(ONE)
     assert (result.verdict, result.verdict_alone, result.ci_low, result.caution) == (
         "undecided",
         "undecided",
@@ -70,33 +70,33 @@ def test_one_launch_gives_a_ratio_and_no_verdict(tmp_path, rounds):
     )
     assert (
         "one launch gives a ratio but no verdict, since the variance between launches is unknown; measure"
-        in found.findings[0]
+        in comparison.findings[0]
     )
-    assert found.fastest == [found.baseline, ONE], "neither is shown to be faster"
-    assert found.undecided == [result], "--max-minutes measures on"
+    assert comparison.fastest == [comparison.baseline, ONE], "neither is shown to be faster"
+    assert comparison.undecided == [result], "--max-minutes measures on"
 
 
 def test_two_launches_that_disagree_say_so_and_how_many_are_needed(tmp_path):
-    found = sound(tmp_path, launch_noise=1.0, launches=2)
-    assert found.result(ONE).verdict == "undecided"
+    comparison = sound(tmp_path, launch_noise=1.0, launches=2)
+    assert comparison.result(ONE).verdict == "undecided"
     assert (
         "two launches disagree, or agree by chance; measure three or more (the plan's measurement.launches)"
-        in found.findings[0]
+        in comparison.findings[0]
     )
-    assert found.control.startswith(
+    assert comparison.control.startswith(
         "The A/A control's interval is so wide that it checks nothing below"
     )
-    assert found.result(ONE).more_minutes is None
-    bar = interval_axis(first_screen(found).candidates).bars[0]
+    assert comparison.result(ONE).more_minutes is None
+    bar = interval_axis(first_screen(comparison).candidates).bars[0]
     assert 0 <= bar.left < bar.dot < bar.left + bar.width <= 100
 
 
 def test_two_launches_without_any_noise_are_decided_with_a_caution(tmp_path):
-    found = sound(tmp_path, noise=0.0, drift=0.0, launches=2)
-    assert found.result(ONE).verdict == "slower"
+    comparison = sound(tmp_path, noise=0.0, drift=0.0, launches=2)
+    assert comparison.result(ONE).verdict == "slower"
     assert any(
         line.startswith("with two launches, their variance is poorly estimated")
-        for line in found.warnings
+        for line in comparison.warnings
     )
 
 
@@ -107,30 +107,30 @@ def test_identical_launches_and_a_ratio_of_exactly_1(tmp_path):
 
 @pytest.mark.parametrize("true", [1e-6, 1 / 18, 1e3])
 def test_huge_ratios_are_told_in_words_that_can_be_read(tmp_path, true):
-    found = sound(tmp_path, ratio=true, noise=0.01, drift=0.0, exposed_s=0.0, floor=False)
-    assert found.result(ONE).verdict == ("faster" if true > 1 else "slower")
-    assert re.search(r"is (more than )?\d+(\.\d)? times (faster|slower) than", found.headline), (
-        found.headline
-    )
-    assert not any("a few blocks are far out" in line for line in found.warnings)
-    axis = charts(found)["pairs"]["layout"]["yaxis"]
+    comparison = sound(tmp_path, ratio=true, noise=0.01, drift=0.0, exposed_s=0.0, floor=False)
+    assert comparison.result(ONE).verdict == ("faster" if true > 1 else "slower")
+    assert re.search(
+        r"is (more than )?\d+(\.\d)? times (faster|slower) than", comparison.headline
+    ), comparison.headline
+    assert not any("a few blocks are far out" in line for line in comparison.warnings)
+    axis = charts(comparison)["pairs"]["layout"]["yaxis"]
     assert axis["type"] == "log" and axis["dtick"] in ("D2", 1), (
         "labels at every digit lay over each other"
     )
 
 
 def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_never_quiet(tmp_path):
-    found = sound(tmp_path, ratio=1 / 18, loaded_rounds=range(12), noise=0.1)
-    result = found.result(ONE)
+    comparison = sound(tmp_path, ratio=1 / 18, loaded_rounds=range(12), noise=0.1)
+    result = comparison.result(ONE)
     assert (result.verdict, result.withheld_by, result.quiet_ratio) == ("slower", None, None)
     assert result.load_reach == pytest.approx(4.0, rel=0.1), "half of the cores were others'"
-    assert found.warnings[0].startswith("The machine was not quiet")
+    assert comparison.warnings[0].startswith("The machine was not quiet")
     assert "the verdict rests on disturbed rounds" in result.note
-    assert "load alone may cause a factor of 4.0" in found.findings[0]
+    assert "load alone may cause a factor of 4.0" in comparison.findings[0]
 
 
 def test_what_load_may_have_made_is_no_verdict_where_no_round_was_quiet(tmp_path):
-    found = sound(
+    comparison = sound(
         tmp_path,
         ratio=1.0,
         loaded_rounds=range(12),
@@ -138,8 +138,13 @@ def test_what_load_may_have_made_is_no_verdict_where_no_round_was_quiet(tmp_path
         noise=0.01,
         drift=0.0,
     )
-    assert (found.result(ONE).verdict, found.result(ONE).withheld_by) == ("undecided", "load")
-    assert "no round was undisturbed; load alone may cause a factor of 4.0" in found.findings[0]
+    assert (comparison.result(ONE).verdict, comparison.result(ONE).withheld_by) == (
+        "undecided",
+        "load",
+    )
+    assert (
+        "no round was undisturbed; load alone may cause a factor of 4.0" in comparison.findings[0]
+    )
 
 
 def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
@@ -148,21 +153,21 @@ def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
         Truth(ratios={ONE: 1 / 18}, loaded_rounds=rounds, noise=0.1)
         for rounds in (range(12), range(11))
     )
-    found = concluded(tmp_path, truth=busy, truths={0: once}, launches=4, local_every=0)
-    rendered(found)
-    assert (found.result(ONE).verdict, found.result(ONE).quiet_ratio) == (
+    comparison = concluded(tmp_path, truth=busy, truths={0: once}, launches=4, local_every=0)
+    rendered(comparison)
+    assert (comparison.result(ONE).verdict, comparison.result(ONE).quiet_ratio) == (
         "slower",
         pytest.approx(1 / 18, rel=0.3),
     )
     hurt = replace(busy, ratios={ONE: 1.0}, slowed_by_load={ONE: 3.0})
-    found = concluded(
+    comparison = concluded(
         tmp_path / "hurt",
         truth=hurt,
         truths={0: replace(hurt, loaded_rounds=range(11))},
         launches=4,
         local_every=0,
     )
-    assert "are too few to decide; load alone may cause a factor of" in found.findings[0]
+    assert "are too few to decide; load alone may cause a factor of" in comparison.findings[0]
 
 
 @pytest.mark.parametrize(
@@ -209,22 +214,24 @@ STATUSES = [
 ]
 
 
-@pytest.mark.parametrize(("statuses", "said"), STATUSES)
-def test_arms_that_failed_have_a_sentence(tmp_path, statuses, said):
+@pytest.mark.parametrize(("statuses", "message"), STATUSES)
+def test_arms_that_failed_have_a_sentence(tmp_path, statuses, message):
     plan = make_plan([ONE])
     statuses = {
         (plan.control_name if "control" in arm else arm, launch): how
         for (arm, launch), how in statuses.items()
     }
-    found = sound(tmp_path, statuses=statuses)
-    assert any(said in line for line in (found.headline, found.control, *found.findings))
+    comparison = sound(tmp_path, statuses=statuses)
+    assert any(
+        message in line for line in (comparison.headline, comparison.control, *comparison.findings)
+    )
 
 
 @pytest.mark.parametrize("cut", [0, 1])
 def test_launches_that_finished_no_round_or_one(tmp_path, cut):
     cuts = {(arm, launch): cut for arm in make_plan([ONE]).compared_arms() for launch in range(3)}
-    found = sound(tmp_path, cut=cuts)
-    assert (found.result(ONE).throughput_ratio is None) == (cut == 0)
+    comparison = sound(tmp_path, cut=cuts)
+    assert (comparison.result(ONE).throughput_ratio is None) == (cut == 0)
 
 
 def _without_samples(record, blocks=slice(None)):
@@ -247,9 +254,9 @@ def test_blocks_without_samples_have_no_rate_and_do_not_count(tmp_path):
 
 
 def test_one_arm_alone_has_no_ratio_and_is_rendered(tmp_path):
-    found = concluded(tmp_path, ratios={})
-    rendered(found)
-    assert [result.role for result in found.results] == ["control"]
+    comparison = concluded(tmp_path, ratios={})
+    rendered(comparison)
+    assert [result.role for result in comparison.results] == ["control"]
 
 
 CASES = [
@@ -259,43 +266,43 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("launches", "said"),
+    ("launches", "message"),
     [
         (1, "one launch gives a ratio but no verdict"),
         (2, "with two launches, their variance is poorly estimated"),
     ],
 )
-def test_micro_benchmarks_of_few_launches_say_so(tmp_path, launches, said):
-    found = sound(tmp_path, cases=CASES, launch_noise=0.3, launches=launches)
-    assert {result.verdict for result in found.results} == {"undecided"}
-    assert any(said in line for line in found.warnings)
+def test_micro_benchmarks_of_few_launches_say_so(tmp_path, launches, message):
+    comparison = sound(tmp_path, cases=CASES, launch_noise=0.3, launches=launches)
+    assert {result.verdict for result in comparison.results} == {"undecided"}
+    assert any(message in line for line in comparison.warnings)
 
 
 @pytest.mark.parametrize(
-    ("launches", "said"),
+    ("launches", "message"),
     [(1, "one launch gives a ratio"), (2, "with two launches, their variance is poorly estimated")],
 )
-def test_points_of_few_launches_say_so(tmp_path, launches, said):
+def test_points_of_few_launches_say_so(tmp_path, launches, message):
     study = study_of({"two": {"world_size": 2}, "four": {"world_size": 4}}, launches=launches)
     truth = Truth(ratios={ONE: 0.8}, launch_noise=1.0)
-    found = conclude(write_points(tmp_path, study, dict.fromkeys(study.points, truth)))
-    lines = [line for line in found.warnings if said in line]
+    comparison = conclude(write_points(tmp_path, study, dict.fromkeys(study.points, truth)))
+    lines = [line for line in comparison.warnings if message in line]
     assert [line.partition(":")[0] for line in lines] == ["two", "four"]
-    json.dumps(point_charts(found), allow_nan=False)
+    json.dumps(point_charts(comparison), allow_nan=False)
     for name in FORMATS:
-        make_report(name).render(found)
+        make_report(name).render(comparison)
 
 
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "message"),
     [(1, "one run of an arm gives a ratio"), (2, "two runs disagree, or agree by chance; make")],
 )
-def test_few_runs_that_stood_alone_say_so(tmp_path, number, said):
-    found = compared(
+def test_few_runs_that_stood_alone_say_so(tmp_path, number, message):
+    comparison = compared(
         write_alternating(tmp_path, number, truth=Truth(ratios={"horovod": 0.8}, launch_noise=1.0))
     )
-    rendered(found)
-    result = found.result("horovod")
+    rendered(comparison)
+    result = comparison.result("horovod")
     assert (result.verdict, result.more_runs, result.more_range) == ("undecided", None, None)
-    assert said in found.findings[0]
-    assert not NONSENSE.search("\n".join([found.headline, *found.warnings]))
+    assert message in comparison.findings[0]
+    assert not NONSENSE.search("\n".join([comparison.headline, *comparison.warnings]))

@@ -40,9 +40,9 @@ def without_encoding(tree):
         )
         given = {word.arg for word in node.keywords}
         words = [
-            one.value
-            for one in (*node.args, *(word.value for word in node.keywords))
-            if isinstance(one, ast.Constant)
+            argument.value
+            for argument in (*node.args, *(word.value for word in node.keywords))
+            if isinstance(argument, ast.Constant)
         ]
         is_binary = any(
             isinstance(word, str) and set(word) <= set("rwaxb+") and "b" in word for word in words
@@ -62,18 +62,18 @@ def test_a_results_folder_whose_name_is_no_utf8_is_refused_before_anything_is_me
 
 
 def test_an_error_of_a_file_whose_name_is_no_utf8_can_be_told():
-    told = describe_error(PlanError("image 'caf\udce9.jpg' cannot be read"))
-    assert told.message == "PlanError: image 'caf\N{REPLACEMENT CHARACTER}.jpg' cannot be read"
+    message = describe_error(PlanError("image 'caf\udce9.jpg' cannot be read"))
+    assert message.message == "PlanError: image 'caf\N{REPLACEMENT CHARACTER}.jpg' cannot be read"
     ErrorReply(
-        cause="bad input", message=told.message, excerpt=list(told.excerpt), at_s=0.0
+        cause="bad input", message=message.message, excerpt=list(message.excerpt), at_s=0.0
     ).model_dump_json()
 
 
 def test_every_file_and_program_is_read_in_a_named_encoding():
-    found = [
+    places = [
         f"{file.relative_to(HOUSE)}:{line}"
         for room in ROOMS
         for file in sorted((HOUSE / room).rglob("*.py"))
         for line in without_encoding(parsed(file))
     ]
-    assert not found
+    assert not places

@@ -44,9 +44,9 @@ def test_threads_are_tried_once_and_what_a_library_alone_has_is_not():
 
 def test_fiellers_interval_is_that_of_his_formula():
     above, below = np.array([0.18, 0.22, 0.20, 0.24]), np.array([0.29, 0.33, 0.30, 0.31])
-    found = ratio_of_means(above, below, confidence=0.95)
-    assert found.value == pytest.approx(above.mean() / below.mean())
-    for bound in found.bounds:  # where the t statistic of above - bound x below is just that of 95%
+    share = ratio_of_means(above, below, confidence=0.95)
+    assert share.value == pytest.approx(above.mean() / below.mean())
+    for bound in share.bounds:  # where the t statistic of above - bound x below is just that of 95%
         rest = above - bound * below
         assert abs(rest.mean()) / (rest.std(ddof=1) / 2) == pytest.approx(3.1824, rel=1e-4)
 

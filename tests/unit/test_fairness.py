@@ -49,8 +49,8 @@ def arm(name, role="candidate", environment=None, **changes):
     ],
 )
 def test_unasked_differences(changes, field):
-    found = refused(arm("a", role="baseline"), arm("b", **changes))
-    assert [row.field for row in found] == ([field] if field else [])
+    differences = refused(arm("a", role="baseline"), arm("b", **changes))
+    assert [row.field for row in differences] == ([field] if field else [])
 
 
 def test_variables_differ_only_where_asked_or_a_librarys_own():
@@ -90,10 +90,10 @@ def test_what_a_rank_keeps_is_told_but_is_no_condition():
 
 
 def test_a_control_is_nothing_but_its_baseline():
-    found = refused(
+    differences = refused(
         arm("a", role="baseline"), arm("c", role="control", backend={"bucket_cap_mb": 1})
     )
-    assert [row.sentence for row in found] == ["backend.bucket_cap_mb: not set in a, 1 in c"]
+    assert [row.sentence for row in differences] == ["backend.bucket_cap_mb: not set in a, 1 in c"]
 
 
 def test_one_process_beside_many_has_what_follows_from_that_and_nothing_else():

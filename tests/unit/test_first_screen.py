@@ -53,7 +53,7 @@ def words(text):
 def shown(tmp_path_factory):
     """By kind, the comparison or study and its first screen."""
     root = tmp_path_factory.mktemp("screens")
-    found = {
+    conclusions = {
         kind: conclude(write_results(root / kind.replace(" ", "-"), truth=truth))
         for kind, truth in KINDS.items()
     }
@@ -62,20 +62,22 @@ def shown(tmp_path_factory):
         "one": Truth(ratios={"horovod-gloo": 0.9}),
         "two": Truth(ratios={"horovod-gloo": 1.1}),
     }
-    found["study"] = conclude(write_points(root / "study", plan, truths))
-    return {kind: (one, first_screen(one)) for kind, one in found.items()}
+    conclusions["study"] = conclude(write_points(root / "study", plan, truths))
+    return {
+        kind: (conclusion, first_screen(conclusion)) for kind, conclusion in conclusions.items()
+    }
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "study"])
 def test_headline_and_first_screen_have_few_words(shown, kind):
-    found, screen = shown[kind]
-    assert words(screen.headline) <= MAX_WORDS and screen.headline == found.headline
-    assert all(words(one.cause) <= MAX_CAUSE + 1 for one in screen.candidates), (
+    conclusion, screen = shown[kind]
+    assert words(screen.headline) <= MAX_WORDS and screen.headline == conclusion.headline
+    assert all(words(candidate.cause) <= MAX_CAUSE + 1 for candidate in screen.candidates), (
         "and the dots where it is cut"
     )
     rows = [
-        f"{one.arm} {one.point} {one.verdict} {one.percent} {one.cause}"
-        for one in screen.candidates
+        f"{candidate.arm} {candidate.point} {candidate.verdict} {candidate.percent} {candidate.cause}"
+        for candidate in screen.candidates
     ]
     marks = [f"{mark.name} {mark.word}" for mark in screen.marks]
     assert (
@@ -99,7 +101,9 @@ def test_a_setting_that_was_tried_is_the_cause_where_it_explains_some_of_a_decid
             sentence="",
         )
         screen = first_screen(shown[kind][0].model_copy(update={"explanations": [tried]}))
-        return next(one.cause for one in screen.candidates if one.arm == "horovod-gloo")
+        return next(
+            candidate.cause for candidate in screen.candidates if candidate.arm == "horovod-gloo"
+        )
 
     assert cause("decided", 0.7) == "threads.torch explains 89% of it"
     assert all(
@@ -122,7 +126,7 @@ def test_the_answer_comes_first_and_the_marks_say_what_weakens_it(shown):
     }
     assert re.fullmatch(r"2\d% disturbed", quiet["not quiet"][0]) and not quiet["not quiet"][1]
     assert quiet["decided"] == ("quiet", True)
-    assert [one.verdict for one in shown["wrong"][1].candidates] == ["faster", "wrong"]
+    assert [candidate.verdict for candidate in shown["wrong"][1].candidates] == ["faster", "wrong"]
     assert (
         shown["wrong"][1].candidates[1].cause
         == "failed the check of its values before it was timed"
@@ -143,7 +147,7 @@ def test_the_answer_comes_first_and_the_marks_say_what_weakens_it(shown):
 def test_a_headline_gives_no_interval_that_says_nothing(shown):
     """Two launches may have one from a millionth to a million."""
     comparison, _ = shown["decided"]
-    result = next(one for one in comparison.results if one.role == "candidate")
+    result = next(result for result in comparison.results if result.role == "candidate")
     assert interval_text(changed(result, ci_low=1e-6, ci_high=1e6)) == ""
     assert (
         interval_text(changed(result, ci_low=0.983, ci_high=1.03))
@@ -161,33 +165,35 @@ def test_all_intervals_lie_on_one_axis(shown):
 
 
 def test_a_control_that_tells_nothing_is_no_green_mark(shown):
-    found, _ = shown["decided"]
+    comparison, _ = shown["decided"]
     wide = [
-        one.model_copy(update={"ci_low": 0.29, "ci_high": 3.103} if one.role == "control" else {})
-        for one in found.results
+        result.model_copy(
+            update={"ci_low": 0.29, "ci_high": 3.103} if result.role == "control" else {}
+        )
+        for result in comparison.results
     ]
-    mark = first_screen(changed(found, results=wide)).marks[0]
+    mark = first_screen(changed(comparison, results=wide)).marks[0]
     assert (mark.word, mark.ok) == ("too wide", False)
 
 
 def test_memory_stands_once(shown):
-    found, _ = shown["decided"]
-    assert HtmlReport().render(found).decode().count(">peak GiB<") == 1
-    assert b"peak memory" not in HtmlReport().render(found)
+    comparison, _ = shown["decided"]
+    assert HtmlReport().render(comparison).decode().count(">peak GiB<") == 1
+    assert b"peak memory" not in HtmlReport().render(comparison)
 
 
 def test_what_a_host_did_not_do_or_is_not_known_has_no_figures(shown):
     """An idle interface, and two readings within one tick of the clock."""
-    found, _ = shown["decided"]
+    comparison, _ = shown["decided"]
     unknown = {
         "busy_cores": math.nan,
         "core_shares": [],
         "sent_bytes_per_s": {"lo": 2e6, "eth0": 8.97},
     }
     host = MachineFigures(host="a", memory_used_bytes=1, memory_bytes=2, **unknown)
-    table = sections(changed(found, arms=[changed(arm, machine=[host]) for arm in found.arms]))[
-        "machine"
-    ].table
+    table = sections(
+        changed(comparison, arms=[changed(arm, machine=[host]) for arm in comparison.arms])
+    )["machine"].table
     texts = {
         column.title: entry.text
         for column, entry in zip(table.columns, table.rows[0].entries, strict=True)
@@ -197,35 +203,39 @@ def test_what_a_host_did_not_do_or_is_not_known_has_no_figures(shown):
 
 @pytest.mark.parametrize(("device", "kind"), [("cpu", "CPU"), ("NVIDIA H100 80GB HBM3", "GPU")])
 def test_what_was_compared_says_on_which_kind_of_device(shown, device, kind):
-    found, _ = shown["decided"]
-    assert f"host ({kind})" in first_screen(changed(found, device=device)).compared
+    comparison, _ = shown["decided"]
+    assert f"host ({kind})" in first_screen(changed(comparison, device=device)).compared
 
 
 def test_stalls_of_the_baseline_are_in_the_mark_of_the_machine(shown):
     """They were at the end of the page alone."""
-    found, _ = shown["decided"]
+    comparison, _ = shown["decided"]
     stalls = StallFigures(count=12, seconds=3.0, share=0.05, typical_s=0.25, longest_s=0.5)
     stalled = changed(
-        found,
-        arms=[changed(arm, stalls=stalls) if arm.role == "baseline" else arm for arm in found.arms],
+        comparison,
+        arms=[
+            changed(arm, stalls=stalls) if arm.role == "baseline" else arm
+            for arm in comparison.arms
+        ],
     )
     assert (
-        f"{found.baseline} stalled: 12 steps, 5.0% of its time"
+        f"{comparison.baseline} stalled: 12 steps, 5.0% of its time"
         in first_screen(stalled).marks[1].explanation
     )
 
 
 def test_an_arm_without_terms_is_named_beside_them(shown):
     """fsdp2 was missing from the table without a word."""
-    found, _ = shown["decided"]
+    comparison, _ = shown["decided"]
     assert "Not in the table" not in caption(
-        "terms", found
-    ) and "the same loop without any exchange" in caption("terms", found)
+        "terms", comparison
+    ) and "the same loop without any exchange" in caption("terms", comparison)
     arms = [
-        changed(arm, step_terms_s=None) if arm.name == "horovod-mpi" else arm for arm in found.arms
+        changed(arm, step_terms_s=None) if arm.name == "horovod-mpi" else arm
+        for arm in comparison.arms
     ]
     assert "Not in the table: horovod-mpi, which took no steps without exchange" in caption(
-        "terms", changed(found, arms=arms)
+        "terms", changed(comparison, arms=arms)
     )
 
 
@@ -244,14 +254,14 @@ def test_a_line_has_one_unit(ratio, low, high, text):
 
 def test_library_and_transport_that_differ_together_are_not_told_apart(shown):
     """The script got the credit alone."""
-    found, _ = shown["decided"]
+    comparison, _ = shown["decided"]
     equality = Equality(loss_margin=0.02, sentence="equal")
     rows = [
-        Difference(field=field, values={"a": one, "b": other}, sentence=field, severity="speed")
-        for field, one, other in [("library", "ddp", "horovod"), ("transport", "nccl", "mpi")]
+        Difference(field=field, values={"a": ours, "b": other}, sentence=field, severity="speed")
+        for field, ours, other in [("library", "ddp", "horovod"), ("transport", "nccl", "mpi")]
     ]
-    screen = first_screen(changed(found, equality=equality, differences=rows))
+    screen = first_screen(changed(comparison, equality=equality, differences=rows))
     assert screen.next_step == "Run both with the same transport to separate library from transport"
     assert screen.marks[2].word == "2 unrequested differences"
-    alone = first_screen(changed(found, equality=equality, differences=rows[:1]))
+    alone = first_screen(changed(comparison, equality=equality, differences=rows[:1]))
     assert alone.next_step.startswith("Use ") and alone.marks[2].word == "1 unrequested difference"

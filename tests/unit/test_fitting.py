@@ -27,9 +27,9 @@ def test_the_search_comes_close_to_the_limit_in_few_tries(start, limit):
         tried.append(size)
         return size <= limit
 
-    found = largest(fits, start=start)
-    assert found <= limit <= found + max(1, found // RESOLUTION)
-    assert found in tried and len(tried) == len({*tried}) <= 12
+    batch = largest(fits, start=start)
+    assert batch <= limit <= batch + max(1, batch // RESOLUTION)
+    assert batch in tried and len(tried) == len({*tried}) <= 12
 
 
 def test_a_search_ends_where_it_cannot_begin_and_where_it_would_go_on_for_long():
@@ -41,7 +41,7 @@ def test_a_search_ends_where_it_cannot_begin_and_where_it_would_go_on_for_long()
 
 
 @pytest.mark.parametrize(
-    ("said", "is_full"),
+    ("text", "is_full"),
     [
         ("rank 0: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", True),
         (
@@ -68,17 +68,17 @@ def test_a_search_ends_where_it_cannot_begin_and_where_it_would_go_on_for_long()
         ("rank 0: RuntimeError: shape '[3]' is invalid for input of size 4", False),
     ],
 )
-def test_a_lack_of_memory_is_known_by_what_ranks_and_launchers_say(said, is_full):
-    assert is_out_of_memory(make_record(status="failed", error=Failure(message=said))) == is_full
+def test_a_lack_of_memory_is_known_by_what_ranks_and_launchers_say(text, is_full):
+    assert is_out_of_memory(make_record(status="failed", error=Failure(message=text))) == is_full
     assert (
         is_out_of_memory(
             make_record(
-                status="failed", error=Failure(message="died", log_tail={"launcher.log": said})
+                status="failed", error=Failure(message="died", log_tail={"launcher.log": text})
             )
         )
         == is_full
     )
-    assert not is_out_of_memory(make_record(status="timeout", error=Failure(message=said)))
+    assert not is_out_of_memory(make_record(status="timeout", error=Failure(message=text)))
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ def test_what_cannot_be_fitted_is_refused(arm, changes, message):
 
 def test_a_dry_run_says_that_batches_are_found_before_timing(capsys):
     print_commands(tiny(arms={**FITTED, "naive": {"backend": "naive"}}, measurement=MEASUREMENT))
-    said = capsys.readouterr().out
+    text = capsys.readouterr().out
     assert (
-        "ddp, 2 ranks, with the largest batch that fits in memory, found before timing:" in said
-        and "naive, 2 ranks:" in said
+        "ddp, 2 ranks, with the largest batch that fits in memory, found before timing:" in text
+        and "naive, 2 ranks:" in text
     )
 
 

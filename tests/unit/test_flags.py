@@ -35,21 +35,21 @@ class Options(BaseModel):
 
 def run(*arguments, flags=None):
     """What was given, by name, and the result of the command."""
-    found = {}
+    read = {}
     names = flags or [
         Flag("Own", Options, name, default=None if name == "later" else ...)
         for name in Options.model_fields
     ]
     app = typer.Typer(rich_markup_mode=None)
     app.command(cls=GroupedCommand)(
-        command(lambda given: found.update(values_of(given, Options)), names, text="Try.")
+        command(lambda given: read.update(values_of(given, Options)), names, text="Try.")
     )
     result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
-    return found, result
+    return read, result
 
 
 def test_what_is_given_has_the_type_of_its_field():
-    found, _ = run(
+    given, _ = run(
         "--steps",
         "9",
         "--rate",
@@ -62,14 +62,14 @@ def test_what_is_given_has_the_type_of_its_field():
         "y=2",
         "--is-whole",
     )
-    given = {
+    expected = {
         "steps": 9,
         "rate": 0.5,
         "folder": Path("a"),
         "options": ["x=1", "y=2"],
         "is_whole": True,
     }
-    assert found == {"kind": "one", **given}
+    assert given == {"kind": "one", **expected}
 
 
 def test_what_is_not_given_is_the_default_or_absent():
@@ -81,8 +81,8 @@ def test_what_is_not_given_is_the_default_or_absent():
 
 @pytest.mark.parametrize("value", ["0", "10"])
 def test_bounds_are_the_fields(value):
-    found, result = run("--steps", value)
-    assert (found, result.exit_code) == ({}, 2)
+    given, result = run("--steps", value)
+    assert (given, result.exit_code) == ({}, 2)
     assert "Invalid value for '--steps': " in result.output
 
 
@@ -92,14 +92,17 @@ def test_a_word_that_is_not_on_the_list_is_refused():
 
 
 def test_a_command_that_asks_for_the_same_is_written_with_its_folder():
-    own = partial(Flag, "Own", Options)
+    flag = partial(Flag, "Own", Options)
     given = {
-        own("kind", is_argument=True): "one",
-        own("options"): ["x=1", "y=2"],
-        own("is_whole"): True,
+        flag("kind", is_argument=True): "one",
+        flag("options"): ["x=1", "y=2"],
+        flag("is_whole"): True,
     }
-    given[own("folder", ("-o", "--folder"))] = Path("a")
-    given |= {own("steps"): 3, own("later", default=None): 30}  # a default, and what somebody typed
+    given[flag("folder", ("-o", "--folder"))] = Path("a")
+    given |= {
+        flag("steps"): 3,
+        flag("later", default=None): 30,
+    }  # a default, and what somebody typed
     words = [
         "ringside",
         "try",
@@ -120,19 +123,19 @@ def test_a_command_that_asks_for_the_same_is_written_with_its_folder():
 
 
 def test_help_is_the_fields_docstring_with_its_default():
-    said = " ".join(run("--help")[1].output.split())
+    help_text = " ".join(run("--help")[1].output.split())
     assert (
         "Own: --steps <int range> Steps in each block. Default: as many as there are. [default: 3; 1<=x<=9]"
-        in said
+        in help_text
     )
-    assert "--kind {one,two}" in said
+    assert "--kind {one,two}" in help_text
 
 
 def test_help_of_the_runners_is_in_groups_and_cuts_no_name():
     app = typer.Typer(rich_markup_mode=None)
     app.command(cls=GroupedCommand)(command_line("ddp"))
-    said = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output
-    assert re.findall(r"^(\w+):$", said, re.M)[:3] == ["Measuring", "Training", "Launch"]
+    help_text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output
+    assert re.findall(r"^(\w+):$", help_text, re.M)[:3] == ["Measuring", "Training", "Launch"]
     for flag in FLAGS:
-        assert re.search(rf"^  (-\w, )?{flag.name}[ ,]", said, re.M), flag.name
-    assert max(map(len, said.splitlines())) <= 80
+        assert re.search(rf"^  (-\w, )?{flag.name}[ ,]", help_text, re.M), flag.name
+    assert max(map(len, help_text.splitlines())) <= 80

@@ -35,13 +35,13 @@ def train(model, images):
 
 
 def test_a_linear_and_a_convolution_have_the_flops_of_their_formulas():
-    found, unseen = count_flops(lambda: train(nn.Linear(8, 4, bias=False), torch.zeros(3, 8)))
-    assert (sum(found.values()), unseen) == (2 * 2 * 3 * 8 * 4, []), (
+    counts, unseen = count_flops(lambda: train(nn.Linear(8, 4, bias=False), torch.zeros(3, 8)))
+    assert (sum(counts.values()), unseen) == (2 * 2 * 3 * 8 * 4, []), (
         "forward, and the weight's gradient"
     )
     images = torch.zeros(3, 2, 10, 10, requires_grad=True)
-    found, _ = count_flops(lambda: train(nn.Conv2d(2, 5, kernel_size=3, padding=1), images))
-    assert sum(found.values()) == 3 * 2 * (3 * 10 * 10) * (2 * 3 * 3) * 5, (
+    counts, _ = count_flops(lambda: train(nn.Conv2d(2, 5, kernel_size=3, padding=1), images))
+    assert sum(counts.values()) == 3 * 2 * (3 * 10 * 10) * (2 * 3 * 3) * 5, (
         "and the images' gradient"
     )
 
@@ -129,8 +129,8 @@ def resources_of(root, *, device="cpu", **plan):
 @pytest.mark.slow
 def test_memory_and_mfu_of_each_arm_are_in_the_table(tmp_path):
     folder = resources_of(tmp_path, peak_tflops=0.5)
-    found = conclude(folder)
-    arm = found.arm("horovod-gloo")
+    comparison = conclude(folder)
+    arm = comparison.arm("horovod-gloo")
     assert arm.resources.memory_bytes.value == pytest.approx(1.25 * 1.01 * 2**30)
     assert arm.resources.memory_bytes.excludes(
         1.26 * 1.05 * 2**30
@@ -141,33 +141,33 @@ def test_memory_and_mfu_of_each_arm_are_in_the_table(tmp_path):
     assert arm.resources.mfu.bounds == pytest.approx(
         [bound / 2 * 5e7 / 0.5e12 for bound in speed.bounds]
     )
-    table = resource_table(found)
+    table = resource_table(comparison)
     titles = [column.title for column in table.columns]
     assert titles == ["arm", "images/s per core", "GFLOP/s per core", "MFU", "peak GiB"]
     assert table.rows[-1].entries[-1].text.startswith("1.26 (")
-    assert "(peak_tflops of the plan)" in caption("resources", found)
+    assert "(peak_tflops of the plan)" in caption("resources", comparison)
 
 
 @pytest.mark.slow
 def test_a_known_gpu_needs_no_peak_and_an_unknown_one_has_no_mfu(tmp_path):
-    found = conclude(resources_of(tmp_path / "known", device="NVIDIA A100-SXM4-80GB"))
-    own = found.arm("ddp-gloo").resources
-    assert (own.device, own.peak_flops_per_s, own.peak_source) == (
+    comparison = conclude(resources_of(tmp_path / "known", device="NVIDIA A100-SXM4-80GB"))
+    resources = comparison.arm("ddp-gloo").resources
+    assert (resources.device, resources.peak_flops_per_s, resources.peak_source) == (
         "GPU",
         19.5e12,
         "data sheet of NVIDIA A100",
     )
-    assert own.mfu.value == pytest.approx(own.flops_per_s.value / 19.5e12)
-    found = conclude(resources_of(tmp_path / "unknown", device="NVIDIA X1"))
-    assert found.arm("ddp-gloo").resources.mfu is None
+    assert resources.mfu.value == pytest.approx(resources.flops_per_s.value / 19.5e12)
+    comparison = conclude(resources_of(tmp_path / "unknown", device="NVIDIA X1"))
+    assert comparison.arm("ddp-gloo").resources.mfu is None
     assert "There is no MFU, since the GPU's peak in this precision is not known" in caption(
-        "resources", found
+        "resources", comparison
     )
 
 
 @pytest.mark.slow
 def test_results_of_before_have_what_they_can_have(tmp_path):
-    found = concluded(tmp_path)
-    own = found.arm("ddp-gloo").resources
-    assert own.flops_per_s is own.mfu is None
-    assert own.per_device_per_s and own.memory_bytes
+    comparison = concluded(tmp_path)
+    resources = comparison.arm("ddp-gloo").resources
+    assert resources.flops_per_s is resources.mfu is None
+    assert resources.per_device_per_s and resources.memory_bytes

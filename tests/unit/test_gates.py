@@ -31,7 +31,7 @@ class Session:
 
     def exchange(self, command, expected, *, timeout_s):
         return Exchange(
-            replies=[GateReply.model_construct(report=one) for one in self.reports],
+            replies=[GateReply.model_construct(report=report) for report in self.reports],
             took_s=0,
             hosts={},
         )
@@ -50,7 +50,7 @@ def opened(*arms):
     run_gates(
         arms, compared=arms, measurement=Measurement(), after_blocks=True, say=lambda text: None
     )
-    return {one.record.arm: one.record for one in arms}
+    return {arm.record.arm: arm.record for arm in arms}
 
 
 def test_what_cannot_be_judged_is_that_arms_error_and_no_others():

@@ -47,7 +47,10 @@ def linked_environment(folder):
 @pytest.mark.timeout(900)
 def test_it_is_installed_without_an_index(tmp_path):
     python = linked_environment(tmp_path / "machine")
-    there = {canonicalize_name(one.name): one.version for one in metadata.distributions()}
+    there = {
+        canonicalize_name(distribution.name): distribution.version
+        for distribution in metadata.distributions()
+    }
     listed = tmp_path / "packages.txt"
     listed.write_text(
         "".join(
@@ -79,9 +82,9 @@ def test_it_is_installed_without_an_index(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     script = "import jinja2, horovod.torch, runners.cli, torch; print(jinja2.__file__, runners.cli.__file__)"
-    own = tmp_path / "ringside-gpu" / "ringside" / ".venv" / "bin" / "python"
+    installed = tmp_path / "ringside-gpu" / "ringside" / ".venv" / "bin" / "python"
     shown = subprocess.run(
-        [own, "-c", script],
+        [installed, "-c", script],
         capture_output=True,
         text=True,
         check=True,

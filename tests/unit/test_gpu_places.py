@@ -56,13 +56,13 @@ def machine(monkeypatch, tmp_path, *, seen):
         folder = tmp_path / f"0000:{27 + number:02x}:00.0"
         folder.mkdir()
         (folder / "local_cpulist").write_text(f"{listed}\n", encoding="ascii")
-    told = [
+    cores = [
         SimpleNamespace(pci_domain_id=0, pci_bus_id=27 + number, pci_device_id=0)
         for number in range(seen)
     ]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: seen > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: told[number])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: cores[number])
     monkeypatch.setattr(fingerprint, "PCI_DEVICES", tmp_path)
 
 

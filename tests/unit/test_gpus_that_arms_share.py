@@ -47,8 +47,8 @@ def test_an_exclusive_card_is_refused_where_arms_are_up_at_once(
     monkeypatch, mode, second, is_refused, host, named
 ):
     monkeypatch.setattr(fingerprint, "nvml", lambda: cards(0, second))
-    said = rf"GPU 1{named} is in an exclusive compute mode.*'nvidia-smi -c DEFAULT', or set measurement\.mode: sequential"
-    with pytest.raises(PlanError, match=said) if is_refused else nullcontext():
+    message = rf"GPU 1{named} is in an exclusive compute mode.*'nvidia-smi -c DEFAULT', or set measurement\.mode: sequential"
+    with pytest.raises(PlanError, match=message) if is_refused else nullcontext():
         require_shared_gpus(
             make_plan(mode=mode), {"node1": [], host: fingerprint.exclusive_cards()}
         )
@@ -60,15 +60,15 @@ def test_a_host_whose_driver_shows_gpus_takes_arms_over_nccl(monkeypatch):
     monkeypatch.setattr(fingerprint, "nvml", lambda: cards(0))
     with monkeypatch.context() as without:
         without.delitem(sys.modules, "torch")
-        told = json.loads(json.dumps(facts("127.0.0.1:1", ["node1"])))
+        host_facts = json.loads(json.dumps(facts("127.0.0.1:1", ["node1"])))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     arm = {"a": {"backend": "ddp", "transport": "nccl"}}
     over_nccl = resolve_arms(tiny(hosts="node1:1,node2:1", arms=arm)).values()
-    require_gpus_on({"node1": told}, over_nccl)
+    require_gpus_on({"node1": host_facts}, over_nccl)
     with pytest.raises(
         PlanError, match=r"arm 'a': transport 'nccl' needs a GPU on every host.* none on 'node2'"
     ):
-        require_gpus_on({"node1": told, "node2": {**told, CARDS: []}}, over_nccl)
+        require_gpus_on({"node1": host_facts, "node2": {**host_facts, CARDS: []}}, over_nccl)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_a_login_node_without_gpus_does_not_choose_for_hosts_that_have_some(
     monkeypatch.setattr("torch.cuda.is_available", lambda: is_here)
     arm = {"backend": "ddp"} | ({"transport": transport} if transport else {})
     arms = resolve_arms(tiny(hosts="node1:1,node2:1", arms={"a": arm}, device=device)).values()
-    said = r"arm 'a' names no transport, and got 'gloo', .* there are some on 'node2': say device: cuda, or device: cpu"
-    with pytest.raises(PlanError, match=said) if is_refused else nullcontext():
+    message = r"arm 'a' names no transport, and got 'gloo', .* there are some on 'node2': say device: cuda, or device: cpu"
+    with pytest.raises(PlanError, match=message) if is_refused else nullcontext():
         require_known_device({"node1": {CARDS: []}, "node2": {CARDS: ["H100"]}}, arms)
     require_known_device({"node1": {CARDS: []}, "node2": {CARDS: []}}, arms)
 
@@ -104,10 +104,10 @@ def test_a_rehearsal_on_gpus_has_all_that_their_memory_must_hold(on_gpus, kept):
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"), [("interleaved", "measurement.mode: sequential"), ("sequential", None)]
+    ("mode", "message"), [("interleaved", "measurement.mode: sequential"), ("sequential", None)]
 )
 def test_a_gpu_that_does_not_hold_all_arms_is_told_before_anything_is_measured(
-    tmp_path, mode, said
+    tmp_path, mode, message
 ):
     plan = make_plan(mode=mode)
     truth = Truth(
@@ -115,21 +115,24 @@ def test_a_gpu_that_does_not_hold_all_arms_is_told_before_anything_is_measured(
         message="rank 0: OutOfMemoryError: CUDA out of memory. Tried 2 GiB",
     )
     (record,) = [
-        one
-        for one in make_launch(plan, truth, 0, random=np.random.default_rng(0))
-        if one.arm == "horovod-gloo"
+        record
+        for record in make_launch(plan, truth, 0, random=np.random.default_rng(0))
+        if record.arm == "horovod-gloo"
     ]
     with (
-        pytest.raises(LaunchError, match=f"does not hold all arms at once.*{said}")
-        if said
+        pytest.raises(LaunchError, match=f"does not hold all arms at once.*{message}")
+        if message
         else nullcontext()
     ):
         require_something_to_measure(plan, {"horovod-gloo": record}, folder=tmp_path)
 
 
 def test_nothing_ends_a_rank_over_nccl_that_waits_for_its_turn():
-    found = {
+    variables = {
         name: make_backend("ddp", transport=name, options={}).environment()
         for name in ("nccl", "gloo")
     }
-    assert found == {"nccl": {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(WHILE_STOPPED_S)}, "gloo": {}}
+    assert variables == {
+        "nccl": {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(WHILE_STOPPED_S)},
+        "gloo": {},
+    }

@@ -12,10 +12,10 @@ from runners.hosts import host_facts as names
 from runners.planning.arm_checks import require_findable
 
 
-def view(name, own, *, finds=None, **interfaces):
+def view(name, address, *, finds=None, **interfaces):
     return {
         "name": name,
-        "own_address": own,
+        "own_address": address,
         "finds": finds or {},
         "interfaces": {"lo": ["127.0.0.1"], **interfaces},
     }
@@ -24,14 +24,14 @@ def view(name, own, *, finds=None, **interfaces):
 GOOD = view("host1", "10.0.0.1", eth0=["10.0.0.1"])
 
 
-@pytest.mark.parametrize("own", ["127.0.1.1", "127.0.0.1", "::1", None])
-def test_a_host_that_others_cannot_find_by_what_its_name_means_to_it(own):
+@pytest.mark.parametrize("address", ["127.0.1.1", "127.0.0.1", "::1", None])
+def test_a_host_that_others_cannot_find_by_what_its_name_means_to_it(address):
     (host, why), *others = names.unfindable_hosts(
-        {"host1": GOOD, "host2": view("host2", own)}
+        {"host1": GOOD, "host2": view("host2", address)}
     ).items()
     assert (host, others) == ("host2", [])
     assert why.startswith(
-        f"its own name, 'host2', resolves to {own or 'none of its addresses'} there, which Gloo"
+        f"its own name, 'host2', resolves to {address or 'none of its addresses'} there, which Gloo"
     )
 
 
@@ -82,7 +82,7 @@ def test_this_host_tells_what_gloo_would_take(monkeypatch):
         socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 0)) for address in answers]
     )
     monkeypatch.setattr(socket, "gethostname", lambda: "myhost")
-    found = names.resolve_names(["myhost"])
-    assert found["own_address"] == "127.0.0.1"
-    assert found["finds"] == {"myhost": "192.0.2.1"}
-    assert "127.0.0.1" in found["interfaces"]["lo"]
+    answer = names.resolve_names(["myhost"])
+    assert answer["own_address"] == "127.0.0.1"
+    assert answer["finds"] == {"myhost": "192.0.2.1"}
+    assert "127.0.0.1" in answer["interfaces"]["lo"]

@@ -130,8 +130,8 @@ def test_a_supervisor_reads_the_counters_of_its_host(supervisors):  # noqa: F811
 @pytest.mark.process
 def test_reading_takes_no_process_and_little_memory():
     program = "import sys; from measurement.probes.host_counters import read_counters; read_counters(); print(*sys.modules)"
-    said = run_python(program).stdout.split()
-    assert "sys" in said and not {"torch", "numpy", "pandas", "pydantic"} & set(said)
+    modules = run_python(program).stdout.split()
+    assert "sys" in modules and not {"torch", "numpy", "pandas", "pydantic"} & set(modules)
     assert json.loads(json.dumps(read_counters()))
 
 
@@ -146,10 +146,10 @@ def test_a_report_tells_of_each_host(tmp_path):
     def change(record):
         record.blocks = [changed(block, hosts=hosts) for block in record.blocks]
 
-    found = write_reports(
+    comparison = write_reports(
         write_results(tmp_path, ratios={"horovod-mpi": 0.9}, launches=2, change=change)
     )
-    for arm in found.arms:
+    for arm in comparison.arms:
         assert [host.host for host in arm.machine] == ["host1", "host2"]
         host = arm.machine[0]
         assert host.core_shares == pytest.approx([0.75, 0.25])

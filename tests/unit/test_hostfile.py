@@ -64,9 +64,9 @@ SLIPS += "|[fe80::1%-oProxyCommand=x]|-oProxyCommand=x|/var/spool/pbs/aux/77|hos
 
 @pytest.mark.parametrize("line", [*SLIPS.split("|"), "a" * 64, ".".join(["a" * 60] * 5)])
 def test_a_slip_is_told_with_its_line_and_what_is_accepted(line):
-    told = refused(f"# a comment\nhost9 slots=2\n\n{line}\n")
-    assert told.startswith(f"hosts line 4: '{line[:20]}")
-    assert "names no host; accepted: 'host1', 'host1:4', 'host1 slots=4'" in told
+    message = refused(f"# a comment\nhost9 slots=2\n\n{line}\n")
+    assert message.startswith(f"hosts line 4: '{line[:20]}")
+    assert "names no host; accepted: 'host1', 'host1:4', 'host1 slots=4'" in message
 
 
 def test_slots_of_a_host_that_is_named_again_are_added_up():
@@ -170,7 +170,7 @@ def test_more_ranks_than_slots():
 
 
 @pytest.mark.parametrize(
-    ("said", "status"),
+    ("stderr", "status"),
     [
         ("ssh: Could not resolve hostname host9: Name or service not known", "unresolved"),
         ("ssh: connect to host host1 port 22: Connection refused", "refused"),
@@ -188,19 +188,19 @@ def test_more_ranks_than_slots():
         ("kex_exchange_identification: Connection closed by remote host", "failed"),
     ],
 )
-def test_what_ssh_says_is_understood(said, status):
-    assert status_of_error(said) == status
+def test_what_ssh_says_is_understood(stderr, status):
+    assert status_of_error(stderr) == status
 
 
 def test_every_failure_has_its_remedy_and_one_line():
-    found = [Probe().status_of("host7", status, reply="something") for status in MESSAGES]
-    assert [reach.host for reach in found if not reach.remedy] == ["host7"]
+    answers = [Probe().status_of("host7", status, reply="something") for status in MESSAGES]
+    assert [reach.host for reach in answers if not reach.remedy] == ["host7"]
     with pytest.raises(LaunchError) as caught:
-        require_reachable(found)
+        require_reachable(answers)
     lines = str(caught.value).splitlines()
     assert len(lines) == len(MESSAGES) - 1
     assert all(line.startswith("host 'host7': ") and "; " in line for line in lines)
-    require_reachable(found[:1])
+    require_reachable(answers[:1])
 
 
 @pytest.mark.process
@@ -225,8 +225,8 @@ def test_this_machine_is_looked_at_without_ssh(monkeypatch, tmp_path):
     assert Probe(folder=tmp_path / "none").ask("localhost").status == "no folder"
     assert Probe(python="/no/python").ask("localhost").detail == "it has no /no/python"
     monkeypatch.setattr("runners.hosts.ssh_probe.PACKAGES", ("json", "no_such_package"))
-    found = Probe().ask("localhost")
-    assert (found.status, found.detail) == ("no package", "its Python lacks no_such_package")
+    answers = Probe().ask("localhost")
+    assert (answers.status, answers.detail) == ("no package", "its Python lacks no_such_package")
     assert Probe().ask("no-such-host.invalid").status == "unresolved"
 
 

@@ -40,8 +40,8 @@ class OfTheFuture(Single):
 @pytest.mark.parametrize(("name", "version"), [("SaysNothing", None), ("OfTheFuture", 2)])
 def test_a_backend_for_another_version_is_refused_with_what_to_change(tmp_path, name, version):
     (tmp_path / "others.py").write_text(OTHERS)
-    told = rf"is not written for version 1 of the interface: it has interface_version {version}; .* set interface_version = 1"
-    with pytest.raises(PlanError, match=rf"backend '.*:{name}' \({name}\) {told}"):
+    message = rf"is not written for version 1 of the interface: it has interface_version {version}; .* set interface_version = 1"
+    with pytest.raises(PlanError, match=rf"backend '.*:{name}' \({name}\) {message}"):
         backend_class(f"{tmp_path / 'others.py'}:{name}")
 
 
@@ -129,7 +129,7 @@ def test_a_plans_reports_are_written_and_comparison_json_always(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("references", "told"),
+    ("references", "message"),
     [
         (["html", ALSO_HTML], f"reports 'html' and '{ALSO_HTML}' both write report.html"),
         (["htm"], "unknown report 'htm'; did you mean 'html'?"),
@@ -137,10 +137,10 @@ def test_a_plans_reports_are_written_and_comparison_json_always(tmp_path):
         (["no/such.py:Mine"], "report file 'no/such.py' does not exist"),
     ],
 )
-def test_reports_that_cannot_be_are_refused(references, told):
+def test_reports_that_cannot_be_are_refused(references, message):
     with pytest.raises(PlanError) as refused:
         make_reports(references)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_sharded_engine_that_drops_its_gradients_is_compared_all_the_same():

@@ -35,7 +35,7 @@ def test_each_entry_has_an_address_and_says_its_version():
 
 
 @pytest.mark.parametrize(
-    ("package", "told", "is_bad"),
+    ("package", "version", "is_bad"),
     [
         *(
             ("nccl", version, True)
@@ -44,11 +44,12 @@ def test_each_entry_has_an_address_and_says_its_version():
         *(("nccl", version, False) for version in ("2.28.2", "2.28.9", "2.3", None)),
         *(("torch", version, True) for version in ("2.10", "2.10.1+rocm7.0")),
         *(("torch", version, False) for version in ("2.1.0", "2.11.0", "unknown")),
-        *(("openmpi", version, is_bad) for version, is_bad in (("1.6.5", False), ("5.0.8", True))),
+        ("openmpi", "1.6.5", False),
+        ("openmpi", "5.0.8", True),
     ],
 )
-def test_a_range_is_of_numbers_and_of_all_that_begin_so(package, told, is_bad):
-    assert bool(known_bad.faults(package, told)) == is_bad
+def test_a_range_is_of_numbers_and_of_all_that_begin_so(package, version, is_bad):
+    assert bool(known_bad.faults(package, version)) == is_bad
 
 
 def test_what_differs_tells_a_fault_with_its_source():
@@ -57,9 +58,9 @@ def test_what_differs_tells_a_fault_with_its_source():
         "new": Script(configuration={"version.nccl": "2.28.5"}),
     }
     (row,) = [
-        one
-        for one in script_differences(one_launch(script_plan(), arms))
-        if one.field == "version.nccl"
+        row
+        for row in script_differences(one_launch(script_plan(), arms))
+        if row.field == "version.nccl"
     ]
     assert row.sentence.startswith(
         "version.nccl: 2.27.5 in old, 2.28.5 in new; nccl 2.28.5 is to be avoided"
@@ -75,9 +76,9 @@ def test_ranks_on_fewer_cores_are_told_with_how_mpirun_binds():
         for name, cores in (("old", 8), ("new", 1))
     }
     (row,) = [
-        one
-        for one in script_differences(one_launch(script_plan(), arms))
-        if one.field == "affinity.cores"
+        row
+        for row in script_differences(one_launch(script_plan(), arms))
+        if row.field == "affinity.cores"
     ]
     assert row.sentence.endswith("--bind-to none): 8 in old, 1 in new")
 

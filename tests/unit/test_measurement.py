@@ -59,7 +59,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path):
 
 def test_a_record_and_its_steps_come_back(tmp_path):
     folder = ResultsFolder(tmp_path)
-    own = [
+    rows = [
         RankSteps(
             rank=rank,
             untimed_s=0.1 * rank,
@@ -69,7 +69,7 @@ def test_a_record_and_its_steps_come_back(tmp_path):
         for rank in (0, 1)
     ]
     place = {"turn": 7, "round": 2, "block": 1, "kind": "sync", "steps": 2}
-    block = BlockRecord.joined(BlockRecord(**place), own, started_s=3.0, wall_s=1.0)
+    block = BlockRecord.joined(BlockRecord(**place), rows, started_s=3.0, wall_s=1.0)
     assert (block.untimed_s, block.started_s) == (0.1, 3.0)
     made = make_record(blocks=[block])
     folder.write_launch(made)
@@ -113,8 +113,8 @@ def test_a_record_of_an_older_version_is_brought_up_to_date(tmp_path, monkeypatc
     monkeypatch.setitem(
         results.MIGRATIONS, 1, lambda old: {"launcher": old.pop("started_by"), **old}
     )
-    (found,) = folder.records()
-    assert (found.schema_version, found.launcher) == (2, make_record().launcher)
+    (record,) = folder.records()
+    assert (record.schema_version, record.launcher) == (2, make_record().launcher)
     path.write_text(json.dumps({"schema_version": 3}))
     with pytest.raises(
         RecordError,

@@ -44,7 +44,9 @@ def write_two(root, number=2, *, old=None, new=None):
 
 
 def named(root, text):
-    return [one.replace("=", f"={root}/").replace(",", f",{root}/") for one in text.split()]
+    return [
+        argument.replace("=", f"={root}/").replace(",", f",{root}/") for argument in text.split()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -56,15 +58,17 @@ def test_names_make_arms_of_one_back_end(tmp_path, given):
         old={"source": "1" * 16},
         new={"source": "2" * 16, "torch": "2.16.0", "optimizer": {"fused": None}},
     )
-    found = compared(named(root, given))
-    assert (found.baseline, found.result("new").run_order) == ("old", "alternating")
-    assert found.result("new").throughput_ratio == pytest.approx(0.8, rel=0.1)
-    assert {row.field for row in found.differences if row.allowed} >= {
+    comparison = compared(named(root, given))
+    assert (comparison.baseline, comparison.result("new").run_order) == ("old", "alternating")
+    assert comparison.result("new").throughput_ratio == pytest.approx(0.8, rel=0.1)
+    assert {row.field for row in comparison.differences if row.allowed} >= {
         "host.torch",
         "source.train.py",
     }
-    said = [line for line in found.warnings if line.startswith("The runs that were named differ: ")]
-    assert [line.split(": ")[1] for line in said] == ["host.torch", "source.train.py"]
+    warnings = [
+        line for line in comparison.warnings if line.startswith("The runs that were named differ: ")
+    ]
+    assert [line.split(": ")[1] for line in warnings] == ["host.torch", "source.train.py"]
 
 
 def test_a_setting_that_only_one_release_has_is_no_difference_in_work(tmp_path):
@@ -110,13 +114,13 @@ def test_names_that_say_nothing_clear_are_refused(tmp_path):
         with pytest.raises(PlanError, match=message):
             compared(
                 [
-                    one if "=" not in one else named(root, one)[0].removesuffix(f"{root}/")
-                    for one in given
+                    name if "=" not in name else named(root, name)[0].removesuffix(f"{root}/")
+                    for name in given
                 ]
             )
 
 
 def test_a_folder_whose_own_name_has_an_equals_sign_is_a_folder(tmp_path):
     run = write_run(tmp_path / "lr=0.1", DDP)
-    assert [one.arm for one in read_runs([run])] == [None]
-    assert [one.arm for one in read_runs([f"old={run}"])] == ["old"]
+    assert [stored.arm for stored in read_runs([run])] == [None]
+    assert [stored.arm for stored in read_runs([f"old={run}"])] == ["old"]

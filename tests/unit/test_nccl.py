@@ -37,15 +37,15 @@ OLD = ["node1:1:1 [0] NCCL INFO 4194304 Bytes -> Algo 1 proto 2 time 98.531982"]
 
 
 def test_the_log_says_by_what_network_connections_and_algorithms():
-    found = merge_ranks([choices_of(RANK_0), choices_of(RANK_1), None])
-    assert (found.version, found.network, found.channels) == ("2.28.9+cuda13.0", "IB", 16)
-    assert found.connections == [
+    choices = merge_ranks([choices_of(RANK_0), choices_of(RANK_1), None])
+    assert (choices.version, choices.network, choices.channels) == ("2.28.9+cuda13.0", "IB", 16)
+    assert choices.connections == [
         "NET/IB/GDRDMA",
         "NET/Socket/Shared",
         "P2P/CUMEM",
         "SHM/direct/direct",
     ]
-    assert found.collectives == [
+    assert choices.collectives == [
         NcclCollective(
             operation="AllReduce", num_bytes=26_214_400, algorithm="RING", protocol="SIMPLE"
         ),
@@ -83,8 +83,8 @@ def test_a_code_is_a_version(code, version):
 
 @pytest.mark.skipif(not torch.version.cuda, reason="this torch has no NCCL")
 def test_the_nccl_that_torch_calls_is_found_with_its_file():
-    found = nccl_of(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")
-    assert found.startswith(f"{'.'.join(map(str, torch.cuda.nccl.version()))} (")
+    choices = nccl_of(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")
+    assert choices.startswith(f"{'.'.join(map(str, torch.cuda.nccl.version()))} (")
 
 
 def test_a_library_without_nccl_calls_none(tmp_path):

@@ -37,14 +37,14 @@ def study(folder, comparison):
 def bencher(summary):
     """What Bencher's schema (https://bencher.dev/docs/reference/bencher-metric-format) allows, and
     nothing else."""
-    found = json.loads(make_report("bencher").render(summary))
-    for benchmark, measures in found.items():
+    figures = json.loads(make_report("bencher").render(summary))
+    for benchmark, measures in figures.items():
         assert 0 < len(benchmark) <= 1024
         for measure, metric in measures.items():
             assert 0 < len(measure) <= 64
             assert "value" in metric and metric.keys() <= {"value", "lower_value", "upper_value"}
             assert all(isinstance(value, float) for value in metric.values())
-    return found
+    return figures
 
 
 def otava(summary):
@@ -57,8 +57,8 @@ def otava(summary):
 
 
 def test_bencher_has_each_figure_with_its_interval(comparison):
-    found, result = bencher(comparison), comparison.result("horovod-gloo")
-    assert set(found) == {
+    figures, result = bencher(comparison), comparison.result("horovod-gloo")
+    assert set(figures) == {
         f"{comparison.name}/{arm}" for arm in ("ddp-gloo", "horovod-gloo", "horovod-mpi")
     }
     wanted = {
@@ -66,33 +66,32 @@ def test_bencher_has_each_figure_with_its_interval(comparison):
         "lower_value": result.ci_low,
         "upper_value": result.ci_high,
     }
-    assert found[f"{comparison.name}/horovod-gloo"]["throughput-ratio"] == wanted
+    assert figures[f"{comparison.name}/horovod-gloo"]["throughput-ratio"] == wanted
     assert (
-        found[f"{comparison.name}/ddp-gloo"]["throughput"]["value"]
+        figures[f"{comparison.name}/ddp-gloo"]["throughput"]["value"]
         == comparison.arm("ddp-gloo").throughput_per_s.value
     )
-    assert found[f"{comparison.name}/horovod-mpi"] == {}, "it failed"
+    assert figures[f"{comparison.name}/horovod-mpi"] == {}, "it failed"
 
 
 def test_otava_has_one_row_whose_columns_do_not_depend_on_what_failed(folder, comparison, tmp_path):
-    found = otava(comparison)
-    assert (found["time"], found["comparison"]) == (comparison.created_at, comparison.comparison_id)
+    row = otava(comparison)
+    assert (row["time"], row["comparison"]) == (comparison.created_at, comparison.comparison_id)
     assert (
-        float(found["horovod-gloo/throughput-ratio"])
+        float(row["horovod-gloo/throughput-ratio"])
         == comparison.result("horovod-gloo").throughput_ratio
     )
-    assert (found["horovod-mpi/throughput"], found["horovod-mpi/throughput-ratio"]) == ("", "")
+    assert (row["horovod-mpi/throughput"], row["horovod-mpi/throughput-ratio"]) == ("", "")
     whole = conclude(write_results(tmp_path / "whole"))
-    assert list(otava(whole)) == list(found)
+    assert list(otava(whole)) == list(row)
     assert all(otava(whole).values())
 
 
 def test_a_study_has_the_figures_of_each_point(study):
     assert {name.split("/")[1] for name in bencher(study)} == {"two", "four"}
-    found = otava(study)
+    row = otava(study)
     assert (
-        found["two/horovod-gloo/throughput-ratio"]
-        and not found["four/horovod-gloo/throughput-ratio"]
+        row["two/horovod-gloo/throughput-ratio"] and not row["four/horovod-gloo/throughput-ratio"]
     )
 
 

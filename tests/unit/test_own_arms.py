@@ -94,9 +94,9 @@ raise SystemExit("it was run")
 def test_a_script_in_the_place_of_a_workload_or_a_plan_is_told_of_ab(tmp_path, text, message):
     script = tmp_path / "train.py"
     script.write_text(text)
-    said = "to compare two scripts as they are: ringside ab 'COMMAND' 'COMMAND'"
-    with pytest.raises(PlanError, match=re.escape(said)) as refused:  # as ``check`` does
+    remedy = "to compare two scripts as they are: ringside ab 'COMMAND' 'COMMAND'"
+    with pytest.raises(PlanError, match=re.escape(remedy)) as refused:  # as ``check`` does
         workload_class(str(script))
     assert message in str(refused.value)
-    with pytest.raises(PlanError, match=f"is a script, not a plan; {re.escape(said)}"):
+    with pytest.raises(PlanError, match=f"is a script, not a plan; {re.escape(remedy)}"):
         read_plan(script)

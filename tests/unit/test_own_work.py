@@ -41,8 +41,8 @@ class Net(Workload):
 """
 
 
-def ddp(**own):
-    return {"backend": "ddp", **own}
+def ddp(**changes):
+    return {"backend": "ddp", **changes}
 
 
 def test_an_arm_takes_a_workload_and_options_over_the_plans():
@@ -73,8 +73,8 @@ def test_no_floor_is_held_against_unlike_work():
 
 
 def test_allow_is_for_such_arms_and_changes_no_digest():
-    own = {"a": ddp(), "b": ddp(workload="synthetic")}
-    assert plan_digest(tiny(arms=own)) == plan_digest(tiny(arms=own, allow=["all"]))
+    arms = {"a": ddp(), "b": ddp(workload="synthetic")}
+    assert plan_digest(tiny(arms=arms)) == plan_digest(tiny(arms=arms, allow=["all"]))
     with pytest.raises(
         PlanError,
         match="allow is for arms by command, or with a workload, options, a commit or a Python",
@@ -116,10 +116,10 @@ def test_the_arms_python_comes_first_on_path_and_runs_its_ranks(tmp_path):
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.symlink_to(sys.executable)
-    found = resolve_arms(tiny(arms={"a": ddp(), "b": ddp(python=str(python))}))["b"]
-    assert found.place.interpreter == str(python), "a link is kept: an environment is known by it"
-    assert found.environment["PATH"].startswith(f"{python.parent}:")
-    assert found.environment["PYTHON_EXEC"] == str(python)
+    arm = resolve_arms(tiny(arms={"a": ddp(), "b": ddp(python=str(python))}))["b"]
+    assert arm.place.interpreter == str(python), "a link is kept: an environment is known by it"
+    assert arm.environment["PATH"].startswith(f"{python.parent}:")
+    assert arm.environment["PYTHON_EXEC"] == str(python)
     for wrong, hint in (
         (tmp_path, f"did you mean '{python}'"),
         (tmp_path / "none", "give the path of one"),
@@ -139,12 +139,12 @@ def test_a_commit_is_resolved_in_a_worktree_of_its_own(repository, monkeypatch):
         git(repository, "add", "own.py")
         git(repository, "commit", "-qm", "own")
     arms = {"a": ddp(commit="HEAD~1"), "b": ddp(commit="HEAD"), "c": ddp()}
-    found = resolve_arms(tiny(arms=arms, workload="own.py:Net"))
-    a, b, c = (found[name] for name in "abc")
+    resolved = resolve_arms(tiny(arms=arms, workload="own.py:Net"))
+    a, b, c = (resolved[name] for name in "abc")
     assert (a.place.folder / "own.py").read_text() == WORKLOAD.format(size=1)
     assert {a.plan.workload, b.plan.workload, c.plan.workload} == {"own.py:Net"}
     assert c.place.folder == repository != a.place.folder != b.place.folder
-    assert found["a-control"].place.folder == a.place.folder, "checked out once"
+    assert resolved["a-control"].place.folder == a.place.folder, "checked out once"
     assert a.recorded["commit"] == git(repository, "rev-parse", "HEAD~1").strip()
     assert resolve_arms(tiny(arms=arms, workload="own:Net"))["a"].plan.workload == "own:Net", (
         "found where it starts"
@@ -166,7 +166,7 @@ SGD = {"class": "SGD", "lr": 0.1}
 
 
 @pytest.mark.parametrize(
-    ("own", "changes", "unasked", "unlike"),
+    ("asked", "changes", "unasked", "unlike"),
     [
         ({"python": "/x"}, {"fingerprint": {"torch": "2.0", "python": "3.12"}}, [], []),
         ({"python": "/x"}, {"fingerprint": {"cpu": "other"}}, ["host.cpu"], []),
@@ -180,7 +180,7 @@ SGD = {"class": "SGD", "lr": 0.1}
         ({}, {"model": {"parameters": 3}}, ["model.parameters"], []),
     ],
 )
-def test_what_follows_from_an_arms_own_is_asked_for(own, changes, unasked, unlike):
+def test_what_follows_from_an_arms_own_is_asked_for(asked, changes, unasked, unlike):
     same = {
         "optimizer": SGD,
         "model": {"parameters": 2},
@@ -188,10 +188,10 @@ def test_what_follows_from_an_arms_own_is_asked_for(own, changes, unasked, unlik
         "fingerprint": {"torch": "2.1"},
     }
     first = arm("a", role="baseline", **same)
-    other = arm("b", **{**same, **changes}).model_copy(update=own)
+    other = arm("b", **{**same, **changes}).model_copy(update=asked)
     rows = [row for row in arm_differences([first, other]) if not row.allowed]
-    assert [row.field for row in rows if not (row.changes_work and own)] == unasked
-    assert sorted(row.field for row in rows if row.changes_work and own) == unlike
+    assert [row.field for row in rows if not (row.changes_work and asked)] == unasked
+    assert sorted(row.field for row in rows if row.changes_work and asked) == unlike
 
 
 def test_another_unit_is_other_work():
@@ -201,7 +201,7 @@ def test_another_unit_is_other_work():
     ]
 
 
-def own(name, reports, **more):
+def with_own_work(name, reports, **more):
     made = gated(name, reports)
     made.record.commit = "c" * 40
     for field, value in more.items():
@@ -211,9 +211,9 @@ def own(name, reports, **more):
 
 def test_other_samples_and_states_of_an_arms_own_work_are_told_and_do_not_fail_it():
     first = gated("old", [report(0), report(1)], role="baseline")
-    alike = own("alike", [report(0), report(1)])
-    samples = own("samples", [report(0, samples="others"), report(1)])
-    tensors = own(
+    alike = with_own_work("alike", [report(0), report(1)])
+    samples = with_own_work("samples", [report(0, samples="others"), report(1)])
+    tensors = with_own_work(
         "tensors", [report(rank, sizes=dict.fromkeys(report(0).sizes, 1)) for rank in range(2)]
     )
     records = opened(first, alike, samples, tensors)
@@ -231,10 +231,14 @@ def test_other_samples_and_states_of_an_arms_own_work_are_told_and_do_not_fail_i
 
 
 def test_conditions_that_follow_fail_no_arm():
-    first, other, plain = gated("old", [], role="baseline"), own("new", []), gated("plain", [])
-    for one, size in ((first, 2), (other, 3), (plain, 3)):
-        one.ready = [changed(rank, model={"parameters": size}) for rank in arm("x").ranks]
-        one.record.world_size = 1
+    first, other, plain = (
+        gated("old", [], role="baseline"),
+        with_own_work("new", []),
+        gated("plain", []),
+    )
+    for session, size in ((first, 2), (other, 3), (plain, 3)):
+        session.ready = [changed(rank, model={"parameters": size}) for rank in arm("x").ranks]
+        session.record.world_size = 1
     gates.compare_conditions([first, other, plain])
     assert (other.record.status, plain.record.status) == ("ok", "failed")
     assert "model.parameters: 2 in old, 3 in plain" in plain.record.error.message
@@ -267,15 +271,15 @@ def test_unlike_work_gets_no_verdict_unless_it_is_allowed(tmp_path, allow, verdi
             else {}
         )
         folder.write_record(changed(record, ranks=ranks, **noted))
-    found = conclude(folder)
-    result = found.result("new")
+    comparison = conclude(folder)
+    result = comparison.result("new")
     assert (result.verdict, result.withheld_by, result.verdict_alone) == (
         verdict,
         withheld,
         "slower",
     )
-    assert found.result("other").verdict == "slower"
-    allowed = {one.field: one.allowed for one in found.differences}
+    assert comparison.result("other").verdict == "slower"
+    allowed = {difference.field: difference.allowed for difference in comparison.differences}
     assert (allowed["samples"], allowed["model.parameters"]) == (withheld is None, True)
 
 
@@ -326,17 +330,17 @@ def test_ranks_of_a_back_end_start_in_their_arms_directory(tmp_path):
 
 def test_an_arm_is_timed_in_its_own_batch_and_takes_the_gate_in_one_that_all_have():
     arms = {"a": ddp(), "b": ddp(local_batch_size=64), "same": ddp(local_batch_size=8)}
-    found = resolve_arms(tiny(arms=arms, baseline="a", local_batch_size=8))
-    assert {name: one.plan.local_batch_size for name, one in found.items()} == {
+    resolved = resolve_arms(tiny(arms=arms, baseline="a", local_batch_size=8))
+    assert {name: arm.plan.local_batch_size for name, arm in resolved.items()} == {
         "a": 8,
         "a-control": 8,
         "b": 64,
         "same": 8,
     }
-    assert {one.gate_batch_size for one in found.values()} == {4}
+    assert {arm.gate_batch_size for arm in resolved.values()} == {4}
     assert resolve_arms(tiny())["ddp"].gate_batch_size is None
-    assert found["b"].recorded["local_batch_size"] == 64
-    assert "local_batch_size" not in found["same"].recorded
+    assert resolved["b"].recorded["local_batch_size"] == 64
+    assert "local_batch_size" not in resolved["same"].recorded
 
 
 @pytest.mark.parametrize(
@@ -393,19 +397,21 @@ def test_a_verdict_between_unlike_batches_says_so(tmp_path):
     )
     folder = write_results(tmp_path, ratios=ratios, launch_noise=0.01, plan=plan)
     for record in folder.records():
-        own = 64 if record.arm == "wide" else None
+        batch = 64 if record.arm == "wide" else None
         ranks = [
-            changed(rank, local_batch_size=own or plan.local_batch_size) for rank in record.ranks
+            changed(rank, local_batch_size=batch or plan.local_batch_size) for rank in record.ranks
         ]
         folder.write_record(
-            changed(record, ranks=ranks, local_batch_size=own, parity=ParityResult(passed=True))
+            changed(record, ranks=ranks, local_batch_size=batch, parity=ParityResult(passed=True))
         )
-    found = conclude(folder)
-    result, screen = found.result("wide"), first_screen(found)
+    comparison = conclude(folder)
+    result, screen = comparison.result("wide"), first_screen(comparison)
     assert (result.verdict, result.withheld_by, result.term_differences_s) == ("slower", None, {})
-    assert found.arm("wide").samples_per_step == 64 * plan.world_size
+    assert comparison.arm("wide").samples_per_step == 64 * plan.world_size
     assert screen.headline.startswith("At each arm's own batch: wide is 3")
-    assert found.findings[0].startswith("At each arm's own batch, in samples per second: wide is 3")
+    assert comparison.findings[0].startswith(
+        "At each arm's own batch, in samples per second: wide is 3"
+    )
     assert f"batches of {plan.local_batch_size} and 64 per rank" in screen.compared
     (work,) = [mark for mark in screen.marks if mark.name == "same work"]
     assert (work.word, work.ok) == (

@@ -38,7 +38,7 @@ def declared(*, dev):
 
 def imported(folder):
     """Every third-party module that a folder imports, and a file that does."""
-    found = {}
+    paths = {}
     for path in sorted((REPOSITORY / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
@@ -50,9 +50,9 @@ def imported(folder):
             # scripts import what lies beside them
             beside = {file.stem for file in path.parent.glob("*.py")}
             modules = {name.partition(".")[0] for name in names} - beside
-            found |= dict.fromkeys(modules, str(path.relative_to(REPOSITORY)))
+            paths |= dict.fromkeys(modules, str(path.relative_to(REPOSITORY)))
     ours = {*sys.stdlib_module_names, *ROOMS, *ONLY_IN_THE_REPOSITORY}
-    return {module: path for module, path in found.items() if module not in ours}
+    return {module: path for module, path in paths.items() if module not in ours}
 
 
 @pytest.mark.slow

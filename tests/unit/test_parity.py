@@ -22,10 +22,10 @@ from workloads.optimizers import IsolatedRng, seed_generators
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 def test_what_is_right_passes(world_size):
-    found = judge_parity(reports(world_size))
-    assert found.passed, found.failures
-    assert found.gradient_error < 1e-6
-    assert found.parameter_spread == 0
+    verdict = judge_parity(reports(world_size))
+    assert verdict.passed, verdict.failures
+    assert verdict.gradient_error < 1e-6
+    assert verdict.parameter_spread == 0
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def test_what_is_right_passes(world_size):
     ],
 )
 def test_a_fault_of_one_rank_is_named(changes, message):
-    found = judge_parity(reports(**changes))
-    assert not found.passed
-    assert any(message in failure for failure in found.failures), found.failures
+    verdict = judge_parity(reports(**changes))
+    assert not verdict.passed
+    assert any(message in failure for failure in verdict.failures), verdict.failures
 
 
 def moved(by, *, rank_off=0.0):
@@ -57,8 +57,8 @@ def test_ranks_are_held_against_each_other_by_what_the_steps_changed(by, rank_of
         changed(report, ended=moved(by), tolerances=dict.fromkeys(SHAPES, 2e-2))
         for report in reports()
     ]
-    found = judge_parity([*made[:2], changed(made[2], ended=moved(by, rank_off=rank_off))])
-    assert found.passed == passes, found.failures
+    verdict = judge_parity([*made[:2], changed(made[2], ended=moved(by, rank_off=rank_off))])
+    assert verdict.passed == passes, verdict.failures
 
 
 def test_a_sum_that_was_asked_for_passes_with_a_note():
@@ -68,15 +68,15 @@ def test_a_sum_that_was_asked_for_passes_with_a_note():
             synced=lambda local, mean, rank: {name: 3 * value for name, value in mean.items()}
         )
     ]
-    found = judge_parity(asked)
-    assert found.passed
-    assert found.notes == ["gradients are 3 x the mean, as the options ask"]
+    verdict = judge_parity(asked)
+    assert verdict.passed
+    assert verdict.notes == ["gradients are 3 x the mean, as the options ask"]
 
 
 def test_many_faults_are_cut_short():
-    found = judge_parity(reports(world_size=8, synced=lambda local, mean, rank: local[rank]))
-    assert len(found.failures) == 9
-    assert found.failures[-1].startswith("and ")
+    verdict = judge_parity(reports(world_size=8, synced=lambda local, mean, rank: local[rank]))
+    assert len(verdict.failures) == 9
+    assert verdict.failures[-1].startswith("and ")
 
 
 @settings(max_examples=30, deadline=None)
@@ -113,11 +113,11 @@ STATES = {
 
 
 def test_tensors_of_every_kind_are_compared_and_what_is_none_is_named():
-    found, others = sketch_states(
+    sketched, others = sketch_states(
         {**STATES, "_extra_state": {"calls": 3}, "whole": torch.nn.UninitializedParameter()}
     )
-    assert found.keys() == STATES.keys()
-    assert all(np.isfinite(values).all() for values in found.values())
+    assert sketched.keys() == STATES.keys()
+    assert all(np.isfinite(values).all() for values in sketched.values())
     assert others == ["'_extra_state' (dict)", "'whole' (UninitializedParameter)"]
 
 
@@ -133,12 +133,12 @@ def test_what_is_not_finite_by_intent_is_told_from_what_is_not():
 
 
 def test_what_is_not_compared_is_said():
-    told = [
+    incomplete = [
         changed(report, not_compared=["'_extra_state' (dict)"], samples="") for report in reports()
     ]
-    found = judge_parity(told)
-    assert found.passed, "batches without tensors are not the same ones"
-    assert found.notes == [
+    verdict = judge_parity(incomplete)
+    assert verdict.passed, "batches without tensors are not the same ones"
+    assert verdict.notes == [
         "not compared, since it cannot be put in numbers: '_extra_state' (dict)",
         "samples not compared: the batches hold no tensors",
     ]
@@ -165,10 +165,10 @@ def test_what_rounding_alone_makes_is_not_held_against_a_gradient():
 
 
 def test_a_tensor_that_a_rank_does_not_report_is_wrong_and_no_exception():
-    found = judge_parity(
+    verdict = judge_parity(
         reports(ended={name: sketch(value) for name, value in tensors(2).items() if name != "bias"})
     )
-    assert any("rank 1: 'bias' is inf" in failure for failure in found.failures), found.failures
+    assert any("rank 1: 'bias' is inf" in failure for failure in verdict.failures), verdict.failures
 
 
 def test_states_of_every_kind_are_put_into_a_model():
@@ -185,9 +185,9 @@ def test_states_of_every_kind_are_put_into_a_model():
         {f"{name} one": value for name, value in {**STATES, **others}.items()}
         | {"_extra_state": 3},
     )
-    found = dict(model.named_buffers())
-    assert all(found[f"{name} one"].eq(value).all() for name, value in others.items())
-    assert found["turned one"].stride() == STATES["turned"].stride()
+    buffers = dict(model.named_buffers())
+    assert all(buffers[f"{name} one"].eq(value).all() for name, value in others.items())
+    assert buffers["turned one"].stride() == STATES["turned"].stride()
 
 
 def test_draws_of_batches_go_on_by_themselves_and_are_not_noticed():
@@ -211,5 +211,5 @@ def test_sparse_state_is_sampled_as_dense_state_is():
     sparse tensors"."""
     dense = torch.rand(50, 40)
     dense[::2] = 0
-    found = samples([("dense", dense), ("sparse", dense.to_sparse(1))])
-    assert torch.equal(found["dense"], found["sparse"])
+    values = samples([("dense", dense), ("sparse", dense.to_sparse(1))])
+    assert torch.equal(values["dense"], values["sparse"])

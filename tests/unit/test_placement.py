@@ -117,8 +117,10 @@ def test_launches_draw_as_many_hosts_as_the_ranks_need(tmp_path):
     )
     assert known.everywhere == ["b", "c"]
     drawn = [known.sample(random.Random(launch)) for launch in range(40)]
-    assert {as_text(one.hosts) for one in drawn} == {"a:2,b:1", "a:2,c:1", "b:2,c:1"}
-    assert {(one.threads_per_rank, one.spare) for one in drawn} == {(2, ())}, "all launches alike"
+    assert {as_text(placement.hosts) for placement in drawn} == {"a:2,b:1", "a:2,c:1", "b:2,c:1"}
+    assert {(placement.threads_per_rank, placement.spare) for placement in drawn} == {(2, ())}, (
+        "all launches alike"
+    )
     assert spare_hosts(read_tiny(tmp_path, hosts="a:2,b:2,c:2", world_size=3), hosts) == ()
     for hosts, message in (
         ("a:2,b:1", "different numbers of slots"),
@@ -155,9 +157,9 @@ def test_what_ranks_elsewhere_find_in_their_environment(monkeypatch):
         "CUDA_VISIBLE_DEVICES": "1",
     }.items():
         monkeypatch.setenv(name, value)
-    found = remote.forwarded_environment()
-    assert found["NCCL_DEBUG"] == "INFO"
-    assert not {"RANK", "HOROVOD_SECRET_KEY", "CUDA_VISIBLE_DEVICES"} & set(found)
+    environment = remote.forwarded_environment()
+    assert environment["NCCL_DEBUG"] == "INFO"
+    assert not {"RANK", "HOROVOD_SECRET_KEY", "CUDA_VISIBLE_DEVICES"} & set(environment)
 
 
 FACTS = {"python": "3.11.7", "torch": "2.15.0", "horovod": "0.28.1", "cpu": "A"}
@@ -176,30 +178,30 @@ def test_hosts_that_differ_are_named():
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "said"),
+    ("first", "second", "message"),
     [
         (["A100"] * 4, ["A100"] * 2, None),
         (["A100"], ["H100"], "'host1' has A100, 'host2' has H100"),
         (["A100", "T4"], ["A100", "T4"], "'host1' has A100 and T4, 'host2' has A100 and T4"),
     ],
 )
-def test_gpus_of_several_kinds_are_told(first, second, said):
+def test_gpus_of_several_kinds_are_told(first, second, message):
     _, warnings = host_differences(
         {"host1": FACTS | {"cards": first}, "host2": FACTS | {"cards": second}}
     )
-    wanted = [f"GPUs are of several kinds, and all ranks wait for the slowest: {said}"]
-    assert warnings == (wanted if said else [])
+    wanted = [f"GPUs are of several kinds, and all ranks wait for the slowest: {message}"]
+    assert warnings == (wanted if message else [])
 
 
 def test_the_driver_is_reached_by_its_interface_or_route(tmp_path):
-    here, found = (
+    here, answers = (
         frozenset({HERE, "me"}),
         [HostStatus(host="me", status="ok", detail="", address="127.0.0.1")],
     )
 
     def address(**changes):
         return inspection.driver_address(
-            read_tiny(tmp_path, hosts="me:2", **changes), found, here=here
+            read_tiny(tmp_path, hosts="me:2", **changes), answers, here=here
         )
 
     assert address() == "127.0.0.1"

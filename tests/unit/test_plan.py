@@ -350,12 +350,12 @@ def test_files_lie_beside_the_plan_or_in_the_working_directory(tmp_path, monkeyp
         "points": {"2": {"arms": {"a": {"backend": "mine.py:B"}}}},
         "reports": ["html", "mine.py:JUnit"],
     }
-    found = placed_beside(content, Path("../plans"))
-    assert found["workload"] == f"{plans}/mine.py:Net"
-    assert found["arms"]["a"] == {"backend": f"{plans}/both.py:B", "launcher": "only.py:L"}
-    assert found["arms"]["c"] == {"backend": f"{plans}/mine.py:B"}
-    assert found["points"]["2"]["arms"]["a"] == {"backend": f"{plans}/mine.py:B"}
-    assert found["reports"] == ["html", f"{plans}/mine.py:JUnit"]
+    placed = placed_beside(content, Path("../plans"))
+    assert placed["workload"] == f"{plans}/mine.py:Net"
+    assert placed["arms"]["a"] == {"backend": f"{plans}/both.py:B", "launcher": "only.py:L"}
+    assert placed["arms"]["c"] == {"backend": f"{plans}/mine.py:B"}
+    assert placed["points"]["2"]["arms"]["a"] == {"backend": f"{plans}/mine.py:B"}
+    assert placed["reports"] == ["html", f"{plans}/mine.py:JUnit"]
     with pytest.raises(PlanError) as caught:
         placed_beside({"workload": "none.py:Net"}, plans)
     assert all(str(folder) in str(caught.value) for folder in (plans, here))

@@ -27,9 +27,9 @@ def alone():
 def tried(**configuration):
     plan = script_plan()
     record = next(
-        one
-        for one in one_launch(plan, {"old": Script(configuration=configuration)})
-        if one.arm == "old"
+        row
+        for row in one_launch(plan, {"old": Script(configuration=configuration)})
+        if row.arm == "old"
     )
     return settings_to_try([record])
 

@@ -22,8 +22,8 @@ def clock(monkeypatch):
 
 def lefts(shown):
     """The times left that were shown, in seconds."""
-    found = re.findall(r"about (?:(\d+) min )?(\d+) s left", shown.getvalue())
-    return [60 * int(minutes or 0) + int(seconds) for minutes, seconds in found]
+    matches = re.findall(r"about (?:(\d+) min )?(\d+) s left", shown.getvalue())
+    return [60 * int(minutes or 0) + int(seconds) for minutes, seconds in matches]
 
 
 @pytest.mark.parametrize("budget_s", [None, 300.0])
@@ -42,6 +42,6 @@ def test_the_time_left_falls(clock, budget_s):
             clock[0] += LINE_EVERY_S + 1
             bar.tick(measured_s)
         bar.launch_done()
-    found = lefts(shown)
-    assert len(found) >= 10 and found == sorted(found, reverse=True)
-    assert found[0] <= (budget_s or 3 * 80.0)
+    seconds = lefts(shown)
+    assert len(seconds) >= 10 and seconds == sorted(seconds, reverse=True)
+    assert seconds[0] <= (budget_s or 3 * 80.0)

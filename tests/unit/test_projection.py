@@ -62,10 +62,10 @@ def only(times, to, *, per_host=8, **given):
     ],
 )
 def test_sizes_that_say_too_little_are_refused_with_what_to_measure(times, per_host, to, message):
-    told = only(times, to, per_host=per_host)
-    assert not told.predictions
-    (said,) = refusals(project([series(times, per_host=per_host)], to, source="test"))
-    assert re.search(message, said), said
+    projected = only(times, to, per_host=per_host)
+    assert not projected.predictions
+    (refusal,) = refusals(project([series(times, per_host=per_host)], to, source="test"))
+    assert re.search(message, refusal), refusal
 
 
 def test_no_size_is_left():
@@ -73,12 +73,12 @@ def test_no_size_is_left():
 
 
 def test_a_series_whose_largest_size_is_far_from_its_prediction_is_refused():
-    told = only({8: 1.0, 16: 1.02, 32: 1.04, 64: 2.0}, [128])
-    assert not told.predictions
-    assert told.check is not None and not told.check.holds
+    projected = only({8: 1.0, 16: 1.02, 32: 1.04, 64: 2.0}, [128])
+    assert not projected.predictions
+    assert projected.check is not None and not projected.check.holds
     assert (
-        "predicted from 8, 16 and 32 ranks: " in told.refusal
-        and "measure 64 ranks again, and 128" in told.refusal
+        "predicted from 8, 16 and 32 ranks: " in projected.refusal
+        and "measure 64 ranks again, and 128" in projected.refusal
     )
 
 
@@ -88,27 +88,27 @@ def test_a_series_whose_largest_size_is_far_from_its_prediction_is_refused():
     ids=["linear", "ring", "tree"],
 )
 def test_a_perfect_series_is_continued(time):
-    told = only({8 * hosts: time(hosts) for hosts in (1, 2, 4, 8)}, [128])
-    (found,) = told.predictions
-    assert told.check is not None and told.check.holds
-    assert found.samples_per_s.value == pytest.approx(128 / time(16), rel=0.03)
-    assert found.samples_per_s.ci_low < 128 / time(16) < found.samples_per_s.ci_high
-    assert found.samples_per_s.ci_high / found.samples_per_s.ci_low < 1.2
+    projected = only({8 * hosts: time(hosts) for hosts in (1, 2, 4, 8)}, [128])
+    (prediction,) = projected.predictions
+    assert projected.check is not None and projected.check.holds
+    assert prediction.samples_per_s.value == pytest.approx(128 / time(16), rel=0.03)
+    assert prediction.samples_per_s.ci_low < 128 / time(16) < prediction.samples_per_s.ci_high
+    assert prediction.samples_per_s.ci_high / prediction.samples_per_s.ci_low < 1.2
 
 
 def test_yardsticks_and_efficiency_by_hand():
-    (found,) = only(RING, [32], fit_up_to=16).predictions
-    assert (found.ranks, found.hosts) == (32, 4)
-    assert found.measured == pytest.approx(32 / 1.15)
-    assert found.efficiency.value == pytest.approx(found.samples_per_s.value / 32)
-    assert found.samples_per_s.ci_low < found.measured < found.samples_per_s.ci_high
+    (prediction,) = only(RING, [32], fit_up_to=16).predictions
+    assert (prediction.ranks, prediction.hosts) == (32, 4)
+    assert prediction.measured == pytest.approx(32 / 1.15)
+    assert prediction.efficiency.value == pytest.approx(prediction.samples_per_s.value / 32)
+    assert prediction.samples_per_s.ci_low < prediction.measured < prediction.samples_per_s.ci_high
 
 
 def test_parts_of_a_host_change_nothing():
-    one, other = (only({**part, **RING}, [128]) for part in ({}, {1: 0.3, 2: 0.5, 4: 0.9}))
-    assert one.predictions[0].samples_per_s == other.predictions[0].samples_per_s
-    assert one.used == other.used == list(RING)
-    assert (one.efficiency_of, other.efficiency_of) == (8, 1)
+    whole, other = (only({**part, **RING}, [128]) for part in ({}, {1: 0.3, 2: 0.5, 4: 0.9}))
+    assert whole.predictions[0].samples_per_s == other.predictions[0].samples_per_s
+    assert whole.used == other.used == list(RING)
+    assert (whole.efficiency_of, other.efficiency_of) == (8, 1)
 
 
 @pytest.mark.slow
@@ -154,18 +154,18 @@ def test_sizes_that_are_none_are_refused(tmp_path, wrong):
 @pytest.mark.slow
 def test_a_study_is_projected_with_its_ratio(measured, concluded, capsys):
     command(measured.root, to="16,32")
-    said = capsys.readouterr().out
-    assert "horovod-gloo / ddp-gloo" in said
-    found = Projection.model_validate_json((measured.root / "projection.json").read_text())
-    assert [(one.series, one.ranks_per_host, one.used) for one in found.series] == [
+    text = capsys.readouterr().out
+    assert "horovod-gloo / ddp-gloo" in text
+    projection = Projection.model_validate_json((measured.root / "projection.json").read_text())
+    assert [(row.series, row.ranks_per_host, row.used) for row in projection.series] == [
         (name, 2, [2, 4, 8]) for name in ("ddp-gloo", "horovod-gloo")
     ]
-    assert [one.ranks for one in found.ratios] == [16, 32]
-    assert all(one.ratio.ci_low < 0.95 < one.ratio.ci_high for one in found.ratios)
-    assert len(notes(found)) == 3
+    assert [row.ranks for row in projection.ratios] == [16, 32]
+    assert all(row.ratio.ci_low < 0.95 < row.ratio.ci_high for row in projection.ratios)
+    assert len(notes(projection)) == 3
     again, pairs = series_of(concluded)
     assert pairs == [("horovod-gloo", "ddp-gloo")]
-    assert all(0 < error < 0.1 for one in again for error in one.errors.values())
+    assert all(0 < error < 0.1 for row in again for error in row.errors.values())
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_the_report_of_runs_is_projected_from_the_hosts_that_were_seen(tmp_path,
             arm.by_rank = changed(arm.by_rank, hosts=seen)
     (tmp_path / "comparison.json").write_text(runs.model_dump_json())
     command(tmp_path, to="16", form="json")
-    assert [one["series"] for one in json.loads(capsys.readouterr().out)["series"]] == [
+    assert [row["series"] for row in json.loads(capsys.readouterr().out)["series"]] == [
         "ddp-gloo",
         "horovod-gloo",
     ]

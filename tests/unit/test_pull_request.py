@@ -56,11 +56,11 @@ def text(monkeypatch):
 
 def test_the_comment_of_many_arms_held_against_an_earlier_result_is_short(comparison, text):
     names = ["horovod-gloo", *(f"horovod-{number}" for number in range(11))]
-    one, first = comparison.arm("horovod-gloo"), comparison.result("horovod-gloo")
-    arms = [comparison.arm("ddp-gloo"), *(changed(one, name=name) for name in names)]
+    arm, first = comparison.arm("horovod-gloo"), comparison.result("horovod-gloo")
+    arms = [comparison.arm("ddp-gloo"), *(changed(arm, name=name) for name in names)]
     results = [changed(first, candidate=name) for name in names]
-    found = held_against(changed(comparison, arms=arms, results=results, question=names))
-    lines = text(changed(found, link="https://ci.example/7")).splitlines()
+    comment = held_against(changed(comparison, arms=arms, results=results, question=names))
+    lines = text(changed(comment, link="https://ci.example/7")).splitlines()
     assert len(lines) <= 21
     assert lines[1] == "### Two dates, not two arms: horovod-gloo is 10% slower than on 1 January"
     assert any("| regressed: -10%" in line for line in lines)

@@ -105,12 +105,12 @@ def supervised(supervisors, program, *, rank=0):
 
 def states():
     """The kernel's letter of every process that was started here, supervisors apart."""
-    found = [
+    lines = [
         process.pid
         for process in started_processes()
         if not rank_supervisor.is_supervisor(process.pid)
     ]
-    return {pid: rank_supervisor.state(pid) for pid in found}
+    return {pid: rank_supervisor.state(pid) for pid in lines}
 
 
 def test_a_rank_is_stopped_continued_and_killed_with_all_that_it_started(supervisors):
@@ -227,12 +227,12 @@ def test_a_rank_is_supervised_where_the_kernel_has_no_pidfds(supervisors):
 
 def supervisor_of(process):
     """The supervisor that a rank started."""
-    (found,) = (
-        one
-        for one in psutil.Process(process.pid).children()
-        if rank_supervisor.is_supervisor(one.pid)
+    (supervisor,) = (
+        child
+        for child in psutil.Process(process.pid).children()
+        if rank_supervisor.is_supervisor(child.pid)
     )
-    return found
+    return supervisor
 
 
 ANSWERS = f"""
@@ -248,14 +248,14 @@ channel.reply("x" * 5_000_000)
 
 
 def take_all(supervisors, *places):
-    found = {}
-    while len(found) < len(places):
+    replies = {}
+    while len(replies) < len(places):
         came = supervisors.take(
-            "arm", 0, [place for place in places if place not in found], timedelta(seconds=20)
+            "arm", 0, [place for place in places if place not in replies], timedelta(seconds=20)
         )
-        assert came, f"only {sorted(found)} came"
-        found |= came
-    return found
+        assert came, f"only {sorted(replies)} came"
+        replies |= came
+    return replies
 
 
 def test_the_ranks_of_a_host_share_a_connection_over_which_messages_pass(supervisors):
@@ -268,11 +268,11 @@ def test_the_ranks_of_a_host_share_a_connection_over_which_messages_pass(supervi
         supervised(supervisors, programs[0]) as second,
     ):
         connection_of(supervisors)
-        found = take_all(supervisors, "0/arm/reply/0/0", "0/arm/reply/0/3")
-        assert found == {"0/arm/reply/0/0": b"5", "0/arm/reply/0/3": b"8"}
+        replies = take_all(supervisors, "0/arm/reply/0/0", "0/arm/reply/0/3")
+        assert replies == {"0/arm/reply/0/0": b"5", "0/arm/reply/0/3": b"8"}
         supervisors.set("arm", 0, "0/arm/command/1", "more")
-        found = take_all(supervisors, "0/arm/reply/1/0", "0/arm/reply/1/3")
-        assert {place: len(text) for place, text in found.items()} == {
+        replies = take_all(supervisors, "0/arm/reply/1/0", "0/arm/reply/1/3")
+        assert {place: len(text) for place, text in replies.items()} == {
             "0/arm/reply/1/0": 5e6,
             "0/arm/reply/1/3": 5e6,
         }
@@ -326,9 +326,10 @@ def test_a_second_process_of_a_rank_is_let_go(supervisors):
     """Such as two processes of a script that are rank 0 of 1 each."""
     with supervised(supervisors, SLEEPS) as first, supervised(supervisors, SLEEPS) as second:
         assert second.wait(20) == -signal.SIGKILL
-        assert [(one.rank, one.pid, one.world_size) for one in supervisors.refused("arm", 0)] == [
-            (0, second.pid, 4)
-        ]
+        assert [
+            (process.rank, process.pid, process.world_size)
+            for process in supervisors.refused("arm", 0)
+        ] == [(0, second.pid, 4)]
         supervisors.tell("arm", 0, "stop")
         assert rank_supervisor.state(first.pid) == "T"
 
@@ -346,12 +347,12 @@ class Obedient:
 def test_a_follower_that_does_not_answer_is_named(monkeypatch):
     monkeypatch.setattr(host_relay, "FOLLOWER_S", 0.3)
     up, driver = socket.socketpair()
-    own, _rank = socket.socketpair()
+    channel, _rank = socket.socketpair()
     meeting = socket.socket(socket.AF_UNIX)
     meeting.bind("")
     meeting.listen()
     relay = host_relay.Relay(
-        up, rank_channel=own, listener=meeting, tree=Obedient(), ended=None, rank=0
+        up, rank_channel=channel, listener=meeting, tree=Obedient(), ended=None, rank=0
     )
     serving = threading.Thread(target=relay.serve)
     serving.start()
@@ -372,8 +373,8 @@ def test_a_follower_that_does_not_answer_is_named(monkeypatch):
     assert driver.recv(256) == b"continue\n"
     driver.close()
     serving.join(20)
-    for one in (up, own, _rank, meeting, *followers):
-        one.close()
+    for connection in (up, channel, _rank, meeting, *followers):
+        connection.close()
 
 
 def test_ranks_of_another_user_are_no_followers(supervisors, monkeypatch):
@@ -407,9 +408,9 @@ def in_the_kernels_hands(pipe):
 def test_a_process_that_does_not_stop_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(rank_supervisor, "STOP_TIMEOUT_S", 0.2)
     with in_the_kernels_hands(tmp_path / "pipe") as tree:
-        said = tree.obey("stop")
-        assert said.startswith(f"process {tree.root} (")
-        assert said.endswith(", state D) did not stop within 0.2 s")
+        answer = tree.obey("stop")
+        assert answer.startswith(f"process {tree.root} (")
+        assert answer.endswith(", state D) did not stop within 0.2 s")
 
 
 def test_a_process_is_given_the_time_that_a_crowded_host_takes(tmp_path):
@@ -427,11 +428,11 @@ def test_both_ways_to_find_children_agree():
     if not Path("/proc/thread-self/children").exists():
         pytest.skip("this kernel keeps no lists of children (CONFIG_PROC_CHILDREN)")
     with subprocess.Popen(["sleep", "60"]) as process:
-        own = [child.pid for child in psutil.Process().children()]
-        assert process.pid in own
+        children = [child.pid for child in psutil.Process().children()]
+        assert process.pid in children
         assert (
             sorted(children_from_tasks(os.getpid()))
             == sorted(children_from_all_processes()(os.getpid()))
-            == sorted(own)
+            == sorted(children)
         )
         process.kill()

@@ -41,17 +41,17 @@ def test_bytes_per_step_are_what_blocks_with_exchange_send_more(tmp_path):
             "host2": (sent // 2, sent),
             "host1": (sent, sent // 2),
         }
-    one, two = summarise_links(plan, [record])
-    assert (one.host, one.needed_bytes) == ("host1", GRADIENTS)
-    assert one.sent_bytes == pytest.approx(GRADIENTS)
-    assert one.received_bytes == two.sent_bytes == pytest.approx(GRADIENTS / 2)
+    first, two = summarise_links(plan, [record])
+    assert (first.host, first.needed_bytes) == ("host1", GRADIENTS)
+    assert first.sent_bytes == pytest.approx(GRADIENTS)
+    assert first.received_bytes == two.sent_bytes == pytest.approx(GRADIENTS / 2)
     without_local = changed(
         record, blocks=[block for block in record.blocks if block.kind == "sync"]
     )
     assert summarise_links(plan, [without_local]) == []
     folder.write_record(record)
-    said = caption("links", conclude(folder))
-    assert "ddp-gloo: more than 20% from a ring's need" in said, "one of the hosts sends too little"
+    text = caption("links", conclude(folder))
+    assert "ddp-gloo: more than 20% from a ring's need" in text, "one of the hosts sends too little"
 
 
 @pytest.mark.slow

@@ -35,13 +35,13 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def browser():
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is None:
+    path = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if path is None:
         reason = f"no browser found (looked for {', '.join(BROWSERS)}); on Debian: apt-get install chromium"
         if "browser" in os.environ.get("RINGSIDE_REQUIRE", ""):
             pytest.fail(reason)
         pytest.skip(reason)
-    return found
+    return path
 
 
 class Watched(http.server.BaseHTTPRequestHandler):
@@ -150,6 +150,8 @@ def test_everybody_can_read_it_light_and_dark_and_nothing_is_wider_than_the_scre
         "--timeout=90000",
         "--dump-dom",
     )
-    found = json.loads(html.unescape(re.search('<pre id="axe">(.*?)</pre>', shown, re.DOTALL)[1]))
-    assert [one for one in found["violations"] if one[0] in ("serious", "critical")] == []
-    assert found["wide"] <= 0
+    result = json.loads(html.unescape(re.search('<pre id="axe">(.*?)</pre>', shown, re.DOTALL)[1]))
+    assert [
+        violation for violation in result["violations"] if violation[0] in ("serious", "critical")
+    ] == []
+    assert result["wide"] <= 0

@@ -90,8 +90,8 @@ def test_the_page_asks_the_network_for_nothing_and_stays_small(folder, page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("status", "said"), [("failed", "failed"), ("wrong", "are wrong")])
-def test_without_any_timing_there_is_still_a_page(tmp_path, status, said):
+@pytest.mark.parametrize(("status", "words"), [("failed", "failed"), ("wrong", "are wrong")])
+def test_without_any_timing_there_is_still_a_page(tmp_path, status, words):
     statuses = {
         (arm, launch): status
         for arm in (*make_plan().compared_arms(), FLOOR)
@@ -101,15 +101,15 @@ def test_without_any_timing_there_is_still_a_page(tmp_path, status, said):
     folder.manifest_path.unlink()
     comparison = write_reports(folder)
     assert (charts(comparison), comparison.block_table["arm"]) == ({}, [])
-    assert f"No comparison: all arms {said}" in (folder.root / "report.html").read_text()
+    assert f"No comparison: all arms {words}" in (folder.root / "report.html").read_text()
 
 
 @pytest.mark.slow
 def test_twelve_arms_have_a_page(tmp_path):
     names = [f"horovod-{number}" for number in range(10)]
-    found = concluded(tmp_path, ratios=dict.fromkeys(names, 1.0), launches=2, rounds=4)
-    assert len(charts(found)["pairs"]["data"]) == 11
-    assert len(HtmlReport().render(found)) < 1.3e6
+    comparison = concluded(tmp_path, ratios=dict.fromkeys(names, 1.0), launches=2, rounds=4)
+    assert len(charts(comparison)["pairs"]["data"]) == 11
+    assert len(HtmlReport().render(comparison)) < 1.3e6
 
 
 def test_many_pairs_are_thinned_evenly_and_the_page_says_so(comparison):
@@ -135,8 +135,8 @@ def test_the_first_screen_fits_80_columns_and_14_lines_plain_and_whole(compariso
 def test_the_stored_folder_of_schema_version_1_is_read(tmp_path):
     """As version 0.1.0 writes it. Where this fails, ``results.MIGRATIONS`` lacks an entry."""
     copy = shutil.copytree(STORED, tmp_path / "stored")
-    found = write_reports(ResultsFolder(copy))
-    result = found.result("horovod-gloo")
+    comparison = write_reports(ResultsFolder(copy))
+    result = comparison.result("horovod-gloo")
     assert (result.launches, result.pairs, result.verdict) == (2, 8, "faster")
     assert result.throughput_ratio == pytest.approx(1.1, rel=0.05)
 
@@ -159,16 +159,16 @@ def test_reports_need_no_torch(folder, tmp_path):
 def test_an_arm_of_two_speeds_is_seen_launch_by_launch(tmp_path):
     """Each launch is a dot of its arm's row; the mean alone would hide that no launch ran at it."""
     faster = {launch: Truth(ratios={"horovod-gloo": 1.3}) for launch in (1, 3)}
-    found = concluded(
+    comparison = concluded(
         tmp_path, truth=Truth(ratios={"horovod-gloo": 1.0}), truths=faster, launches=5
     )
-    dots, mean = charts(found)["launches"]["data"][-2:]
+    dots, mean = charts(comparison)["launches"]["data"][-2:]
     assert dots["customdata"] == [0, 1, 2, 3, 4] and dots["y"] == sorted(dots["y"])
     assert {launch for launch, speed in enumerate(dots["x"]) if speed > mean["x"][0] * 1.1} == {
         1,
         3,
     }
-    assert mean["x"] == [found.arm("horovod-gloo").throughput_per_s.value]
+    assert mean["x"] == [comparison.arm("horovod-gloo").throughput_per_s.value]
     assert "launches" not in charts(concluded(tmp_path / "one", launches=1))
 
 
@@ -216,13 +216,13 @@ def test_a_path_that_leads_nowhere_is_told_with_what_is_there(path, message, tmp
 
 def test_a_key_of_one_value_gives_the_comparisons_own_figures(tmp_path):
     folder = write_results(tmp_path)
-    found, shown = (
+    rows, shown = (
         conclude(folder),
         {row.entries[1].text: row for row in table_by_key(folder, "workload").rows},
     )
-    assert [*shown] == [arm.name for arm in found.arms]
-    for result in found.results:
-        speed = found.arm(result.candidate).throughput_per_s
+    assert [*shown] == [arm.name for arm in rows.arms]
+    for result in rows.results:
+        speed = rows.arm(result.candidate).throughput_per_s
         value, _, throughput, _, *figures = (
             entry.text for entry in shown[result.candidate].entries
         )

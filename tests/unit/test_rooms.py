@@ -97,18 +97,18 @@ BANNED = {"utils", "helpers", "common", "core", "misc"}
 def imported_modules(path):
     """Everything that a file imports anywhere in it, by its full name; ``from a import b`` counts
     as a.b, too."""
-    found, package = set(), path.relative_to(REPOSITORY).parent.parts
+    names, package = set(), path.relative_to(REPOSITORY).parent.parts
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) + 1 - node.level] if node.level else ()
             module = ".".join((*above, *([node.module] if node.module else [])))
-            found |= {
+            names |= {
                 *([module] if node.module else []),
                 *(f"{module}.{alias.name}" for alias in node.names),
             }
-    return found
+    return names
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -122,19 +122,19 @@ def test_a_room_imports_only_what_it_may(room):
 
 @pytest.mark.parametrize("room", INNER_ROOMS)
 def test_a_room_of_a_room_imports_only_what_it_may(room):
-    house, _, own = room.partition("/")
+    house, _, inner = room.partition("/")
     beside = {path.name for path in (REPOSITORY / house).iterdir() if path.is_dir()} | COMPOSING
     paths = sorted((REPOSITORY / room).glob("*.py"))
     assert paths
     for path in paths:
         names = [name.split(".") for name in imported_modules(path) if name.startswith(f"{house}.")]
         rooms = {parts[1] for parts in names} & beside
-        assert rooms <= INNER_ROOMS[room] | {own}, path
+        assert rooms <= INNER_ROOMS[room] | {inner}, path
 
 
 def test_every_room_of_a_room_has_its_rule():
-    found = [path.parent for house in ROOMS for path in (REPOSITORY / house).glob("*/__init__.py")]
-    assert {str(folder.relative_to(REPOSITORY)) for folder in found} == set(INNER_ROOMS)
+    rooms = [path.parent for house in ROOMS for path in (REPOSITORY / house).glob("*/__init__.py")]
+    assert {str(folder.relative_to(REPOSITORY)) for folder in rooms} == set(INNER_ROOMS)
 
 
 def test_no_room_is_a_maze():
@@ -174,7 +174,7 @@ def test_ranks_import_nothing_that_only_reports_need():
 @pytest.mark.slow
 def test_a_rank_of_a_comparison_imports_what_it_uses():
     """Ten ranks start at once, on two cores: what each of them imports is paid five times over."""
-    own = {
+    imported = {
         "measurement.plans.plan",
         "runners.planning.arms",
         "runners.hosts.placement",
@@ -196,7 +196,7 @@ def test_a_rank_of_a_comparison_imports_what_it_uses():
     workloads = "workloads.digits, workloads.mnist, workloads.cifar10, workloads.imagenet, workloads.language_model"
     script = f"import sys, runners.rank.worker, runners.rank.engine, backends.ddp, {workloads}\nprint(*sys.modules)"
     names = run_python(script).stdout.split()
-    assert "torch" in names and not (own | others) & set(names)
+    assert "torch" in names and not (imported | others) & set(names)
 
 
 def modules_of(*rooms):

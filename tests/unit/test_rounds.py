@@ -37,8 +37,8 @@ class Session:
     exit_codes: tuple[int, ...] = ()
     restarting_s = 0.0
 
-    def __init__(self, name, told, step_s, wrong):
-        self.name, self.told, self.step_s, self.wrong = name, told, step_s, wrong
+    def __init__(self, name, commands, step_s, wrong):
+        self.name, self.told, self.step_s, self.wrong = name, commands, step_s, wrong
 
     def end(self):
         pass
@@ -48,14 +48,14 @@ class Session:
         steps, step_s = command.steps, self.step_s * command.repetitions
         step = [0.0, 0.0, step_s, 0.0, 0.0]
         wrong = self.wrong.get(command.case)
-        own = [
+        blocks = [
             RankSteps(
                 rank=r, untimed_s=0, samples=[1] * steps, phases_s=[step] * steps, wrong=wrong
             )
             for r in range(2)
         ]
         return Exchange(
-            replies=[expected(steps=steps) for steps in own], took_s=steps * step_s, hosts={}
+            replies=[expected(steps=steps) for steps in blocks], took_s=steps * step_s, hosts={}
         )
 
 
@@ -64,10 +64,12 @@ def run(*, cases=(), step_s=0.01, steps_s=None, wrong=None, session=Session, **m
     plan = check_plan(
         {**PLAN, "measurement": {**PLAN["measurement"], **measurement}}, source="test"
     )
-    told, arms = [], []
+    commands, arms = [], []
     for name in plan.compared_arms():
         record = make_record(arm=name, role=plan.role(name), world_size=2)
-        ranks = session(name, told, (steps_s or {}).get(name, step_s), (wrong or {}).get(name, {}))
+        ranks = session(
+            name, commands, (steps_s or {}).get(name, step_s), (wrong or {}).get(name, {})
+        )
         arms.append(
             ArmRun(
                 session=ranks,
@@ -82,13 +84,15 @@ def run(*, cases=(), step_s=0.01, steps_s=None, wrong=None, session=Session, **m
     Rounds(
         plan, cases=cases, rng=rng, progress=progress, seconds=seconds, keep=lambda: next(turns)
     ).run(arms)
-    return told, {arm.session.name: arm for arm in arms}
+    return commands, {arm.session.name: arm for arm in arms}
 
 
 def test_training_keeps_the_order_it_always_had():
-    told, _ = run()
-    assert [f"{arm}-{command.kind}-{command.steps}" for arm, command in told] == AS_BEFORE.split()
-    assert {(command.case, command.repetitions) for _, command in told} == {(None, 1)}
+    commands, _ = run()
+    assert [
+        f"{arm}-{command.kind}-{command.steps}" for arm, command in commands
+    ] == AS_BEFORE.split()
+    assert {(command.case, command.repetitions) for _, command in commands} == {(None, 1)}
 
 
 def test_in_training_a_far_slower_arm_shortens_all_blocks():
@@ -129,25 +133,25 @@ def test_being_started_anew_before_the_rounds_makes_a_launch_no_longer():
 @pytest.mark.parametrize(("cases", "warmups"), [((), [1, 0, 0]), (("op/1KiB",), [1, 1, 1, 1])])
 def test_a_run_that_nobody_interrupts_warms_its_model_up_once_and_needs_no_trial(cases, warmups):
     """The tensors of a micro-benchmark are made again in each block."""
-    told, _ = run(
+    commands, _ = run(
         cases=cases, mode="separate", rounds=3, block_steps=5, warmup_steps=1, local_every=0
     )
-    assert [command.warmup_steps for arm, command in told if arm == "a"] == warmups
+    assert [command.warmup_steps for arm, command in commands if arm == "a"] == warmups
 
 
 CASES = [f"op/{number}KiB" for number in range(5)]
 
 
 def test_each_round_has_every_case_with_its_arms_together_and_no_local_blocks():
-    told, arms = run(cases=CASES, rounds=3)
-    blocks = told[4 * len(CASES) :]
+    commands, arms = run(cases=CASES, rounds=3)
+    blocks = commands[4 * len(CASES) :]
     assert {command.kind for _, command in blocks} == {"sync"}
     groups = [blocks[at : at + 4] for at in range(0, len(blocks), 4)]
     assert all({arm for arm, _ in group} == set(arms) for group in groups)
     assert all(len({command.case for _, command in group}) == 1 for group in groups)
     order = [group[0][1].case for group in groups]
     rounds = [order[at : at + len(CASES)] for at in range(0, len(order), len(CASES))]
-    assert [sorted(one) for one in rounds] == [CASES] * 3
+    assert [sorted(cases) for cases in rounds] == [CASES] * 3
     assert rounds[0] != rounds[1] != rounds[2]
     assert [block.round for block in arms["a"].record.blocks] == [0] * 5 + [1] * 5 + [2] * 5
 

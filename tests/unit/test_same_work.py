@@ -29,13 +29,13 @@ def compared(other, first=None):
 
 
 def test_arms_that_differ_by_rounding_agree():
-    found = compared(
+    verdict = compared(
         report(
             parameters=lambda ended, change: {"weight": ended["weight"] + 1e-6 * change["weight"]}
         )
     )
-    assert (found.failures, found.notes) == ([], [])
-    assert 0 < found.distance < 1e-5
+    assert (verdict.failures, verdict.notes) == ([], [])
+    assert 0 < verdict.distance < 1e-5
 
 
 def test_the_last_place_of_a_parameter_may_differ_where_steps_hardly_change_it():
@@ -46,44 +46,44 @@ def test_the_last_place_of_a_parameter_may_differ_where_steps_hardly_change_it()
     elsewhere = {name: value.clone() for name, value in ended.items()}
     row = elsewhere["weight"][7, :3]
     elsewhere["weight"][7, :3] = torch.nextafter(row, 2 * row)
-    found = compared(
+    verdict = compared(
         report(parameters=lambda *_: elsewhere), first=report(parameters=lambda *_: ended)
     )
-    assert 3e-4 < found.distance < 1e-2
-    assert found.failures == []
+    assert 3e-4 < verdict.distance < 1e-2
+    assert verdict.failures == []
     doubled = {name: started[name] + 2 * change[name] for name in started}
-    found = compared(
+    verdict = compared(
         report(parameters=lambda *_: doubled), first=report(parameters=lambda *_: ended)
     )
-    assert len(found.failures) == 2, "a sum in place of a mean is still seen"
+    assert len(verdict.failures) == 2, "a sum in place of a mean is still seen"
 
 
 def test_a_parameter_that_went_elsewhere_is_named_with_the_size_of_the_error():
-    found = compared(
+    verdict = compared(
         report(
             parameters=lambda ended, change: {"weight": ended["weight"] + 0.01 * change["weight"]}
         )
     )
-    (line,) = found.failures
+    (line,) = verdict.failures
     assert line.startswith(
         "parameter 'weight' is 0.0099 from ddp's after 3 steps, relative to what they changed (tolerance 0.0003)"
     )
-    assert found.distance == pytest.approx(0.01, rel=0.01)
+    assert verdict.distance == pytest.approx(0.01, rel=0.01)
 
 
 def test_optimizer_state_is_compared_and_what_one_does_not_keep_is_a_note():
-    found = compared(
+    verdict = compared(
         report(
             momentum=lambda state: {
                 "momentum_buffer of bias": 1.1 * state["momentum_buffer of bias"]
             }
         )
     )
-    (line,) = found.failures
+    (line,) = verdict.failures
     assert "optimizer state 'momentum_buffer' of 'bias' is 0.091 from ddp's" in line
-    found = compared(report(optimizer_state={}))
-    assert found.failures == []
-    assert found.notes == [
+    verdict = compared(report(optimizer_state={}))
+    assert verdict.failures == []
+    assert verdict.notes == [
         "optimizer state 'momentum_buffer' not all compared with ddp's: one of both does not keep it, or not for all parameters"
     ]
 

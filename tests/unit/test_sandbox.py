@@ -23,7 +23,7 @@ LARGE = b"user" * (sandbox.MAX_COPIED_BYTES // 4 + 1)
 
 def digests(folder):
     """Of every file, folder and link below a folder."""
-    found = {}
+    files = {}
     for path in sorted(folder.rglob("*")):
         content = (
             str(path.readlink())
@@ -32,8 +32,8 @@ def digests(folder):
             if path.is_file()
             else ""
         )
-        found[str(path.relative_to(folder))] = hashlib.sha256(str(content).encode()).hexdigest()
-    return found
+        files[str(path.relative_to(folder))] = hashlib.sha256(str(content).encode()).hexdigest()
+    return files
 
 
 @pytest.fixture
@@ -66,23 +66,25 @@ def users(tmp_path):
 
 
 @pytest.fixture
-def own(tmp_path, users, monkeypatch):
+def start_folder(tmp_path, users, monkeypatch):
     """The same folder as a start has it, where a folder of over 25 entries is one of many."""
     monkeypatch.setattr(sandbox, "MAX_ENTRIES", 25)
     sandbox.lay_out(tmp_path / "own", users, left_out=users / "results" / "now")
     return sandbox.inside(tmp_path / "own", users)
 
 
-def test_small_files_are_copied_and_all_else_is_linked(users, own):
-    links = {str(path.relative_to(own)) for path in own.rglob("*") if path.is_symlink()}
+def test_small_files_are_copied_and_all_else_is_linked(users, start_folder):
+    links = {
+        str(path.relative_to(start_folder)) for path in start_folder.rglob("*") if path.is_symlink()
+    }
     linked = {"large.pt", "pkg/large.pt", "images", ".git", "env", "results/old"}
     assert links == linked | {"latest.pt", "scratch"}
-    assert (own / "latest.pt").readlink() == Path("large.pt"), (
+    assert (start_folder / "latest.pt").readlink() == Path("large.pt"), (
         "a link of the user's leads where it did"
     )
-    assert (own / "train.py").read_bytes() == b"1"
-    assert not (own / "results" / "now").exists(), "it holds this very folder"
-    assert (own / ".." / "data" / "elsewhere.bin").read_bytes() == b"5", (
+    assert (start_folder / "train.py").read_bytes() == b"1"
+    assert not (start_folder / "results" / "now").exists(), "it holds this very folder"
+    assert (start_folder / ".." / "data" / "elsewhere.bin").read_bytes() == b"5", (
         "what lies beside the folder is found"
     )
 
@@ -131,9 +133,9 @@ def test_another_host_makes_its_own_unless_it_shares_files_or_has_none_of_the_co
 
     on_host(tmp_path / "missing", tmp_path / "out", "token")
     assert not root.exists()
-    for told, begins in ((None, b"1"), ("other", b"1"), ("token", b"of a start")):
-        if told:
-            (root / sandbox.LOCK).write_text(told)
+    for scope, begins in ((None, b"1"), ("other", b"1"), ("token", b"of a start")):
+        if scope:
+            (root / sandbox.LOCK).write_text(scope)
             made.write_bytes(b"of a start")
         on_host(users, tmp_path / "out", "token")
         assert made.read_bytes() == begins, "what an earlier comparison has left there is replaced"
@@ -175,49 +177,53 @@ WRITES = {
 
 @pytest.mark.process
 @pytest.mark.parametrize("code", WRITES.values(), ids=WRITES)
-def test_what_python_writes_does_not_reach_the_users_files(tmp_path, users, own, code):
+def test_what_python_writes_does_not_reach_the_users_files(tmp_path, users, start_folder, code):
     before = digests(users.parent)
-    done = run(f"import os, pathlib, shutil, subprocess, sys\n{code}", own, tmp_path)
+    done = run(f"import os, pathlib, shutil, subprocess, sys\n{code}", start_folder, tmp_path)
     assert done.returncode == 0, done.stderr
     assert digests(users.parent) == before
-    assert not list(own.rglob("*.ringside-*"))
+    assert not list(start_folder.rglob("*.ringside-*"))
 
 
 @pytest.mark.process
-def test_ranks_that_write_the_same_file_do_not_undo_each_other(tmp_path, users, own):
+def test_ranks_that_write_the_same_file_do_not_undo_each_other(tmp_path, users, start_folder):
     code = "import os\n" + "for n in range(200):\n    open(f'images/{n % 30}.png', 'a').write('x')"
     before = digests(users.parent)
     ranks = [
-        subprocess.Popen([sys.executable, "-c", code], cwd=own, env=variables(tmp_path))
+        subprocess.Popen([sys.executable, "-c", code], cwd=start_folder, env=variables(tmp_path))
         for _ in range(4)
     ]
     assert [rank.wait(300) for rank in ranks] == [0] * 4
     assert digests(users.parent) == before
-    assert sum(path.read_text().count("x") for path in (own / "images").iterdir()) == 4 * 200
+    assert (
+        sum(path.read_text().count("x") for path in (start_folder / "images").iterdir()) == 4 * 200
+    )
 
 
 def test_a_link_that_another_rank_replaces_after_it_was_read_is_not_followed(
-    tmp_path, users, own, monkeypatch
+    tmp_path, users, start_folder, monkeypatch
 ):
     mine, other = agent.Sandbox(str(tmp_path / "own"), ()), agent.Sandbox(str(tmp_path / "own"), ())
     read = agent.link_of
 
     def read_just_before(path):
         target = read(path)
-        if path == str(own / "images"):
+        if path == str(start_folder / "images"):
             monkeypatch.setattr(agent, "link_of", read)
-            other.hear("open", (str(own / "images" / "1.png"), "a", os.O_WRONLY))
+            other.hear("open", (str(start_folder / "images" / "1.png"), "a", os.O_WRONLY))
         return target
 
     monkeypatch.setattr(agent, "link_of", read_just_before)
-    mine.hear("open", (str(own / "images" / "0.png"), "a", os.O_WRONLY))
+    mine.hear("open", (str(start_folder / "images" / "0.png"), "a", os.O_WRONLY))
     assert agent.link_of is read, "the other rank came between"
-    assert not (own / "images" / "0.png").is_symlink()
+    assert not (start_folder / "images" / "0.png").is_symlink()
     assert not mine.written()
 
 
 @pytest.mark.process
-def test_what_is_written_elsewhere_is_told_but_temporary_files_and_caches(tmp_path, users, own):
+def test_what_is_written_elsewhere_is_told_but_temporary_files_and_caches(
+    tmp_path, users, start_folder
+):
     code = f"""if True:
     import os, sys, tempfile
     from ringside_agent import sandbox
@@ -233,12 +239,12 @@ def test_what_is_written_elsewhere_is_told_but_temporary_files_and_caches(tmp_pa
     open("{tmp_path}/late", "w")
     print(sandbox.written())
     """
-    done = run(code, own, tmp_path)
-    found = [
+    done = run(code, start_folder, tmp_path)
+    outside = [
         [f"{users}/out", f"{tmp_path}/?"],
         [f"{users}/out", f"{tmp_path}/late", f"{tmp_path}/?"],
     ]
-    assert done.stdout.splitlines() == [str(one) for one in found], done.stderr
+    assert done.stdout.splitlines() == [str(path) for path in outside], done.stderr
 
 
 TRACKERS = {
@@ -274,7 +280,7 @@ sys.addaudithook(hear)
 def test_trackers_reach_for_no_server_and_write_into_the_folder_of_the_start(tmp_path, tracker):
     if importlib.util.find_spec(tracker) is None:
         pytest.skip(f"{tracker} is not installed")
-    own = sandbox.Sandbox(
+    made = sandbox.Sandbox(
         root=tmp_path / "own",
         users=tmp_path,
         left_out=tmp_path,
@@ -282,18 +288,22 @@ def test_trackers_reach_for_no_server_and_write_into_the_folder_of_the_start(tmp
         are_offline=True,
         is_kept=False,
     )
-    own.folder.mkdir(parents=True)
-    told = {"HOME": str(tmp_path), "COMET_API_KEY": "none", "PYTHONPATH": ""} | own.variables({})
-    told = {
+    made.folder.mkdir(parents=True)
+    environment = {
+        "HOME": str(tmp_path),
+        "COMET_API_KEY": "none",
+        "PYTHONPATH": "",
+    } | made.variables({})
+    environment = {
         name: value for name, value in os.environ.items() if not name.startswith("WANDB_")
-    } | told
+    } | environment
     code, written = TRACKERS[tracker]
     command = [sys.executable, "-c", f"{NO_NETWORK}import {tracker}; {code}"]
     done = subprocess.run(
-        command, cwd=own.folder, env=told, capture_output=True, text=True, timeout=600
+        command, cwd=made.folder, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
-    assert not written or list(own.folder.glob(written))
+    assert not written or list(made.folder.glob(written))
 
 
 def run(code, folder, tmp_path):
@@ -306,7 +316,7 @@ def run(code, folder, tmp_path):
 
 def variables(tmp_path):
     """With which the agent keeps to that folder."""
-    told = Settings(
+    agent_settings = Settings(
         "", "", "a", 0, sandbox=str(tmp_path / "own"), state_file=str(tmp_path / "first-state.pt")
     )
-    return {**os.environ, "PYTHONPATH": str(AGENT), VARIABLE: encode(told)}
+    return {**os.environ, "PYTHONPATH": str(AGENT), VARIABLE: encode(agent_settings)}

@@ -165,16 +165,14 @@ def test_a_parameter_that_gets_rounding_alone_for_a_gradient_may_stay_as_it_is()
             report.steps[0].gradients["fc.bias"] = [
                 1e-9 * value for value in report.steps[0].gradients["fc.bias"]
             ]
-    assert "parameters.unmoved" not in [one.field for one in script_differences(records)]
+    assert "parameters.unmoved" not in [row.field for row in script_differences(records)]
 
 
 def test_a_parameter_that_stays_as_it_was_though_its_optimizer_has_it_accuses_nobody():
     """As where updates round away: bfloat16 at a small rate."""
-    (found,) = differences(SOUND, Script(never_moved=["fc.bias"]))
-    assert (found.field, found.severity) == ("parameters.unmoved", "training")
-    assert (
-        found.sentence == "the first 5 steps of new leave fc.bias as before; its optimizer has it"
-    )
+    (row,) = differences(SOUND, Script(never_moved=["fc.bias"]))
+    assert (row.field, row.severity) == ("parameters.unmoved", "training")
+    assert row.sentence == "the first 5 steps of new leave fc.bias as before; its optimizer has it"
 
 
 STREAM = {
@@ -209,26 +207,26 @@ UNSEEN = {name: None for name in CONFIGURATION if name.startswith(OF_LOADER)} | 
 )
 def test_data_that_may_share_themselves_out_are_not_said_to_be_read_whole_by_each_rank(shares):
     for old, new in ((SOUND, Script(configuration=shares)), (Script(configuration=shares), SOUND)):
-        assert "mistake" not in {one.severity for one in differences(old, new)}
+        assert "mistake" not in {row.severity for row in differences(old, new)}
 
 
 def test_a_loader_that_was_not_seen_is_said_once_and_has_no_settings():
-    (found,) = differences(SOUND, Script(configuration=UNSEEN))
-    assert found.sentence == "loader.class: DataLoader in old, not seen on every rank in new"
+    (row,) = differences(SOUND, Script(configuration=UNSEEN))
+    assert row.sentence == "loader.class: DataLoader in old, not seen on every rank in new"
     records = one_launch(script_plan(), {"old": SOUND, "new": SOUND})
     for name in [
         name for name in records[-1].scripts[1].configuration if name.startswith(OF_LOADER)
     ]:
         del records[-1].scripts[1].configuration[name]
-    assert [one.sentence for one in script_differences(records)] == [found.sentence], (
+    assert [row.sentence for row in script_differences(records)] == [row.sentence], (
         "where one rank reads for all"
     )
 
 
 def test_a_large_batch_in_parts_is_no_global_batch_where_samples_are_not_known():
     parts = {"loader.batch_size": 16, "rank_local_batch": 16, "accumulation": 4}
-    found = differences(SOUND, Script(configuration=parts, samples=None, samples_from=None))
-    assert {one.severity for one in found} == {"work"}
+    rows = differences(SOUND, Script(configuration=parts, samples=None, samples_from=None))
+    assert {row.severity for row in rows} == {"work"}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -255,24 +253,26 @@ def test_ranks_that_start_apart_by_an_empty_step_are_told_and_measured():
 
 
 def test_the_empty_step_of_horovods_broadcast_is_told_where_it_does_something():
-    def told(**settings):
+    def empty_step_rows(**settings):
         old, new = ({"optimizer.empty_steps": steps, **settings} for steps in (1, 0))
         return [
-            one
-            for one in differences(Script(configuration=old), Script(configuration=new))
-            if "empty" in one.field
+            row
+            for row in differences(Script(configuration=old), Script(configuration=new))
+            if "empty" in row.field
         ]
 
-    (one,) = told(**{"optimizer.0.0.betas": [0.9, 0.999], "optimizer.0.0.weight_decay": 0.01})
-    assert one.severity == "training" and len(one.sentence.split()) <= 25
-    assert one.sentence.endswith(
+    (row,) = empty_step_rows(
+        **{"optimizer.0.0.betas": [0.9, 0.999], "optimizer.0.0.weight_decay": 0.01}
+    )
+    assert row.severity == "training" and len(row.sentence.split()) <= 25
+    assert row.sentence.endswith(
         "weight decay moves parameters and Adam's bias correction counts it; new takes none"
     )
     console = Console(width=200, file=io.StringIO(), force_terminal=False)
-    console.print(differences_table([one]))
-    assert one.sentence in console.file.getvalue()
-    (one,) = told(**{"optimizer.0.0.weight_decay": 0.0})
-    assert one.is_note
+    console.print(differences_table([row]))
+    assert row.sentence in console.file.getvalue()
+    (row,) = empty_step_rows(**{"optimizer.0.0.weight_decay": 0.0})
+    assert row.is_note
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -280,8 +280,8 @@ def test_a_mistake_is_named_whichever_script_has_it(mistake):
     old, new, (field, *_) = MISTAKES[mistake]
     if field in ("horovod.op", "ddp.comm_hook"):
         old, new = (
-            Script(configuration=one.configuration, gradient_factor=one.gradient_factor)
-            for one in (old, new)
+            Script(configuration=row.configuration, gradient_factor=row.gradient_factor)
+            for row in (old, new)
         )
     assert differences(new, old)[0].field in (field, "horovod.compression")
 
@@ -292,35 +292,35 @@ def test_equal_scripts_differ_in_nothing():
 
 
 def test_a_port_that_is_right_has_no_mistake_and_no_other_work():
-    found = differences(
+    rows = differences(
         Script(configuration={**HOROVOD, "environment.HOROVOD_CONTROLLER": "gloo"}), SOUND
     )
-    assert {one.severity for one in found} == {"note"}
-    assert not any(one.changes_work for one in found)
+    assert {row.severity for row in rows} == {"note"}
+    assert not any(row.changes_work for row in rows)
 
 
 def test_horovod_does_not_broadcast_buffers_and_ddp_does_which_is_no_mistake():
     # behind a forward pass, the ranks of DDP have their own, too
     as_read = Script(own_buffers=True)
-    found = differences(Script(configuration=HOROVOD, own_buffers=True), as_read)
-    assert (found[0].field, found[0].severity) == ("buffers.by_rank", "training")
-    assert "new gets rank 0's before each forward pass" in found[0].sentence
-    assert found[0].is_default and found[0].allowed, "nobody asked for it"
+    rows = differences(Script(configuration=HOROVOD, own_buffers=True), as_read)
+    assert (rows[0].field, rows[0].severity) == ("buffers.by_rank", "training")
+    assert "new gets rank 0's before each forward pass" in rows[0].sentence
+    assert rows[0].is_default and rows[0].allowed, "nobody asked for it"
 
 
 def test_ranks_that_read_the_same_batches_have_the_same_buffers_and_broadcast_nothing():
-    found = differences(Script(own_buffers=True), Script(same_batches=True))
-    assert "buffers.by_rank" not in {one.field for one in found}
+    rows = differences(Script(own_buffers=True), Script(same_batches=True))
+    assert "buffers.by_rank" not in {row.field for row in rows}
 
 
 def test_synchronised_norms_are_no_broadcast():
     synced = Script(configuration={"model.norms": "SyncBatchNorm"})
-    found = next(
-        one
-        for one in differences(Script(own_buffers=True), synced)
-        if one.field == "buffers.by_rank"
+    row = next(
+        row
+        for row in differences(Script(own_buffers=True), synced)
+        if row.field == "buffers.by_rank"
     )
-    assert found.severity == "training" and "broadcasts" not in found.sentence
+    assert row.severity == "training" and "broadcasts" not in row.sentence
 
 
 def test_a_port_that_keeps_buffers_as_horovod_does_makes_no_mistake():
@@ -329,11 +329,11 @@ def test_a_port_that_keeps_buffers_as_horovod_does_makes_no_mistake():
         defaults={"ddp.broadcast_buffers": True},
         own_buffers=True,
     )
-    found = {
-        one.field: one.severity
-        for one in differences(Script(configuration=HOROVOD, own_buffers=True), kept)
+    rows = {
+        row.field: row.severity
+        for row in differences(Script(configuration=HOROVOD, own_buffers=True), kept)
     }
-    assert found["ddp.broadcast_buffers"] == "note" and "mistake" not in found.values()
+    assert rows["ddp.broadcast_buffers"] == "note" and "mistake" not in rows.values()
 
 
 def test_work_that_differs_withholds_the_verdict_unless_it_is_allowed():
@@ -344,20 +344,20 @@ def test_work_that_differs_withholds_the_verdict_unless_it_is_allowed():
         "loader.workers": 4,
     }
     new = Script(configuration=settings, samples=96)
-    found = {one.field: one for one in differences(SOUND, new)}
-    assert [name for name, one in found.items() if one.withholds] == [
+    rows = {row.field: row for row in differences(SOUND, new)}
+    assert [name for name, row in rows.items() if row.withholds] == [
         "accumulation",
         "model.parameters",
         "autocast.enabled",
     ]
-    assert (found["loader.workers"].severity, found["loader.workers"].changes_work) == (
+    assert (rows["loader.workers"].severity, rows["loader.workers"].changes_work) == (
         "speed",
         False,
     )
-    unlike = unlike_work(list(found.values()), baseline="old")
+    unlike = unlike_work(list(rows.values()), baseline="old")
     assert "accumulation, model.parameters, autocast.enabled" in work_note(unlike["new"])
     allowed = differences(SOUND, new, allow=["accumulation", "model.parameters"])
-    assert [one.field for one in allowed if one.withholds] == ["autocast.enabled"]
+    assert [row.field for row in allowed if row.withholds] == ["autocast.enabled"]
     assert unlike_work(differences(SOUND, new, allow=["all"]), baseline="old") == {}
 
 
@@ -368,30 +368,29 @@ def test_a_step_of_several_small_batches_is_said_and_compared_where_it_has_as_ma
         "accumulation": 2,
         "loader.length": 188,
     }
-    found = differences(SOUND, Script(configuration=small))
-    assert {one.field for one in found} == small.keys() and not any(one.withholds for one in found)
+    rows = differences(SOUND, Script(configuration=small))
+    assert {row.field for row in rows} == small.keys() and not any(row.withholds for row in rows)
     assert {
-        one.severity for one in differences(SOUND, Script(configuration=small, samples=24))
+        row.severity for row in differences(SOUND, Script(configuration=small, samples=24))
     } == {"work"}
     assert any(
-        one.withholds
-        for one in differences(SOUND, Script(configuration={**small, "epoch.steps": 80}))
+        row.withholds
+        for row in differences(SOUND, Script(configuration={**small, "epoch.steps": 80}))
     )
 
 
 def test_a_setting_that_is_not_its_librarys_own_is_no_note():
     new = Script(configuration={"ddp.static_graph": True}, defaults={"ddp.static_graph": False})
-    (found,) = (one for one in differences(Script(configuration=HOROVOD), new) if not one.is_note)
+    (row,) = (row for row in differences(Script(configuration=HOROVOD), new) if not row.is_note)
     assert (
-        found.sentence
-        == "ddp.static_graph: not set in old, on in new; by itself the library has off"
+        row.sentence == "ddp.static_graph: not set in old, on in new; by itself the library has off"
     )
 
 
 def test_gradients_that_are_clipped_in_one_are_not_said_to_be_summed():
     clipped = Script(configuration={"step.clipping": "clip_grad_norm_ 1.0"}, gradient_factor=0.5)
     assert [
-        one.field for one in differences(Script(configuration={"step.clipping": "none"}), clipped)
+        row.field for row in differences(Script(configuration={"step.clipping": "none"}), clipped)
     ] == ["step.clipping"]
 
 
@@ -410,36 +409,36 @@ def test_settings_are_said_in_words_and_the_most_telling_come_first():
         "environment.OMP_NUM_THREADS": "2",
         "optimizer.0.0.weight_decay": 0.01,
     }
-    found = differences(
+    rows = differences(
         Script(configuration={"environment.OMP_NUM_THREADS": "1"}), Script(configuration=new)
     )
-    assert [one.field for one in found] == [
+    assert [row.field for row in rows] == [
         "optimizer.0.0.weight_decay",
         "threads.torch",
         "version.torch",
         "environment.OMP_NUM_THREADS",
     ]
     assert (
-        found[1].sentence
+        rows[1].sentence
         == "threads of a rank: 1 in old, 2 in new (torchrun sets OMP_NUM_THREADS=1)"
     )
     assert (
-        found[3].sentence == "OMP_NUM_THREADS: 1 in old, 2 in new (torchrun sets OMP_NUM_THREADS=1)"
+        rows[3].sentence == "OMP_NUM_THREADS: 1 in old, 2 in new (torchrun sets OMP_NUM_THREADS=1)"
     )
     unset = differences(SOUND, Script(configuration=new))
     assert unset[1].sentence == "threads of a rank: 1 in old, 2 in new", "the variable is not why"
-    assert found[0].values == {"old": None, "new": 0.01}
+    assert rows[0].values == {"old": None, "new": 0.01}
 
 
 def test_variables_that_steer_nothing_here_are_notes():
     """As horovodrun and torchrun set them."""
     unused = {"environment.NCCL_SOCKET_IFNAME": "lo", "environment.OMP_NUM_THREADS": "1"}
-    assert {one.severity for one in differences(SOUND, Script(configuration=unused))} == {"note"}
+    assert {row.severity for row in differences(SOUND, Script(configuration=unused))} == {"note"}
     used = {"transport": "nccl", "threads.torch": 4}
-    found = differences(
+    rows = differences(
         Script(configuration=used), Script(configuration={**used, **unused, "threads.torch": 1})
     )
-    assert {one.severity for one in found} == {"speed"}
+    assert {row.severity for row in rows} == {"speed"}
 
 
 def test_a_seed_that_is_never_the_same_is_said_to_be_none():
@@ -449,8 +448,8 @@ def test_a_seed_that_is_never_the_same_is_said_to_be_none():
         "old-control": Script(seeds=[2, 2]),
         "new": Script(seeds=[3, 3]),
     }
-    found = script_differences(one_launch(plan, arms))
-    assert found[0].sentence == "seed.torch is another each time old is started: it sets no seed"
+    rows = script_differences(one_launch(plan, arms))
+    assert rows[0].sentence == "seed.torch is another each time old is started: it sets no seed"
 
 
 def test_several_candidates_have_one_row_for_each_setting():
@@ -462,19 +461,20 @@ def test_several_candidates_have_one_row_for_each_setting():
 
 
 def test_ranks_of_one_arm_agree_or_are_said_to_be_apart_with_the_step():
-    def said(script):
+    def difference_text(script):
         return describe_rank_difference(
             one_launch(script_plan(), {"old": SOUND, "new": script})[-1]
         )
 
-    assert said(SOUND) is None
-    assert said(Script(sharded=True, starts_apart=True)) is None
-    assert said(Script(own_buffers=True)) is None
-    assert said(Script(starts_apart=True)).startswith(
+    assert difference_text(SOUND) is None
+    assert difference_text(Script(sharded=True, starts_apart=True)) is None
+    assert difference_text(Script(own_buffers=True)) is None
+    assert difference_text(Script(starts_apart=True)).startswith(
         "the ranks of new start apart: conv.bias, conv.weight, fc.weight and 1 more"
     )
-    assert "gradients of fc.bias differ between the ranks of new after the exchange" in said(
-        Script(not_exchanged=["fc.bias"])
+    assert (
+        "gradients of fc.bias differ between the ranks of new after the exchange"
+        in difference_text(Script(not_exchanged=["fc.bias"]))
     )
     records = one_launch(script_plan(), {"old": SOUND, "new": SOUND})
     for number, step in enumerate(records[-1].scripts[1].steps):
@@ -488,18 +488,18 @@ def test_ranks_of_one_arm_agree_or_are_said_to_be_apart_with_the_step():
 
 
 def test_where_nothing_but_notes_differs_the_preview_shows_them():
-    found = differences(SOUND, Script(configuration=HOROVOD))
+    rows = differences(SOUND, Script(configuration=HOROVOD))
     console = Console(width=120, file=io.StringIO(), force_terminal=False)
-    console.print(differences_table(found))
-    assert {one.severity for one in found} == {"note"}
-    assert all(one.field in console.file.getvalue() for one in found)
+    console.print(differences_table(rows))
+    assert {row.severity for row in rows} == {"note"}
+    assert all(row.field in console.file.getvalue() for row in rows)
 
 
 def test_the_preview_fits_on_80_columns_and_in_15_rows():
     settings = {f"environment.VARIABLE_{number}": "x" * 200 for number in range(30)}
-    found = differences(SOUND, Script(configuration=settings, learning_rate=0.2))
+    rows = differences(SOUND, Script(configuration=settings, learning_rate=0.2))
     console = Console(width=80, file=io.StringIO(), force_terminal=False)
-    console.print(differences_table(found))
+    console.print(differences_table(rows))
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= 80
     assert len(re.findall(r"environment", text)) == 15
@@ -525,7 +525,7 @@ def test_a_rate_that_is_not_known_is_not_said_to_stay():
         for step in report.steps
     ):
         step.learning_rates = []
-    found = next(one for one in script_differences(records) if one.field == "schedule.lr")
-    assert found.sentence.startswith(
+    row = next(row for row in script_differences(records) if row.field == "schedule.lr")
+    assert row.sentence.startswith(
         "old steps its StepLR with every optimizer step, new in none of the first 5 steps"
     )

@@ -21,70 +21,73 @@ def judged(old, new, *, control=None, scripts=None):
 
 
 def test_the_same_script_twice_is_equal():
-    found = judged(SOUND, SOUND)
+    equality = judged(SOUND, SOUND)
     assert (
-        found.start["new"].verdict,
-        found.gradients["new"].verdict,
-        found.parameters["new"].verdict,
+        equality.start["new"].verdict,
+        equality.gradients["new"].verdict,
+        equality.parameters["new"].verdict,
     ) == ("equal",) * 3
-    assert (found.first_difference_step, found.unequal) == (None, [])
-    assert found.sentence == "new trains like old: equal start, and equal over the first 5 steps"
-    assert found.batches == {
+    assert (equality.first_difference_step, equality.unequal) == (None, [])
+    assert equality.sentence == "new trains like old: equal start, and equal over the first 5 steps"
+    assert equality.batches == {
         "old-control": "old-control reads the same batches as old",
         "new": "new reads the same batches as old",
     }
-    assert set(found.parameters) == {"old-control", "new"}
+    assert set(equality.parameters) == {"old-control", "new"}
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_rounding_is_no_difference(seed):
-    found = judged(SOUND, Script(rounding=1e-6, noise_seed=seed, configuration=HOROVOD))
-    assert (found.gradients["new"].verdict, found.parameters["new"].verdict) == (
+    equality = judged(SOUND, Script(rounding=1e-6, noise_seed=seed, configuration=HOROVOD))
+    assert (equality.gradients["new"].verdict, equality.parameters["new"].verdict) == (
         "equal up to rounding",
     ) * 2
-    assert found.unequal == []
+    assert equality.unequal == []
     assert (
-        found.sentence
+        equality.sentence
         == "new trains like old: equal start, and equal up to float32 rounding over the first 5 steps"
     )
 
 
 def test_another_start_is_told_and_nothing_else_is_claimed():
-    found = judged(SOUND, Script(start_seed=2))
-    assert (found.start["new"].verdict, found.parameters["new"].verdict) == (
+    equality = judged(SOUND, Script(start_seed=2))
+    assert (equality.start["new"].verdict, equality.parameters["new"].verdict) == (
         "another start",
         "not compared",
     )
-    assert (found.first_difference_step, found.unequal) == (0, ["new"])
-    assert found.sentence == "new has another start than old; --same-start compares what follows"
+    assert (equality.first_difference_step, equality.unequal) == (0, ["new"])
+    assert equality.sentence == "new has another start than old; --same-start compares what follows"
 
 
 def test_a_script_that_starts_otherwise_each_time_is_not_repeatable():
-    found = judged(SOUND, Script(start_seed=2), control=Script(start_seed=3, seeds=[5, 5]))
-    assert "it is not repeatable; set a seed, or use --same-start" in found.sentence
-    found = judged(SOUND, Script(start_seed=2), control=Script(start_seed=3))
-    assert "it is not repeatable; use --same-start" in found.sentence, "its seed is the same"
+    equality = judged(SOUND, Script(start_seed=2), control=Script(start_seed=3, seeds=[5, 5]))
+    assert "it is not repeatable; set a seed, or use --same-start" in equality.sentence
+    equality = judged(SOUND, Script(start_seed=2), control=Script(start_seed=3))
+    assert "it is not repeatable; use --same-start" in equality.sentence, "its seed is the same"
 
 
 def test_a_learning_rate_twice_as_high_is_apart_from_the_first_step_on_with_its_size():
-    found = judged(SOUND, Script(learning_rate=0.2))
-    parameters = found.parameters["new"]
+    equality = judged(SOUND, Script(learning_rate=0.2))
+    parameters = equality.parameters["new"]
     assert (
         parameters.verdict,
         parameters.first_difference_step,
-        found.gradients["new"].verdict,
+        equality.gradients["new"].verdict,
     ) == ("apart", 1, "equal")
     assert parameters.distances[0] == pytest.approx(0.5)
-    assert found.sentence.startswith(
+    assert equality.sentence.startswith(
         "new starts equal to old, then is apart from step 1 on by 50% of what the steps changed"
     )
-    assert found.sentence.endswith("its first gradients agree")
+    assert equality.sentence.endswith("its first gradients agree")
 
 
 def test_what_begins_later_is_told_with_its_step():
-    found = judged(SOUND, Script(rate_at=lambda step: 1.0 if step < 3 else 0.5))
-    assert (found.parameters["new"].first_difference_step, found.first_difference_step) == (4, 4)
-    assert "apart from step 4 on" in found.sentence
+    equality = judged(SOUND, Script(rate_at=lambda step: 1.0 if step < 3 else 0.5))
+    assert (equality.parameters["new"].first_difference_step, equality.first_difference_step) == (
+        4,
+        4,
+    )
+    assert "apart from step 4 on" in equality.sentence
 
 
 HALF = {**HOROVOD, "horovod.compression": "FP16Compressor"}
@@ -104,24 +107,27 @@ HALF = {**HOROVOD, "horovod.compression": "FP16Compressor"}
 )
 def test_what_may_be_amplified_rounding_is_told_with_a_way_to_find_out(old, new, hint):
     later = {"rate_at": lambda step: 1.0 if step < 3 else 0.5}
-    found = judged(Script(configuration=old), Script(configuration=new, **later))
-    assert "apart from step 4 on" in found.sentence
-    assert found.sentence.partition("; it may be rounding that later steps amplify: ")[2] == hint
+    equality = judged(Script(configuration=old), Script(configuration=new, **later))
+    assert "apart from step 4 on" in equality.sentence
+    assert equality.sentence.partition("; it may be rounding that later steps amplify: ")[2] == hint
 
 
 def test_a_start_that_a_step_without_gradients_moved_is_told_as_that():
-    found = judged(Script(configuration={"optimizer.empty_steps": 1}, start_seed=2), SOUND)
+    equality = judged(Script(configuration={"optimizer.empty_steps": 1}, start_seed=2), SOUND)
     assert (
-        found.sentence
+        equality.sentence
         == "new has another start than old; old takes a step without gradients before its first"
     )
 
 
 def test_one_small_parameter_whose_gradient_differs_is_named():
-    found = judged(SOUND, Script(not_exchanged=["fc.bias"]))
-    assert (found.gradients["new"].verdict, found.gradients["new"].names) == ("apart", ["fc.bias"])
-    assert list(found.ranks) == ["new"]
-    assert "fc.bias" in found.sentence
+    equality = judged(SOUND, Script(not_exchanged=["fc.bias"]))
+    assert (equality.gradients["new"].verdict, equality.gradients["new"].names) == (
+        "apart",
+        ["fc.bias"],
+    )
+    assert list(equality.ranks) == ["new"]
+    assert "fc.bias" in equality.sentence
 
 
 @pytest.mark.parametrize(("small", "is_beyond"), [(0.1, False), (0.2, True)])
@@ -133,9 +139,9 @@ def test_a_small_tensor_is_not_hidden_by_a_large_one(small, is_beyond):
 
 
 def test_other_data_are_told_beside_the_difference_that_they_make():
-    found = judged(SOUND, Script(data_seed=1))
-    assert found.batches["new"] == "new reads other batches than old, from step 1 on"
-    assert found.sentence.endswith("their batches differ, too")
+    equality = judged(SOUND, Script(data_seed=1))
+    assert equality.batches["new"] == "new reads other batches than old, from step 1 on"
+    assert equality.sentence.endswith("their batches differ, too")
 
 
 def test_names_without_a_counterpart_are_told():
@@ -144,12 +150,12 @@ def test_names_without_a_counterpart_are_told():
     for report in records[-1].scripts:
         for tensors in (report.started, report.sizes, *(step.parameters for step in report.steps)):
             tensors["head.bias"] = tensors.pop("fc.bias")
-    found = judge_equality(plan, records)
-    assert (found.start["new"].only_here, found.start["new"].missing_here) == (
+    equality = judge_equality(plan, records)
+    assert (equality.start["new"].only_here, equality.start["new"].missing_here) == (
         ["head.bias"],
         ["fc.bias"],
     )
-    assert "without a counterpart: head.bias, fc.bias" in found.sentence
+    assert "without a counterpart: head.bias, fc.bias" in equality.sentence
 
 
 def under_other_names(rename):
@@ -159,7 +165,7 @@ def under_other_names(rename):
         for tensors in (
             report.started,
             report.sizes,
-            *(own for step in report.steps for own in (step.parameters, step.gradients)),
+            *(each for step in report.steps for each in (step.parameters, step.gradients)),
         ):
             for name in list(tensors):
                 tensors[rename(name)] = tensors.pop(name)
@@ -182,44 +188,45 @@ def under_other_names(rename):
 )
 def test_tensors_are_matched_under_other_names_and_it_is_said_how(rename, how):
     records = under_other_names(rename)
-    found = judge_equality(script_plan(), records)
+    equality = judge_equality(script_plan(), records)
     assert (
-        found.sentence
+        equality.sentence
         == f"new trains like old: equal start, and equal over the first 5 steps, {how}"
     )
-    assert (found.gradients["new"].verdict, found.unequal) == ("equal", [])
-    assert "gradients.scale" not in {one.field for one in script_differences(records)}
+    assert (equality.gradients["new"].verdict, equality.unequal) == ("equal", [])
+    assert "gradients.scale" not in {row.field for row in script_differences(records)}
 
 
 def test_batches_of_a_step_that_is_cut_otherwise_are_not_compared():
-    found = judged(SOUND, Script(configuration={"accumulation": 2}, data_seed=1))
-    assert "new" not in found.batches
+    equality = judged(SOUND, Script(configuration={"accumulation": 2}, data_seed=1))
+    assert "new" not in equality.batches
 
 
 def test_tolerances_are_three_times_what_the_control_shows():
-    found = judged(
+    equality = judged(
         SOUND, Script(rounding=0.02, noise_seed=1), control=Script(rounding=0.02, noise_seed=2)
     )
-    assert found.parameters["new"].verdict == "equal up to rounding"
-    assert found.parameters["new"].tolerance > ARITHMETICS["float32"].stepped
+    assert equality.parameters["new"].verdict == "equal up to rounding"
+    assert equality.parameters["new"].tolerance > ARITHMETICS["float32"].stepped
     assert judged(SOUND, Script(rounding=0.02, noise_seed=1)).unequal == ["new"]
 
 
 def test_where_the_control_steps_otherwise_nothing_is_claimed():
-    found = judged(
+    equality = judged(
         SOUND, Script(learning_rate=0.2), control=Script(learning_rate=0.02, seeds=[5, 5])
     )
-    assert (found.parameters["new"].verdict, found.unequal) == ("not compared", ["new"])
+    assert (equality.parameters["new"].verdict, equality.unequal) == ("not compared", ["new"])
     assert (
-        "old itself steps otherwise each time: it is not repeatable; set a seed" in found.sentence
+        "old itself steps otherwise each time: it is not repeatable; set a seed"
+        in equality.sentence
     )
-    found = judged(SOUND, Script(learning_rate=0.2), control=Script(data_seed=5))
-    assert found.sentence.endswith(
+    equality = judged(SOUND, Script(learning_rate=0.2), control=Script(data_seed=5))
+    assert equality.sentence.endswith(
         "old itself steps otherwise each time: its batches are others"
     ), "as where data changed beneath it"
-    found = judged(SOUND, Script(gradient_factor=2.0), control=Script(learning_rate=0.02))
+    equality = judged(SOUND, Script(gradient_factor=2.0), control=Script(learning_rate=0.02))
     assert (
-        found.sentence
+        equality.sentence
         == "new starts equal to old, but gradients of the first step are apart by a factor of 2"
     )
 
@@ -231,8 +238,8 @@ def test_coarse_arithmetic_is_allowed_for_where_both_have_it():
         and "bfloat16 rounding" in both.sentence
     )
     assert "up to bfloat16 rounding" in both.sentence
-    one = judged(SOUND, Script(configuration=HALF, rounding=0.01))
-    assert one.unequal == ["new"]
+    alone = judged(SOUND, Script(configuration=HALF, rounding=0.01))
+    assert alone.unequal == ["new"]
     assert arithmetic({"horovod.compression": "fp16"}) == "float16"
     assert arithmetic({"tf32.matmul": True, "device": "cuda"}) == "TensorFloat-32"
     assert arithmetic({"tf32.matmul": True, "device": "cpu"}) == "float32"
@@ -289,6 +296,6 @@ def test_the_launch_in_which_arms_are_farthest_apart_counts():
 
 
 def test_sharded_models_are_not_compared():
-    found = judged(SOUND, Script(sharded=True))
-    assert (found.start["new"].verdict, found.unequal) == ("not compared", ["new"])
-    assert "is not known" in found.sentence
+    equality = judged(SOUND, Script(sharded=True))
+    assert (equality.start["new"].verdict, equality.unequal) == ("not compared", ["new"])
+    assert "is not known" in equality.sentence

@@ -74,10 +74,10 @@ def traced(besides, *optimizers):
 
 
 def test_lines_have_their_time_and_the_phase_that_they_hold():
-    found = {line["text"]: line for line in report_of(rests)}
-    assert found["besides(loss)"]["phases"] == [] and found["besides(loss)"]["seconds"] > 0
-    assert found["besides(loss)"]["place"].startswith("tests/unit/test_script_lines.py:")
-    assert all(line["phases"] == ["forward"] for text, line in found.items() if "model(" in text)
+    by_text = {line["text"]: line for line in report_of(rests)}
+    assert by_text["besides(loss)"]["phases"] == [] and by_text["besides(loss)"]["seconds"] > 0
+    assert by_text["besides(loss)"]["place"].startswith("tests/unit/test_script_lines.py:")
+    assert all(line["phases"] == ["forward"] for text, line in by_text.items() if "model(" in text)
     assert sys.gettrace() is None
 
 
@@ -102,13 +102,13 @@ def test_collectives_count_where_the_loop_calls_them_and_once():
 
 
 def test_nobody_elses_trace_is_taken_away():
-    def own(*_):
+    def tracer(*_):
         return None
 
-    sys.settrace(own)
+    sys.settrace(tracer)
     try:
         assert report_of(rests) == []
-        assert sys.gettrace() is own
+        assert sys.gettrace() is tracer
     finally:
         sys.settrace(None)
 
@@ -130,10 +130,10 @@ LOGS = line(3, "writer.add_scalar('loss', loss)", 0.005)
 
 
 def test_a_line_that_one_script_has_alone_is_named_where_it_takes_time():
-    (found,) = line_differences([arm("old", FORWARD), arm("new", FORWARD, LOGS)])
-    assert (found.severity, found.changes_work) == ("speed", False)
+    (difference,) = line_differences([arm("old", FORWARD), arm("new", FORWARD, LOGS)])
+    assert (difference.severity, difference.changes_work) == ("speed", False)
     assert (
-        found.sentence
+        difference.sentence
         == "5.00 ms of each of the first steps of new is train.py:3: writer.add_scalar('loss', loss)"
     )
 
@@ -173,28 +173,28 @@ def test_unlike_numbers_of_collectives_are_named_with_place_and_time():
     reduces = line(
         7, "mean = reduced(loss)", 0.001, exchange_s=0.001, collectives={"all_reduce of 4 B": 2.0}
     )
-    (found,) = line_differences([arm("old", FORWARD), arm("new", FORWARD, reduces)])
+    (difference,) = line_differences([arm("old", FORWARD), arm("new", FORWARD, reduces)])
     assert (
-        found.values["new"]
+        difference.values["new"]
         == "2 all_reduce of 4 B at train.py:7, waited for 1.00 ms in each of the first steps"
     )
-    assert found.values["old"] is None
+    assert difference.values["old"] is None
 
 
 def test_a_sum_over_ranks_is_held_against_a_mean_and_not_against_nothing():
     def reduces(name):
         return line(7, "total = reduced(loss)", 0.001, collectives={name: 1.0})
 
-    def told(*old):
-        (found,) = line_differences(
+    def verdicts(*old):
+        (difference,) = line_differences(
             [arm("old", FORWARD, *old), arm("new", FORWARD, reduces("all_reduce (sum) of 4 B"))]
         )
-        return found.severity, found.sentence.endswith(
+        return difference.severity, difference.sentence.endswith(
             "a sum is the mean times the number of ranks"
         )
 
-    assert told(reduces("allreduce_ of 4 B")) == ("training", True)
-    assert told() == ("speed", False)
+    assert verdicts(reduces("allreduce_ of 4 B")) == ("training", True)
+    assert verdicts() == ("speed", False)
 
 
 def test_a_line_waits_for_as_long_as_the_rank_that_comes_last():
@@ -202,8 +202,8 @@ def test_a_line_waits_for_as_long_as_the_rank_that_comes_last():
         line(7, "mean = reduced(loss)", seconds + 0.001, exchange_s=seconds)
         for seconds in (0.009, 0.002)
     ]
-    own = ScriptArm(
-        name="new", reports=[ScriptReport(rank=rank, lines=[one]) for rank, one in enumerate(lines)]
+    waiting = ScriptArm(
+        name="new", reports=[ScriptReport(rank=rank, lines=[use]) for rank, use in enumerate(lines)]
     )
-    (found,) = other_lines(own)
-    assert (found.exchange_s, found.seconds) == pytest.approx((0.002, 0.001))
+    (other,) = other_lines(waiting)
+    assert (other.exchange_s, other.seconds) == pytest.approx((0.002, 0.001))

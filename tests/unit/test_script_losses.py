@@ -78,43 +78,43 @@ def test_losses_of_a_step_in_parts_are_compared_where_gradients_show_that_they_s
         for arm, factor in (("old", 1.0), ("new", 0.5))
     }
     new = Script(configuration={"accumulation": 2}, gradient_factor=gradient_factor)
-    found = judge_equality(
+    loss = judge_equality(
         plan, one_launch(plan, {"old": Script(), "new": new}), losses=tables
     ).loss["new"]
-    assert found.verdict == verdict
+    assert loss.verdict == verdict
     assert (
         "equal over the later half" if verdict else "are not compared: a step has another number of"
-    ) in found.sentence
+    ) in loss.sentence
 
 
 def test_a_difference_near_the_margin_is_not_decided():
-    found = compared(1.02, noise=0.05)["new"]
-    assert found.verdict == "undecided"
-    assert found.sentence.startswith(
+    loss = compared(1.02, noise=0.05)["new"]
+    assert loss.verdict == "undecided"
+    assert loss.sentence.startswith(
         "Whether the loss of new is worse than old's by 2% is undecided"
     )
 
 
 def test_one_launch_is_said_to_be_one():
-    found = compared(1.1, launches=1)["new"]
-    assert (found.verdict, found.launches) == ("undecided", 1)
-    assert found.sentence.endswith("in one launch: no interval, so no verdict")
+    loss = compared(1.1, launches=1)["new"]
+    assert (loss.verdict, loss.launches) == ("undecided", 1)
+    assert loss.sentence.endswith("in one launch: no interval, so no verdict")
     same = compared(1.0, launches=1, noise=0.0)["new"].sentence
     assert same.startswith("The loss of new equals old's over the later half, in one launch")
 
 
 def test_a_loss_that_is_no_number_any_more_is_worse():
-    found = compared(1.0, late=np.inf)["new"]
-    assert (found.verdict, found.sentence) == (
+    loss = compared(1.0, late=np.inf)["new"]
+    assert (loss.verdict, loss.sentence) == (
         "worse",
         "The loss of new is not finite in the later half",
     )
 
 
 def test_the_later_half_is_that_of_what_both_reached():
-    found = compared(1.0, noise=0.0, steps=20)
-    assert found["new"].difference.value == pytest.approx(0.0, abs=1e-9)
-    assert found["new"].samples[-1] == 20 * 64
+    loss = compared(1.0, noise=0.0, steps=20)
+    assert loss["new"].difference.value == pytest.approx(0.0, abs=1e-9)
+    assert loss["new"].samples[-1] == 20 * 64
 
 
 def test_curves_are_short_however_long_the_training_was():
@@ -132,14 +132,14 @@ def test_equal_scripts_are_called_worse_no_more_often_than_stated(higher, at_mos
     """At a difference of just the margin, 5% of the comparisons may be called worse, and 5% no
     worse."""
     random = np.random.default_rng(4)
-    found = []
+    verdicts = []
     for _ in range(2000):
         shared = random.normal(0, 0.02, 5)  # a launch's seed
         pairs = [
             (1 + higher + s + random.normal(0, 0.01), 1 + s + random.normal(0, 0.01))
             for s in shared
         ]
-        found.append(loss_verdict(loss_difference(pairs), margin=0.02))
-    assert found.count("worse") / 2000 <= at_most
+        verdicts.append(loss_verdict(loss_difference(pairs), margin=0.02))
+    assert verdicts.count("worse") / 2000 <= at_most
     if higher:
-        assert found.count("no worse") / 2000 <= at_most
+        assert verdicts.count("no worse") / 2000 <= at_most

@@ -73,7 +73,7 @@ def test_the_terminal_shows_it_in_its_width(comparison, width):
 def test_scripts_have_phases_and_a_phase_is_named_as_the_cause(comparison):
     arm, result = comparison.arm("new"), comparison.result("new")
     assert arm.step_terms_s is None and result.term_differences_s == {}
-    assert sum(one.value for one in arm.step_phases_s.values()) == pytest.approx(
+    assert sum(phase.value for phase in arm.step_phases_s.values()) == pytest.approx(
         0.02 / 1.1, rel=0.2
     )
     assert result.because.term == "backward_and_exchange"
@@ -84,14 +84,14 @@ def test_scripts_have_phases_and_a_phase_is_named_as_the_cause(comparison):
 
 
 @pytest.mark.parametrize(
-    ("library", "said"),
+    ("library", "words"),
     [
         ({}, "ms more waiting for exchange per step, most by "),
         (HOROVOD, "ms more backward and exchange per step, most by "),
     ],
     ids=["same library", "another library"],
 )
-def test_a_line_that_waits_for_exchange_is_named_as_the_cause(tmp_path, library, said):
+def test_a_line_that_waits_for_exchange_is_named_as_the_cause(tmp_path, library, words):
     averages = LineUse(
         place="train.py:7", text="all_reduce(loss)", seconds=0.0051, exchange_s=0.005
     )
@@ -101,38 +101,41 @@ def test_a_line_that_waits_for_exchange_is_named_as_the_cause(tmp_path, library,
             for script in record.scripts:
                 script.lines = [averages]
             for block in record.blocks:
-                for own in block.ranks:
-                    own.phases_s = [
-                        [*phases, exchange + 0.005] for *phases, exchange in own.phases_s
+                for rank in block.ranks:
+                    rank.phases_s = [
+                        [*phases, exchange + 0.005] for *phases, exchange in rank.phases_s
                     ]
 
     scripts = {"old": Script(), "old-control": Script(), "new": Script(configuration=library)}
-    found = conclude(folder_of(tmp_path, scripts, truth=Truth(ratios={"new": 1.0}), change=change))
-    assert f"{said}train.py:7 (all_reduce(loss))" in short_cause(found.result("new"))
-    assert ("exchange" in found.result("new").phase_differences_s) == (not library)
-    assert (
-        "exchange" in found.arm("new").step_phases_s.keys() - found.arm("old").step_phases_s.keys()
+    comparison = conclude(
+        folder_of(tmp_path, scripts, truth=Truth(ratios={"new": 1.0}), change=change)
     )
-    for arm in found.arms:
-        assert sum(one.value for one in arm.step_phases_s.values()) == pytest.approx(
+    assert f"{words}train.py:7 (all_reduce(loss))" in short_cause(comparison.result("new"))
+    assert ("exchange" in comparison.result("new").phase_differences_s) == (not library)
+    assert (
+        "exchange"
+        in comparison.arm("new").step_phases_s.keys() - comparison.arm("old").step_phases_s.keys()
+    )
+    for arm in comparison.arms:
+        assert sum(phase.value for phase in arm.step_phases_s.values()) == pytest.approx(
             0.02 + 0.005 * (arm.name == "new"), rel=0.2
         )
 
 
 def test_unlike_work_has_a_ratio_and_no_verdict_unless_it_is_allowed(tmp_path):
     new = Script(configuration={**HOROVOD, "model.parameters": 660})
-    found = conclude(folder_of(tmp_path / "withheld", {"new": new}))
-    result = found.result("new")
+    comparison = conclude(folder_of(tmp_path / "withheld", {"new": new}))
+    result = comparison.result("new")
     assert (result.verdict, result.verdict_alone, result.withheld_by) == (
         "undecided",
         "faster",
         "work",
     )
     assert result.throughput_ratio > 1 and result.ci_low > 1
-    assert found.headline == "No verdict on new against old: they do different work"
-    assert found.findings[0].startswith("No verdict on new against old (ratio 1.09")
-    assert "the two do different work (model.parameters)" in found.findings[0]
-    assert found.undecided == [] and result.because is None
+    assert comparison.headline == "No verdict on new against old: they do different work"
+    assert comparison.findings[0].startswith("No verdict on new against old (ratio 1.09")
+    assert "the two do different work (model.parameters)" in comparison.findings[0]
+    assert comparison.undecided == [] and result.because is None
     allowed = conclude(
         folder_of(tmp_path / "allowed", {"new": new}, plan=script_plan(allow=["model.parameters"]))
     )
@@ -144,14 +147,14 @@ def test_unlike_work_has_a_ratio_and_no_verdict_unless_it_is_allowed(tmp_path):
 
 def test_without_samples_iterations_are_compared(tmp_path):
     uncounted = Script(configuration=HOROVOD, samples=None, samples_from=None)
-    found = conclude(folder_of(tmp_path, {"new": uncounted}))
-    assert (found.sample_unit, found.result("new").verdict) == ("iterations", "faster")
-    assert found.arm("old").throughput_per_s.value == pytest.approx(50, rel=0.3)
+    comparison = conclude(folder_of(tmp_path, {"new": uncounted}))
+    assert (comparison.sample_unit, comparison.result("new").verdict) == ("iterations", "faster")
+    assert comparison.arm("old").throughput_per_s.value == pytest.approx(50, rel=0.3)
     assert any(
         line.startswith("Samples of new could not be counted: iterations per second")
-        for line in found.warnings
+        for line in comparison.warnings
     )
-    assert found.equality.loss_unit == "steps"
+    assert comparison.equality.loss_unit == "steps"
 
 
 def test_gaps_starts_and_what_the_probe_could_not_see_are_told(tmp_path):
@@ -160,21 +163,21 @@ def test_gaps_starts_and_what_the_probe_could_not_see_are_told(tmp_path):
             record.script_starts = 3
             record.blocks[2] = changed(record.blocks[2], gaps=[(1, 2.0)])
 
-    found = conclude(
+    comparison = conclude(
         folder_of(
             tmp_path, {"new": Script(notes=["The optimizer is fused."])}, change=change, losses=None
         )
     )
     assert (
-        found.arm("new").gaps.count,
-        found.arm("new").gaps.longest_s,
-        found.arm("old").gaps,
+        comparison.arm("new").gaps.count,
+        comparison.arm("new").gaps.longest_s,
+        comparison.arm("old").gaps,
     ) == (3, 2.0, None)
-    said = "\n".join(found.warnings)
-    assert "new: 3 long gaps in its steps, 2000 ms each" in said
-    assert "new came to its own end and was restarted, 3 times in one launch" in said
-    assert "new: The optimizer is fused" in said
-    assert found.equality.loss["new"].sentence is not None
+    text = "\n".join(comparison.warnings)
+    assert "new: 3 long gaps in its steps, 2000 ms each" in text
+    assert "new came to its own end and was restarted, 3 times in one launch" in text
+    assert "new: The optimizer is fused" in text
+    assert comparison.equality.loss["new"].sentence is not None
 
 
 def test_a_rank_that_is_late_before_the_exchange_is_the_straggler(tmp_path):
@@ -186,8 +189,8 @@ def test_a_rank_that_is_late_before_the_exchange_is_the_straggler(tmp_path):
                     for wait, forward, backward, *rest in block.ranks[1].phases_s
                 ]
 
-    found = conclude(folder_of(tmp_path, {"new": PORT}, change=change))
-    late = found.arm("new").by_rank
+    comparison = conclude(folder_of(tmp_path, {"new": PORT}, change=change))
+    late = comparison.arm("new").by_rank
     assert (late.straggler.rank, late.straggler.phase, late.own_time) == (
         1,
         "data_wait",
@@ -195,16 +198,16 @@ def test_a_rank_that_is_late_before_the_exchange_is_the_straggler(tmp_path):
     )
     assert any(
         "Rank 1 on host1 is a straggler in new: its data wait and forward are" in line
-        for line in found.warnings
+        for line in comparison.warnings
     )
 
 
 def test_an_arm_that_is_wrong_is_told_with_how_its_ranks_are_apart(tmp_path):
     truth = Truth(ratios={"new": 1.1}, statuses={("new", launch): "wrong" for launch in range(3)})
-    found = conclude(folder_of(tmp_path, {"new": Script(starts_apart=True)}, truth=truth))
-    assert found.arm("new").status == "wrong"
-    assert found.equality.ranks["new"].startswith("the ranks of new start apart")
-    assert any("the ranks of new start apart" in line for line in first_lines(found))
+    comparison = conclude(folder_of(tmp_path, {"new": Script(starts_apart=True)}, truth=truth))
+    assert comparison.arm("new").status == "wrong"
+    assert comparison.equality.ranks["new"].startswith("the ranks of new start apart")
+    assert any("the ranks of new start apart" in line for line in first_lines(comparison))
 
 
 def test_files_that_scripts_write_elsewhere_and_trackers_that_are_offline_are_named(tmp_path):
@@ -215,14 +218,14 @@ def test_files_that_scripts_write_elsewhere_and_trackers_that_are_offline_are_na
         record.scripts[0].trackers = ["wandb"]
 
     warnings = conclude(folder_of(tmp_path, {"new": PORT}, change=change)).warnings
-    (said,) = (
+    (warning,) = (
         line
         for line in warnings
         if line.startswith("Written outside the folder of the command: /x/0.pt, /x/1.pt")
     )
     assert (
         "/x/17.pt (new); /log.txt (old). Each arm, the control and each launch starts its script again"
-        in said
+        in warning
     )
     assert "Told to stay offline: wandb; --trackers on leaves them as they are" in warnings
 

@@ -67,9 +67,9 @@ def write_alternating(root, number=5, **both):
 
 
 def compared(paths, **options):
-    found = conclude_runs(read_runs(paths), name="report", **options)
-    assert isinstance(found, Comparison)
-    return found
+    comparison = conclude_runs(read_runs(paths), name="report", **options)
+    assert isinstance(comparison, Comparison)
+    return comparison
 
 
 def test_undecided_runs_say_how_many_more_should_decide(tmp_path):
@@ -83,10 +83,12 @@ def test_undecided_runs_say_how_many_more_should_decide(tmp_path):
 def test_all_of_one_before_all_of_the_other_is_told(tmp_path):
     paths = [write_run(tmp_path / f"ddp-{n}", DDP, minute=n) for n in range(3)]
     paths += [write_run(tmp_path / f"hvd-{n}", HVD, minute=10 + n) for n in range(3)]
-    found = compared(paths)
-    assert found.result("horovod").run_order == "one after the other"
-    assert any("came before all of the other" in line for line in found.warnings)
-    assert any("3 runs of each estimate the variance poorly" in line for line in found.warnings)
+    comparison = compared(paths)
+    assert comparison.result("horovod").run_order == "one after the other"
+    assert any("came before all of the other" in line for line in comparison.warnings)
+    assert any(
+        "3 runs of each estimate the variance poorly" in line for line in comparison.warnings
+    )
 
 
 def test_arms_are_named_after_what_tells_them_apart(tmp_path):
@@ -181,14 +183,14 @@ def test_several_world_sizes_are_the_points_of_a_study(tmp_path):
         for launch in range(2)
         for place, (name, arm) in enumerate([("ddp", DDP), ("hvd", HVD)])
     ]
-    found = conclude_runs(read_runs(paths), name="scaling")
-    assert [(point.name, point.world_size) for point in found.points] == [
+    comparison = conclude_runs(read_runs(paths), name="scaling")
+    assert [(point.name, point.world_size) for point in comparison.points] == [
         ("n1", 1),
         ("n2", 2),
         ("n4", 4),
     ]
-    assert found.points[2].arm("horovod").speed_up is not None
-    write_runs(found, ResultsFolder(tmp_path / "out"))
+    assert comparison.points[2].arm("horovod").speed_up is not None
+    write_runs(comparison, ResultsFolder(tmp_path / "out"))
     assert (
         "People started these runs themselves"
         in (tmp_path / "out" / "points" / "n4" / "report.md").read_text()
@@ -244,15 +246,15 @@ def test_trainings_to_the_end_are_compared_by_their_seeds(tmp_path):
         for arm, changes in ((DDP, {}), (HVD, {}), (single, alone))
         for seed, last in endings.items()
     ]
-    found = compared(paths)
-    assert found.training.reference == "single"
-    assert {arm.name: (arm.seeds, arm.convergence) for arm in found.training.arms} == {
+    comparison = compared(paths)
+    assert comparison.training.reference == "single"
+    assert {arm.name: (arm.seeds, arm.convergence) for arm in comparison.training.arms} == {
         "ddp": (3, "same"),
         "horovod": (3, "same"),
         "single": (3, None),
     }
-    assert [curve.seed for curve in found.training.arm("ddp").by_seed] == [2, 3, 4]
-    assert found.training.arm("horovod").time_ratio.value == pytest.approx(1.0)
+    assert [curve.seed for curve in comparison.training.arm("ddp").by_seed] == [2, 3, 4]
+    assert comparison.training.arm("horovod").time_ratio.value == pytest.approx(1.0)
     twice = write_training(tmp_path / "again", DDP, seed=3, right=[120, 180, 196, 198])
     with pytest.raises(PlanError, match="trained ddp with the same seed 3"):
         compared([*paths, twice])
@@ -307,9 +309,9 @@ def test_welchs_interval_by_hand():
             strict=True,
         )
     )
-    found = separate_ratio(ours, theirs, confidence=0.95)
-    assert np.log(found.value) == pytest.approx(0.1)
-    assert np.log(found.ci_high) - 0.1 == pytest.approx(2.4588 * 0.05, rel=1e-3)
+    ratio = separate_ratio(ours, theirs, confidence=0.95)
+    assert np.log(ratio.value) == pytest.approx(0.1)
+    assert np.log(ratio.ci_high) - 0.1 == pytest.approx(2.4588 * 0.05, rel=1e-3)
 
 
 def test_a_drift_of_the_machine_is_taken_out_of_alternating_runs():

@@ -45,8 +45,10 @@ def test_variables_say_where_ranks_meet_unless_flags_do(monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "4321")
     several = ("--nproc-per-node", "1", "--nnodes", "2", "--node-rank", "1")
     named = ("--master-addr", "host8", "--master-port", "1234")
-    found = [first(*several), first(*several, *named)]
-    assert [(own["MASTER_ADDR"], own["MASTER_PORT"]) for own in found] == [
+    environments = [first(*several), first(*several, *named)]
+    assert [
+        (environment["MASTER_ADDR"], environment["MASTER_PORT"]) for environment in environments
+    ] == [
         ("host7", "4321"),
         ("host8", "1234"),
     ]
@@ -93,9 +95,9 @@ def test_a_port_in_use_is_named(capsys):
                 ]
             )
     assert left.value.code == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert f"port {port} of {socket.gethostname()} is in use by " in told
-    assert f"(process {os.getpid()}); give another with --master-port, on every host" in told
+    message = " ".join(capsys.readouterr().err.split())
+    assert f"port {port} of {socket.gethostname()} is in use by " in message
+    assert f"(process {os.getpid()}); give another with --master-port, on every host" in message
 
 
 def test_the_module_comes_last(capsys):

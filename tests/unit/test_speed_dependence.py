@@ -14,11 +14,11 @@ from tests.kit.results_factory import Truth, concluded
 def drawn(random, launches, *, moves, varies=0.09, noise=0.035):
     """Log-ratios of a candidate and log speeds of the control, which share the machine's speed and
     no noise."""
-    machine, own = (
+    machine, levels = (
         varies * random.standard_normal(launches),
         noise * random.standard_normal((3, launches)),
     )
-    return moves * machine + own[0] - own[1], machine + own[2]
+    return moves * machine + levels[0] - levels[1], machine + levels[2]
 
 
 @pytest.mark.parametrize("varies", [0.0, 0.09])
@@ -56,17 +56,17 @@ def test_the_report_says_which_ratio_moves(tmp_path, ratios, is_said):
         )
         for step_s, ratio in zip((0.025, 0.02), ratios, strict=True)
     ]
-    found = concluded(
+    comparison = concluded(
         tmp_path, truth=truths[0], truths=dict.fromkeys((1, 4, 5), truths[1]), launches=8
     )
-    lines = [line for line in found.warnings if "depends on the machine's speed" in line]
+    lines = [line for line in comparison.warnings if "depends on the machine's speed" in line]
     assert [line.split(" depends")[0] for line in lines] == ["The ratio of horovod-gloo"] * is_said
-    assert (found.result("horovod-gloo").by_speed is not None) == is_said
-    assert found.result("horovod-mpi").by_speed is None
-    assert first_screen(found).marks[1].word == ("unsteady" if is_said else "quiet")
+    assert (comparison.result("horovod-gloo").by_speed is not None) == is_said
+    assert comparison.result("horovod-mpi").by_speed is None
+    assert first_screen(comparison).marks[1].word == ("unsteady" if is_said else "quiet")
     if is_said:
-        told = found.result("horovod-gloo").by_speed
-        assert (told.slower, told.faster) == pytest.approx((1.05, 0.938), rel=0.02), (
+        by_speed = comparison.result("horovod-gloo").by_speed
+        assert (by_speed.slower, by_speed.faster) == pytest.approx((1.05, 0.938), rel=0.02), (
             "of four faster launches one is a slow one"
         )
-        assert told.speeds == pytest.approx(1.25, rel=0.03)
+        assert by_speed.speeds == pytest.approx(1.25, rel=0.03)

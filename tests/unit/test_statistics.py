@@ -88,8 +88,8 @@ def test_launches_count_alike_however_many_rounds_they_have():
 
 def test_only_rounds_that_both_arms_finished_count():
     launches = [equal_work([1.0, 1.0, math.nan, 5.0], [2.0, 2.0, 9.0, math.nan])]
-    found = ratio_interval(launches, confidence=0.95)
-    assert (found.value, found.pairs) == (pytest.approx(2.0), 2)
+    ratio = ratio_interval(launches, confidence=0.95)
+    assert (ratio.value, ratio.pairs) == (pytest.approx(2.0), 2)
 
 
 def test_unequal_samples_are_counted():
@@ -100,9 +100,9 @@ def test_unequal_samples_are_counted():
 def test_both_copies_of_the_baseline_are_averaged_each_over_its_own_rounds():
     """4 / 2 against the one, 2 / 1 of the rounds that it has against the other."""
     launches = [equal_work([1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [8.0, math.nan, math.nan])]
-    found = launch_ratios(launches)
-    assert found.logs == pytest.approx([(math.log(2) + math.log(8)) / 2])
-    assert found.pairs == 3
+    tables = launch_ratios(launches)
+    assert tables.logs == pytest.approx([(math.log(2) + math.log(8)) / 2])
+    assert tables.pairs == 3
 
 
 @pytest.mark.slow
@@ -113,8 +113,8 @@ def test_candidates_and_control_cover_at_their_nominal_rate(launches, spread):
     random = np.random.default_rng(11)
     covered = np.zeros(3)
     for _ in range(150):
-        found = intervals(comparison(random, candidates=2, launches=launches, spreads=spread))
-        covered += [not one.excludes(1.0) for one in found]
+        ratios = intervals(comparison(random, candidates=2, launches=launches, spreads=spread))
+        covered += [not ratio.excludes(1.0) for ratio in ratios]
     assert all(covered / 150 >= 0.92)
 
 
@@ -129,10 +129,10 @@ def test_the_true_ratio_of_totals_is_covered_where_an_arm_stalls():
             times * (1 + 0.5 * (random.random(40) < 0.25))
             for times in block_times(random, rounds=40, speed=1.03)
         ]
-        found = ratio_interval(
+        ratio = ratio_interval(
             [equal_work(*pair) for pair in zip(ours, base, strict=True)], confidence=0.95
         )
-        covered += found.ci_low <= truth <= found.ci_high
+        covered += ratio.ci_low <= truth <= ratio.ci_high
     assert covered / 150 >= 0.92
 
 
@@ -140,8 +140,8 @@ def test_the_true_ratio_of_totals_is_covered_where_an_arm_stalls():
 def test_among_six_equal_candidates_a_false_claim_is_as_rare_as_with_one():
     random, wrong = np.random.default_rng(6), 0
     for _ in range(200):
-        found = intervals(comparison(random, candidates=6, spreads=0.01, launches=4))
-        wrong += any(one.excludes(1.0) for one in found[:-1])
+        ratios = intervals(comparison(random, candidates=6, spreads=0.01, launches=4))
+        wrong += any(ratio.excludes(1.0) for ratio in ratios[:-1])
     assert wrong / 200 <= 0.05
 
 
@@ -150,12 +150,11 @@ def test_an_interval_is_not_wide_without_need():
     """Were it as wide as for each candidate's launches alone, a third of these 4% differences would
     be missed."""
     random = np.random.default_rng(3)
-    ratios = [(1.04, 1.0)] * 60
-    found = [
-        intervals(comparison(random, candidates=2, ratios=one, rounds=60, launches=5))[0]
-        for one in ratios
+    drawn = [
+        comparison(random, candidates=2, ratios=(1.04, 1.0), rounds=60, launches=5)
+        for _ in range(60)
     ]
-    assert sum(one.ci_low > 1 for one in found) >= 57
+    assert sum(intervals(tables)[0].ci_low > 1 for tables in drawn) >= 57
 
 
 def test_launches_that_agree_by_chance_are_as_uncertain_as_the_other_arms_say():
@@ -172,34 +171,34 @@ def test_launches_that_agree_by_chance_are_as_uncertain_as_the_other_arms_say():
 def test_launches_that_agree_by_chance_do_not_make_the_interval_narrower_than_the_rounds_allow():
     random = np.random.default_rng(6)
     tables = [
-        equal_work(one / one.sum(), [1 / 40] * 40)
-        for one in np.exp(0.05 * random.standard_normal((3, 40)))
+        equal_work(times / times.sum(), [1 / 40] * 40)
+        for times in np.exp(0.05 * random.standard_normal((3, 40)))
     ]
-    found = ratio_interval(tables, confidence=0.95)
-    assert log_width(found) / 2 > 1.8 * 0.05 / math.sqrt(120)
+    ratio = ratio_interval(tables, confidence=0.95)
+    assert log_width(ratio) / 2 > 1.8 * 0.05 / math.sqrt(120)
 
 
 @pytest.mark.slow
 def test_the_prediction_holds_for_the_next_run():
     random, covered = np.random.default_rng(8), 0
     for _ in range(200):
-        found = ratio_interval(draw(random, launches=5, spread=0.03, rounds=100), confidence=0.95)
+        ratio = ratio_interval(draw(random, launches=5, spread=0.03, rounds=100), confidence=0.95)
         after = math.exp(0.03 * random.standard_normal() - 0.03 * random.standard_normal())
-        covered += found.run_low <= after <= found.run_high
+        covered += ratio.run_low <= after <= ratio.run_high
     assert covered / 200 >= 0.92
 
 
 @pytest.mark.parametrize("rounds", [1, 200])
 def test_one_launch_has_no_interval_however_many_rounds_it_has(rounds):
-    found = ratio_interval([equal_work([1.0] * rounds, [math.exp(0.1)] * rounds)], confidence=0.95)
-    assert (found.ci_low, found.ci_high, found.run_low, found.caution) == (
+    ratio = ratio_interval([equal_work([1.0] * rounds, [math.exp(0.1)] * rounds)], confidence=0.95)
+    assert (ratio.ci_low, ratio.ci_high, ratio.run_low, ratio.caution) == (
         None,
         None,
         None,
         "one launch",
     )
-    assert found.value == pytest.approx(math.exp(0.1))
-    assert not found.excludes(1.0)
+    assert ratio.value == pytest.approx(math.exp(0.1))
+    assert not ratio.excludes(1.0)
 
 
 @pytest.mark.parametrize("nothing", [[], [np.empty((0, 2, 2))], [np.full((2, 2, 2), np.nan)]])
@@ -211,39 +210,39 @@ def test_no_pair_has_nothing(nothing):
 def test_a_ratio_without_pairs_does_not_disturb_the_others():
     """Nor is it a claim that the others' intervals must be wider for."""
     random = np.random.default_rng(10)
-    one, other = draw(random), draw(random)
-    with_it = ratio_intervals([one, [], other], confidence=0.95, family=2)
-    assert with_it[0] == ratio_intervals([one, other], confidence=0.95, family=1)[0]
+    first, other = draw(random), draw(random)
+    with_it = ratio_intervals([first, [], other], confidence=0.95, family=2)
+    assert with_it[0] == ratio_intervals([first, other], confidence=0.95, family=1)[0]
 
 
 def test_single_rounds_of_several_launches_are_a_sample_of_launches():
     """Sequential mode: Student's t over them, by hand."""
     values = np.array([0.10, 0.12, 0.08, 0.11])
-    found = ratio_interval(of_logs(*values), confidence=0.95)
+    ratio = ratio_interval(of_logs(*values), confidence=0.95)
     half = 3.182446 * values.std(ddof=1) / 2
-    assert (found.launches, found.caution) == (4, None)
-    assert math.log(found.ci_low) == pytest.approx(values.mean() - half, rel=1e-5)
-    assert math.log(found.ci_high) == pytest.approx(values.mean() + half, rel=1e-5)
+    assert (ratio.launches, ratio.caution) == (4, None)
+    assert math.log(ratio.ci_low) == pytest.approx(values.mean() - half, rel=1e-5)
+    assert math.log(ratio.ci_high) == pytest.approx(values.mean() + half, rel=1e-5)
 
 
 def test_equal_values_give_an_interval_without_width_and_no_warning():
-    found = ratio_interval([equal_work([1.0] * 8, [1.02] * 8)] * 3, confidence=0.95)
-    assert found.ci_low == pytest.approx(found.ci_high)
+    ratio = ratio_interval([equal_work([1.0] * 8, [1.02] * 8)] * 3, confidence=0.95)
+    assert ratio.ci_low == pytest.approx(ratio.ci_high)
 
 
 def test_correlated_neighbours_add_to_the_noise_of_rounds():
     random = np.random.default_rng(12)
     times = np.exp(np.repeat(0.05 * random.standard_normal(50), 3))
-    tables = [equal_work(one, np.ones(150)) for one in (times, random.permutation(times))]
+    tables = [equal_work(seconds, np.ones(150)) for seconds in (times, random.permutation(times))]
     slow, fast = (launch_ratios([table]).variance ** 0.5 for table in tables)
     assert slow > 1.4 * fast
 
 
 def test_ratios_that_share_their_noise_add_no_degrees_of_freedom():
     random = np.random.default_rng(14)
-    one = draw(random)
+    times = draw(random)
     same, apart = (
-        [launch_ratios(one), launch_ratios(other)] for other in (scaled(one, 1.1), draw(random))
+        [launch_ratios(times), launch_ratios(other)] for other in (scaled(times, 1.1), draw(random))
     )
     assert pooled_df(same) == pytest.approx(2.0)
     assert 3.5 < pooled_df(apart) <= 4.0
@@ -266,9 +265,9 @@ def test_one_sided_bounds_hold_for_all_candidates_together():
     """Of single rounds, Student's t by hand: each of two candidates has a one-sided error of 1 -
     0.95 ** (1 / 2)."""
     log = np.array([0.10, 0.12, 0.08, 0.11])
-    found = ratio_intervals([of_logs(*log), of_logs(*log)], confidence=0.95, family=2)[0]
+    ratio = ratio_intervals([of_logs(*log), of_logs(*log)], confidence=0.95, family=2)[0]
     half = stats.t.ppf(0.95**0.5, 3) * log.std(ddof=1) / 2
-    assert math.log(found.one_sided[1] / found.value) == pytest.approx(half, rel=1e-5)
+    assert math.log(ratio.one_sided[1] / ratio.value) == pytest.approx(half, rel=1e-5)
 
 
 numbers = st.floats(min_value=0.5, max_value=2.0, allow_nan=False)
@@ -281,8 +280,8 @@ launch_lists = st.lists(
 )
 
 
-def bounds(one):
-    return [one.value, one.ci_low, one.ci_high]
+def bounds(ratio):
+    return [ratio.value, ratio.ci_low, ratio.ci_high]
 
 
 @settings(max_examples=25, deadline=None)
@@ -296,10 +295,10 @@ def test_the_interval_follows_arms_that_are_swapped_a_faster_candidate_and_anoth
         scaled(launches, factor),
         launches[::-1],
     )
-    found, back, faster, turned = (ratio_interval(one, confidence=0.95) for one in changed)
-    assert bounds(back) == pytest.approx([1 / found.value, 1 / found.ci_high, 1 / found.ci_low])
-    assert bounds(faster) == pytest.approx([factor * value for value in bounds(found)], rel=1e-5)
-    assert bounds(turned) == pytest.approx(bounds(found), rel=1e-6)
+    ratio, back, faster, turned = (ratio_interval(tables, confidence=0.95) for tables in changed)
+    assert bounds(back) == pytest.approx([1 / ratio.value, 1 / ratio.ci_high, 1 / ratio.ci_low])
+    assert bounds(faster) == pytest.approx([factor * value for value in bounds(ratio)], rel=1e-5)
+    assert bounds(turned) == pytest.approx(bounds(ratio), rel=1e-6)
 
 
 @settings(max_examples=25, deadline=None)

@@ -59,23 +59,23 @@ def test_terms_are_those_of_the_definition_by_hand():
         ]
     )
     floor = steps_by_hand([("local", rank, 2, 0, 0.5, 4.5) for rank in (0, 1)])
-    found = terms_by_launch(arm, floor).loc[0]
-    assert found[list(TERMS)].to_dict() == {
+    terms = terms_by_launch(arm, floor).loc[0]
+    assert terms[list(TERMS)].to_dict() == {
         "compute": 4.0,  # 4.5 - 0.5
         "data_wait": 1.0,
         "library_overhead": 2.0,  # 7 - 1 less 4
         "imbalance": 1.0,  # the slowest takes 8 in both steps, of which 7 are in the terms above
         "exposed_exchange": 3.0,  # 11 - 8
     }
-    assert found[list(TERMS)].sum() == found["step"] == 11.0
+    assert terms[list(TERMS)].sum() == terms["step"] == 11.0
     alone = terms_by_launch(arm, None).loc[0]
     assert (alone["compute"], pd.isna(alone["library_overhead"])) == (6.0, True)
 
 
 def test_one_rank_exchanges_nothing_and_what_its_calls_cost_is_the_librarys():
     arm = steps_by_hand([("sync", 0, 0, 0, 1.0, 10.0), ("local", 0, 1, 0, 1.0, 8.0)])
-    found = terms_by_launch(arm, steps_by_hand([("local", 0, 2, 0, 1.0, 7.0)])).loc[0]
-    assert found[list(TERMS)].tolist() == [6.0, 1.0, 3.0, 0.0, 0.0]
+    terms = terms_by_launch(arm, steps_by_hand([("local", 0, 2, 0, 1.0, 7.0)])).loc[0]
+    assert terms[list(TERMS)].tolist() == [6.0, 1.0, 3.0, 0.0, 0.0]
     alone = terms_by_launch(arm, None).loc[0]
     assert (alone["compute"], alone["exposed_exchange"], pd.isna(alone["library_overhead"])) == (
         9.0,
@@ -105,13 +105,13 @@ def test_the_cause_is_named(burdened, tmp_path):
         tmp_path / "held-up", overhead_s=overhead, held_up_s={"horovod-gloo": 0.0045}
     )
     less = conclude_truth(tmp_path / "less", overhead_s={"horovod-gloo": -0.005})
-    for found, words, word in (
+    for comparison, words, word in (
         (burdened, "because it takes 4.7", "more"),
         (held_up, "because its threads take the training thread's core for 4.7", "more"),
         (less, "because it takes 4.7", "less"),
     ):
-        assert found.result("horovod-gloo").because.term == "library_overhead"
-        assert words in found.findings[0] and word in found.findings[0]
+        assert comparison.result("horovod-gloo").because.term == "library_overhead"
+        assert words in comparison.findings[0] and word in comparison.findings[0]
 
 
 def test_no_cause_is_named_without_a_verdict(tmp_path):
@@ -123,41 +123,43 @@ def test_no_cause_is_named_without_a_verdict(tmp_path):
 
 def test_two_causes_alike_are_no_single_cause(tmp_path):
     overhead = {"horovod-gloo": 0.004}
-    found = conclude_truth(tmp_path, overhead_s=overhead, more_exchange_s={"horovod-gloo": 0.0038})
-    result = found.result("horovod-gloo")
+    comparison = conclude_truth(
+        tmp_path, overhead_s=overhead, more_exchange_s={"horovod-gloo": 0.0038}
+    )
+    result = comparison.result("horovod-gloo")
     assert (result.verdict, result.because) == ("slower", None)
-    assert "; no single cause stands out" in found.findings[0]
+    assert "; no single cause stands out" in comparison.findings[0]
 
 
 def test_without_a_floor_overhead_is_in_computing(tmp_path):
-    found = conclude_truth(tmp_path, overhead_s={"horovod-gloo": 0.005}, floor=False)
-    terms, result = found.arm("horovod-gloo").step_terms_s, found.result("horovod-gloo")
+    comparison = conclude_truth(tmp_path, overhead_s={"horovod-gloo": 0.005}, floor=False)
+    terms, result = comparison.arm("horovod-gloo").step_terms_s, comparison.result("horovod-gloo")
     assert terms.library_overhead is None
     assert result.because.term == "compute"
     assert "library_overhead" not in result.term_differences_s
-    assert "computes 4.7" in found.findings[0]
+    assert "computes 4.7" in comparison.findings[0]
 
 
 def test_a_rank_that_is_late_is_named_with_its_host_and_phase(tmp_path):
-    found = conclude_truth(tmp_path, late_s={("horovod-gloo", 1): 0.001})
-    straggler = found.arm("horovod-gloo").by_rank.straggler
+    comparison = conclude_truth(tmp_path, late_s={("horovod-gloo", 1): 0.001})
+    straggler = comparison.arm("horovod-gloo").by_rank.straggler
     assert (straggler.rank, straggler.host, straggler.phase) == (1, "host1", "backward")
     assert straggler.late_s == pytest.approx(0.001, rel=0.1)
     assert straggler.ci_low < 0.001 < straggler.ci_high
-    assert found.arm("ddp-gloo").by_rank.straggler is None
+    assert comparison.arm("ddp-gloo").by_rank.straggler is None
 
 
 def test_a_late_rank_of_one_arm_does_not_make_the_other_rank_late_in_another(tmp_path):
     """Where there are few arms, half of those that an arm is compared with have a late rank."""
-    found = conclude_truth(tmp_path, late_s={("horovod-gloo", 1): 0.003}, control=False)
-    assert found.arm("horovod-gloo").by_rank.straggler.rank == 1
-    assert found.arm("ddp-gloo").by_rank.straggler is None
+    comparison = conclude_truth(tmp_path, late_s={("horovod-gloo", 1): 0.003}, control=False)
+    assert comparison.arm("horovod-gloo").by_rank.straggler.rank == 1
+    assert comparison.arm("ddp-gloo").by_rank.straggler is None
 
 
 def test_a_rank_that_is_late_in_all_arms_is_named_in_all(tmp_path):
     everywhere = [*make_plan(("horovod-gloo",)).compared_arms(), FLOOR]
-    found = conclude_truth(tmp_path, late_s={(arm, 0): 0.002 for arm in everywhere})
-    assert [arm.by_rank.straggler.rank for arm in found.arms] == [0, 0, 0]
+    comparison = conclude_truth(tmp_path, late_s={(arm, 0): 0.002 for arm in everywhere})
+    assert [arm.by_rank.straggler.rank for arm in comparison.arms] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -184,16 +186,16 @@ def test_without_a_floor_and_threads_there_is_no_overhead_to_tell(tmp_path):
         for block in record.blocks:
             block.threads = None
 
-    found = concluded(tmp_path, ratios={"horovod-gloo": 1.1}, floor=False, change=change)
-    assert found.result("horovod-gloo").throughput_ratio == pytest.approx(1.1, rel=0.05)
-    terms = found.arm("ddp-gloo").step_terms_s
-    assert (terms.library_overhead, found.arm("ddp-gloo").threads_s) == (None, {})
+    comparison = concluded(tmp_path, ratios={"horovod-gloo": 1.1}, floor=False, change=change)
+    assert comparison.result("horovod-gloo").throughput_ratio == pytest.approx(1.1, rel=0.05)
+    terms = comparison.arm("ddp-gloo").step_terms_s
+    assert (terms.library_overhead, comparison.arm("ddp-gloo").threads_s) == (None, {})
     assert terms.exposed_exchange.value == pytest.approx(0.004, rel=0.5)
 
 
 def test_an_arm_that_is_faster_than_its_model_alone_gets_no_verdict(tmp_path):
-    found = conclude_truth(tmp_path, overhead_s={"horovod-gloo": -0.01})
-    result = found.result("horovod-gloo")
+    comparison = conclude_truth(tmp_path, overhead_s={"horovod-gloo": -0.01})
+    result = comparison.result("horovod-gloo")
     assert (result.verdict, result.verdict_alone, result.withheld_by) == (
         "undecided",
         "faster",
@@ -202,8 +204,8 @@ def test_an_arm_that_is_faster_than_its_model_alone_gets_no_verdict(tmp_path):
     assert result.note.startswith(
         "horovod-gloo takes less time for a step than its model alone does"
     )
-    assert found.headline.startswith("No verdict on ") and found.fastest == []
-    screen = first_screen(found)
+    assert comparison.headline.startswith("No verdict on ") and comparison.fastest == []
+    screen = first_screen(comparison)
     assert (
         screen.next_step
         == "Find what horovod-gloo leaves out of a step: it is faster than is possible"

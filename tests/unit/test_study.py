@@ -128,14 +128,14 @@ def test_what_makes_no_study_is_refused_before_anything_is_written(tmp_path, cha
 def test_the_scaling_baseline_is_named(tmp_path):
     quiet = Truth(ratios={"horovod-gloo": 1.0}, noise=0.01, drift=0.0)
     alone = study_of(ONE_AND_TWO)
-    found = conclude(write_points(tmp_path / "one", alone, {"one": quiet, "two": quiet}))
+    comparison = conclude(write_points(tmp_path / "one", alone, {"one": quiet, "two": quiet}))
     assert (
-        found.points[1].arm("horovod-gloo").scaling_baseline
+        comparison.points[1].arm("horovod-gloo").scaling_baseline
         == "horovod-gloo at one (one rank with wrapper)"
     )
     pairs = study_of({"two": {"world_size": 2}, "four": {"world_size": 4}})
-    found = conclude(write_points(tmp_path / "two", pairs, {"two": quiet, "four": quiet}))
-    four = found.points[1].arm("ddp-gloo")
+    comparison = conclude(write_points(tmp_path / "two", pairs, {"two": quiet, "four": quiet}))
+    four = comparison.points[1].arm("ddp-gloo")
     assert four.scaling_baseline == "ddp-gloo at two (the first point)"
     assert four.speed_up.value == pytest.approx(2, rel=0.05)
     assert four.scaling_efficiency.value == pytest.approx(four.speed_up.value / 2)
@@ -143,14 +143,16 @@ def test_the_scaling_baseline_is_named(tmp_path):
 
 @pytest.mark.slow
 def test_verdicts_stand_with_their_points_and_the_headline_says_where_the_winner_changes(reported):
-    found = reported
+    comparison = reported
     assert (
-        found.headline
+        comparison.headline
         == "horovod-gloo is fastest at 2 of 4 points; it changes between two and four; 2 more below"
     )
-    assert found.findings[0].startswith("horovod-gloo against ddp-gloo: faster at one and two; ")
-    assert "slower at four" in found.findings[0]
-    assert point_charts(found)["ratios"]["layout"]["xaxis"]["categoryarray"] == list(RATIOS)
+    assert comparison.findings[0].startswith(
+        "horovod-gloo against ddp-gloo: faster at one and two; "
+    )
+    assert "slower at four" in comparison.findings[0]
+    assert point_charts(comparison)["ratios"]["layout"]["xaxis"]["categoryarray"] == list(RATIOS)
 
 
 @pytest.mark.slow
@@ -165,16 +167,18 @@ def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
     folder = write_points(
         tmp_path, study, truths, failed={"n4": "host 'host2': it does not answer"}
     )
-    found = write_reports(folder)
-    assert {point.name: [arm.status for arm in point.arms] for point in found.points} == {
+    comparison = write_reports(folder)
+    assert {point.name: [arm.status for arm in point.arms] for point in comparison.points} == {
         "n1": ["ok", "ok", "ok"],
         "n2": ["ok", "failed", "not at this point"],
         "n4": ["failed", "failed", "not at this point"],
         "n8": ["not measured", "not measured", "not at this point"],
     }
-    assert found.points[2].arm("ddp-gloo").errors[0].message == "host 'host2': it does not answer"
-    assert "n4: host 'host2': it does not answer" in found.warnings
-    assert "n2: horovod-gloo is failed: rank 1 exited with code 1" in found.warnings
+    assert (
+        comparison.points[2].arm("ddp-gloo").errors[0].message == "host 'host2': it does not answer"
+    )
+    assert "n4: host 'host2': it does not answer" in comparison.warnings
+    assert "n2: horovod-gloo is failed: rank 1 exited with code 1" in comparison.warnings
     assert "host 'host2': it does not answer |" in (tmp_path / "report.md").read_text()
 
 
@@ -186,11 +190,11 @@ def test_what_is_asked_of_a_comparison_is_answered_at_each_point(by_point, tmp_p
         for name, ratio in slower.items()
     }
     now = write_points(tmp_path, study, truths)
-    found = write_reports(now, earlier=StoredComparison.read(by_point)).against
-    assert {(one.arm, one.point) for one in found.beyond} == {("horovod-gloo", "four")}
-    assert len(found.changes) == 3 * len(RATIOS) and found.of_baseline is None
+    against = write_reports(now, earlier=StoredComparison.read(by_point)).against
+    assert {(change.arm, change.point) for change in against.beyond} == {("horovod-gloo", "four")}
+    assert len(against.changes) == 3 * len(RATIOS) and against.of_baseline is None
     assert (
-        "horovod-gloo at four" in found.headline
+        "horovod-gloo at four" in against.headline
         and "horovod-gloo over ddp-gloo at four" in (tmp_path / "report.md").read_text()
     )
 
@@ -207,11 +211,11 @@ def test_what_is_asked_of_a_comparison_is_answered_at_each_point(by_point, tmp_p
 
 
 def test_what_differs_at_some_points_says_at_which(by_point):
-    one, two = (
+    first, two = (
         Difference(field=name, values={"a": 1, "b": 2}, sentence="")
         for name in ("threads", "cores")
     )
-    shown = differences_table({"first": [one], "second": [one, two]})
+    shown = differences_table({"first": [first], "second": [first, two]})
     assert [[entry.text for entry in row.entries[:2]] for row in shown.rows] == [
         ["threads", ""],
         ["cores", "second"],

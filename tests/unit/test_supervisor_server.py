@@ -50,7 +50,7 @@ def channel_of(connection, rank=0):
 @pytest.mark.parametrize(
     "said", [b"", b"half a li", b"arm 0 0 vm 1 " + b"0" * 64 + b"\n", b"\xff\n", bytes(5000)]
 )
-def test_a_stranger_is_let_go_and_a_supervisor_is_served_after_it(supervisors, said, monkeypatch):
+def test_a_stranger_is_let_go_and_a_supervisor_is_served_after_it(supervisors, sent, monkeypatch):
     """A connection that closed before its line was whole kept a thread of the driver busy for
     ever."""
     monkeypatch.setattr(supervisor_server, "REFUSED_S", 0.2)
@@ -58,7 +58,7 @@ def test_a_stranger_is_let_go_and_a_supervisor_is_served_after_it(supervisors, s
     host, _, port = supervisors.address.rpartition(":")
     for _ in range(3):
         with socket.create_connection((host, int(port)), timeout=10) as stranger:
-            stranger.sendall(said)
+            stranger.sendall(sent)
     connect(supervisors, 0).close()
     wait_until(lambda: set(threading.enumerate()) <= before)
     assert list(supervisors.of("arm", 0)) == [0]
@@ -177,9 +177,9 @@ def test_a_host_that_does_not_answer_is_named(supervisors, monkeypatch):
 @pytest.mark.parametrize(
     "said", ["failed counters 0 ImportError: no psutil", 'counters {"at_s": "NaN"}', "counters"]
 )
-def test_counters_that_a_supervisor_cannot_read_are_left_out(supervisors, said):
+def test_counters_that_a_supervisor_cannot_read_are_left_out(supervisors, sent):
     connection = connect(supervisors, 0)
-    connection.sendall(f"{said}\n".encode())
+    connection.sendall(f"{sent}\n".encode())
     assert supervisors.tell("arm", 0, "counters") == {}
     connection.sendall(b"stop\n")
     supervisors.tell("arm", 0, "stop")
@@ -237,9 +237,9 @@ def test_what_somebody_else_wrote_is_refused(supervisors, forged):
 @pytest.mark.parametrize(
     "said", [b"say 0/arm/reply/0/0 -1\n", b"say 0/arm/reply/0/0 9999999999999\n", b"x" * 3_000_000]
 )
-def test_who_does_not_speak_as_supervisors_do_is_a_rank_gone(supervisors, said):
+def test_who_does_not_speak_as_supervisors_do_is_a_rank_gone(supervisors, sent):
     connection = connect(supervisors, 0)
     with suppress(OSError):
-        connection.sendall(said)
+        connection.sendall(sent)
     wait_until(lambda: 0 in supervisors.gone("arm", 0))
     connection.close()

@@ -27,11 +27,11 @@ def block(turn, number, kind, *, step_s):
 
 def scalars(folder):
     """By tag: steps and values."""
-    found = EventAccumulator(str(folder))
-    found.Reload()
+    events = EventAccumulator(str(folder))
+    events.Reload()
     return {
-        tag: [(event.step, event.value) for event in found.Scalars(tag)]
-        for tag in found.Tags()["scalars"]
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
     }
 
 

@@ -41,8 +41,8 @@ os._exit(0)
     reason="this kernel keeps no schedstat (CONFIG_SCHED_INFO)",
 )
 def test_threads_that_come_later_are_the_librarys_and_take_the_core():
-    found = json.loads(run_python(SHARED_CORE).stdout)
-    assert all(seconds > 0 for seconds in found.values()), found
+    shares = json.loads(run_python(SHARED_CORE).stdout)
+    assert all(seconds > 0 for seconds in shares.values()), shares
 
 
 def test_without_counters_nothing_is_known():

@@ -22,27 +22,27 @@ def blocks(*launches):
     """Blocks of (samples, seconds), launch by launch."""
     rows = [
         (launch, samples, seconds)
-        for launch, own in enumerate(launches)
-        for samples, seconds in own
+        for launch, launch_blocks in enumerate(launches)
+        for samples, seconds in launch_blocks
     ]
     return pd.DataFrame(rows, columns=["launch", "samples", "block_s"])
 
 
 def test_unequal_blocks_count_by_their_time():
     """100 samples in 1 s and 100 in 4 s are 200 in 5 s, not the middle of 100 and 25 per second."""
-    found = blocks([(100, 1.0), (100, 4.0)])
-    assert throughput_per_s(found) == 40.0
-    assert throughput_interval(found, confidence=0.95).value == 40.0
+    table = blocks([(100, 1.0), (100, 4.0)])
+    assert throughput_per_s(table) == 40.0
+    assert throughput_interval(table, confidence=0.95).value == 40.0
 
 
 def test_one_launch_has_no_interval_however_many_blocks_it_has():
-    found = throughput_interval(blocks([(10, 2.0), (10, 1.0)]), confidence=0.95)
-    assert (found.value, found.bounds) == (20 / 3, None)
+    interval = throughput_interval(blocks([(10, 2.0), (10, 1.0)]), confidence=0.95)
+    assert (interval.value, interval.bounds) == (20 / 3, None)
 
 
 def test_equal_blocks_have_an_interval_without_width_whatever_their_lengths():
-    found = throughput_interval(blocks([(10, 2.0)] * 3, [(20, 4.0)]), confidence=0.95)
-    assert (found.ci_low, found.value, found.ci_high) == pytest.approx((5.0, 5.0, 5.0))
+    interval = throughput_interval(blocks([(10, 2.0)] * 3, [(20, 4.0)]), confidence=0.95)
+    assert (interval.ci_low, interval.value, interval.ci_high) == pytest.approx((5.0, 5.0, 5.0))
 
 
 @pytest.mark.slow
@@ -66,8 +66,8 @@ def test_the_interval_covers_the_ratio_of_sums(launches):
                     )
                 )
             )
-        found = throughput_interval(blocks(*drawn), confidence=0.95)
-        covered += found.ci_low <= 100 <= found.ci_high
+        interval = throughput_interval(blocks(*drawn), confidence=0.95)
+        covered += interval.ci_low <= 100 <= interval.ci_high
     assert 0.92 <= covered / 400 <= 0.98
 
 

@@ -47,13 +47,13 @@ def test_ranks_are_on_one_clock_and_the_file_follows_the_formats_rules(tmp_path)
     """The second rank's host is 5 ms behind; two collectives overlap."""
     ranks = []
     for behind_ms in (0, 5):
-        own = [span("step", "0", -behind_ms, 10), span("phase", "forward", -behind_ms, 4)]
-        own += [
+        spans = [span("step", "0", -behind_ms, 10), span("phase", "forward", -behind_ms, 4)]
+        spans += [
             span("exchange", "gloo:all_reduce", at - behind_ms, 4, num_bytes=1000) for at in (5, 6)
         ]
-        ranks.append(reply(own))
+        ranks.append(reply(spans))
     traced = on_one_clock(ranks, [0.0, 0.005])
-    assert [[one.begin_ns for one in rank.spans if one.row == "step"] for rank in traced] == [
+    assert [[each.begin_ns for each in rank.spans if each.row == "step"] for rank in traced] == [
         [START],
         [START],
     ]
@@ -61,8 +61,8 @@ def test_ranks_are_on_one_clock_and_the_file_follows_the_formats_rules(tmp_path)
     path.write_bytes(perfetto_file(traced))
     events = trace_format.read(path)
     assert trace_format.faults(events) == []
-    assert len({one["pid"] for one in events}) == 2
-    assert [one["args"]["bytes"] for one in trace_format.slices(events, row="exchange")] == [
+    assert len({each["pid"] for each in events}) == 2
+    assert [each["args"]["bytes"] for each in trace_format.slices(events, row="exchange")] == [
         1000
     ] * 4
 
@@ -117,27 +117,27 @@ def test_horovods_timeline_gives_fused_operations_that_begin_on_each_rank_when_i
     traced = on_one_clock(
         [reply([*submitted(0.5, 1.0), fused]), reply(submitted(0.5, 1.5))], [0.0, 0.0]
     )
-    found = [one for rank in traced for one in rank.spans]
-    assert [(one.rank, (one.begin_ns - START) / MS, one.num_bytes) for one in found] == [
+    exchanges = [each for rank in traced for each in rank.spans]
+    assert [(each.rank, (each.begin_ns - START) / MS, each.num_bytes) for each in exchanges] == [
         (0, 1.0, 16),
         (1, 1.5, 16),
     ]
-    assert {one.end_ns for one in found} == {fused.end_ns}
+    assert {each.end_ns for each in exchanges} == {fused.end_ns}
 
 
 def test_tensors_that_were_filled_with_zeros_are_exchanged_besides():
     """That they were filled took the place of their exchange, which was lost, and so was the
     cause."""
     zeros = {"num_bytes": 4000, "tensors": ["unused"]}
-    own = [
+    spans = [
         span("exchange", "submitted", 1, 0, **zeros),
         span("library", "zero-filled", 1, 0, **zeros),
     ]
     moved = span("exchange", "horovod:allreduce", 2, 3, tensors=["unused"])
-    traced = on_one_clock([reply([*own, moved]), reply(own)], [0.0, 0.0])
+    traced = on_one_clock([reply([*spans, moved]), reply(spans)], [0.0, 0.0])
     for rank in traced:
         assert [
-            (one.row, one.name, one.rank, one.num_bytes, one.length_ns) for one in rank.spans
+            (each.row, each.name, each.rank, each.num_bytes, each.length_ns) for each in rank.spans
         ] == [
             ("library", "zero-filled", rank.rank, 4000, 0),
             ("exchange", "horovod:allreduce", rank.rank, 4000, 4 * MS),
@@ -206,16 +206,16 @@ def concluded(tmp_path, *traces, **truth):
 )
 def test_a_cause_is_named_where_it_explains_half_of_the_term(tmp_path, ours, theirs, name):
     traces = [traced_arm("ddp-gloo", **theirs), traced_arm("horovod-gloo", **ours)]
-    found = concluded(tmp_path, *traces, more_exchange_s={"horovod-gloo": 0.004})
-    because = found.result("horovod-gloo").because
+    comparison = concluded(tmp_path, *traces, more_exchange_s={"horovod-gloo": 0.004})
+    because = comparison.result("horovod-gloo").because
     assert (because.term, because.named) == ("exposed_exchange", name)
-    causes = {one.name: one for arm in found.arms for one in arm.causes}
+    causes = {each.name: each for arm in comparison.arms for each in arm.causes}
     if name:
         assert (
             because.named_s == pytest.approx(0.004, rel=0.2)
             and because.named_s <= because.difference_s
         )
-        assert f"of that is {name}" in found.findings[0]
+        assert f"of that is {name}" in comparison.findings[0]
     assert ("gradient copies" in causes) == bool(theirs)
 
 
@@ -230,15 +230,15 @@ def test_a_cause_has_all_that_sets_an_arm_apart_from_one_that_is_like_it_but_for
 ):
     """Conversions took 30 ms of the 138 by which float16 made Horovod's exchange longer, so nothing
     was named."""
-    found = concluded(
+    comparison = concluded(
         tmp_path,
         traced_arm("ddp-gloo"),
         traced_arm("horovod-gloo"),
         more_exchange_s={"horovod-gloo": 0.004},
     )
     result, arm = (
-        found.result("horovod-gloo"),
-        next(arm for arm in found.arms if arm.name == "horovod-gloo"),
+        comparison.result("horovod-gloo"),
+        next(arm for arm in comparison.arms if arm.name == "horovod-gloo"),
     )
     known = Estimate(value=0.001, ci_low=0.0009, ci_high=0.0011)
     converts = NamedCause(
@@ -256,11 +256,11 @@ def test_a_cause_has_all_that_sets_an_arm_apart_from_one_that_is_like_it_but_for
     assert (because.named, because.named_s) == (cause, because.difference_s)
     apart = {"library_overhead": Estimate(value=-0.0015)}
     shorter = changed(result, term_differences_s=result.term_differences_s | apart)
-    told = with_named_cause(shorter, alike)
-    assert told.because.gain_s == pytest.approx(0.004 - 0.0015, rel=0.2), (
+    named = with_named_cause(shorter, alike)
+    assert named.because.gain_s == pytest.approx(0.004 - 0.0015, rel=0.2), (
         "what a longer cycle wins back counts, too"
     )
-    assert f"all of that is {cause}, and another value in horovod-gloo gains" in cause_clause(told)
+    assert f"all of that is {cause}, and another value in horovod-gloo gains" in cause_clause(named)
     assert with_named_cause(result, other).because.named is None
 
 
@@ -283,21 +283,21 @@ def summary(backend, *, described=(), **terms):
 def causes_of(backend, spans, **described):
     """What is found in five steps of 20 ms on two ranks, each with these spans: seconds by name."""
 
-    def moved(one, rank, number):
+    def moved(cause, rank, number):
         by = 20 * MS * number + 10 * number
-        entered_ns = one.entered_ns and one.entered_ns + by
-        return changed(one, rank=rank, begin_ns=one.begin_ns + by, entered_ns=entered_ns)
+        entered_ns = cause.entered_ns and cause.entered_ns + by
+        return changed(cause, rank=rank, begin_ns=cause.begin_ns + by, entered_ns=entered_ns)
 
     every = [
-        moved(one, rank, number)
+        moved(cause, rank, number)
         for number in range(5)
         for rank in (0, 1)
-        for one in [span("step", f"{number}", 0, 20), *spans]
+        for cause in [span("step", f"{number}", 0, 20), *spans]
     ]
     steps = traced_steps(ArmTrace(arm="arm", spans=every))
     arm = summary(backend, described=described)
-    found = with_causes(arm, pd.DataFrame(), steps, buffer_bytes=0, confidence=0.95)
-    return {one.name: one.per_step_s.value for one in found.causes}
+    named = with_causes(arm, pd.DataFrame(), steps, buffer_bytes=0, confidence=0.95)
+    return {cause.name: cause.per_step_s.value for cause in named.causes}
 
 
 def test_no_cycle_is_waited_for_longer_than_it_lasts():
@@ -327,10 +327,10 @@ def test_a_first_bucket_is_late_where_it_waits_for_gradients_that_come_last():
     """Seven of eight transfers could have been hidden, of 1 ms each; the last gradient's own could
     not."""
     ready = gradients(*range(1, 9))
-    found = causes_of("ddp", [*ready, *buckets(8.5)])
-    assert found == {"late first bucket": pytest.approx(0.0075, rel=1e-3)}
+    causes = causes_of("ddp", [*ready, *buckets(8.5)])
+    assert causes == {"late first bucket": pytest.approx(0.0075, rel=1e-3)}
     assert causes_of("ddp", [*ready, *buckets(1.5)]) == {}, "in order"
-    assert causes_of("planted.py:DDP", [*ready, *buckets(8.5)], bucket_cap_bytes=1 << 20) == found
+    assert causes_of("planted.py:DDP", [*ready, *buckets(8.5)], bucket_cap_bytes=1 << 20) == causes
     assert causes_of("horovod", [*ready, *buckets(8.5)]) == {}, (
         "Horovod's tensors leave as they come"
     )
@@ -342,17 +342,17 @@ def test_exchange_exposed_in_the_trace_stands_beside_that_of_timed_steps():
     early = span("exchange", "gloo:broadcast", 0.2, 0.5)
     spans = [early, *gradients(*range(1, 9)), *buckets(8.5)]
     moved = [
-        changed(one, rank=rank) for rank in (0, 1) for one in [span("step", "0", 0, 20), *spans]
+        changed(each, rank=rank) for rank in (0, 1) for each in [span("step", "0", 0, 20), *spans]
     ]
     (step,) = traced_steps(ArmTrace(arm="ddp", spans=moved))
     assert (step.tail_s(), step.exposed_s()) == (pytest.approx(0.0085), pytest.approx(0.009))
     for timed_s, is_changed in ((0.0085, False), (0.0015, True)):
         timed = Estimate(value=timed_s, ci_low=timed_s - 0.0005, ci_high=timed_s + 0.0005)
-        said = trace_sentence(
+        sentence = trace_sentence(
             summary("ddp", exposed_exchange=timed),
             Estimate(value=0.009, ci_low=0.008, ci_high=0.010),
         )
-        assert ("The profiler changes that arm's steps" in said) == is_changed
+        assert ("The profiler changes that arm's steps" in sentence) == is_changed
 
 
 def test_conversions_and_sparse_gradients_take_what_they_take():
@@ -385,7 +385,7 @@ class Handed:
     sparse_as_dense = False
 
     def __init__(self, *parameters):
-        self._parameter_names = {one: str(number) for number, one in enumerate(parameters)}
+        self._parameter_names = {each: str(number) for number, each in enumerate(parameters)}
         self._compression = self
 
     def _allreduce_grad_async(self, parameter):
@@ -406,20 +406,20 @@ def test_what_horovod_is_handed_is_noted_by_the_names_of_its_timeline():
     sparse.grad = torch.sparse_coo_tensor([[1]], [[1.0, 2.0]], (4, 2))
     optimizer, spans = Handed(dense, sparse, unused), []
     with noting_submits(optimizer, spans), noting_compression(optimizer, spans):
-        sent = [optimizer._allreduce_grad_async(one) for one in (dense, sparse, unused)]
+        sent = [optimizer._allreduce_grad_async(each) for each in (dense, sparse, unused)]
         optimizer._compression.decompress(*sent[0])
-    submitted = [(one.tensors, one.num_bytes) for one in spans if one.name == "submitted"]
+    submitted = [(each.tensors, each.num_bytes) for each in spans if each.name == "submitted"]
     assert submitted == [(["0"], 32), (["1.indices"], 8), (["1.values"], 8), (["2"], 32)]
-    assert [(one.tensors, one.num_bytes) for one in spans if one.name == "zero-filled"] == [
+    assert [(each.tensors, each.num_bytes) for each in spans if each.name == "zero-filled"] == [
         (["2"], 32)
     ]
-    assert [one.row for one in spans if one.name == "compression"] == ["library"] * 3
+    assert [each.row for each in spans if each.name == "compression"] == ["library"] * 3
     assert optimizer._compression is optimizer
 
 
 @pytest.mark.slow
 def test_equal_arms_name_nothing(tmp_path):
-    found = concluded(
+    comparison = concluded(
         tmp_path, *(traced_arm(name, late_ms=3.0) for name in ("ddp-gloo", "horovod-gloo"))
     )
-    assert all(result.because is None for result in found.results)
+    assert all(result.because is None for result in comparison.results)

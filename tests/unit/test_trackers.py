@@ -56,8 +56,8 @@ def written(folder, *references):
 def refused(folder, *references):
     """Why the tracker could not be told."""
     folder.write_plan(changed(folder.read_plan(), reports=list(references)))
-    (said,) = send_reports(folder, write_reports(folder))
-    return said
+    (message,) = send_reports(folder, write_reports(folder))
+    return message
 
 
 def test_gauges_are_read_by_prometheus_own_parser(folder):
@@ -151,11 +151,11 @@ def test_mlflow_has_one_run_of_a_comparison_in_a_local_store(folder, tmp_path, m
     check_run(mlflow, comparison, json.loads(first))
 
 
-def check_run(mlflow, comparison, told):
+def check_run(mlflow, comparison, run_file):
     """One run, with everything."""
     client = mlflow.MlflowClient()
     (run,) = client.search_runs([client.get_experiment_by_name("ringside").experiment_id])
-    assert (run.info.run_id, run.info.status) == (told["run_id"], "FAILED"), "an arm failed"
+    assert (run.info.run_id, run.info.status) == (run_file["run_id"], "FAILED"), "an arm failed"
     assert run.data.metrics[FIGURE] == comparison.result("horovod-gloo").throughput_ratio
     assert run.data.tags["horovod-gloo/verdict"] == comparison.result("horovod-gloo").verdict
     assert client.download_artifacts(run.info.run_id, "report.html")
@@ -169,9 +169,9 @@ def test_wandb_writes_a_run_to_be_synchronised_and_nothing_of_the_process(
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     written(folder, "wandb")
-    told = json.loads((folder.root / "wandb.json").read_text())
-    (run,) = (tmp_path / "wandb").glob(f"offline-run-*-{told['id']}")
-    kept = (run / f"run-{told['id']}.wandb").read_bytes()
+    run_file = json.loads((folder.root / "wandb.json").read_text())
+    (run,) = (tmp_path / "wandb").glob(f"offline-run-*-{run_file['id']}")
+    kept = (run / f"run-{run_file['id']}.wandb").read_bytes()
     assert FIGURE.encode() in kept and b"horovod-gloo/verdict" in kept
     assert {path.suffix for path in (run / "files").rglob("*") if path.is_file()} == {".html"}
     assert sys.executable.encode() not in kept and str(REPOSITORY).encode() not in kept
@@ -215,6 +215,6 @@ def test_a_tracker_that_fails_hides_no_verdict_and_leaves_the_exit_code(
     done = ringside_here(command, *asked, "--against", earlier.root, "--allow-slower", "50%")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Two dates compared") and "report: " in done.stdout
-    (said,) = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
-    assert "fails.json could not be made: no route to http://runs.example" in said
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
+    assert "fails.json could not be made: no route to http://runs.example" in line
     assert (tmp_path / "told").read_text().splitlines() == ["synthetic-20260101 True"], "once"

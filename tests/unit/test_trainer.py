@@ -41,8 +41,8 @@ def take_steps(trainer, number):
 
 def assert_alike(mine, wanted):
     """All tensors, but for rounding."""
-    for own, other in zip(mine, wanted, strict=True):
-        assert torch.allclose(own, other, rtol=1e-4, atol=1e-6)
+    for tensor, other in zip(mine, wanted, strict=True):
+        assert torch.allclose(tensor, other, rtol=1e-4, atol=1e-6)
 
 
 traced = torch.compile
@@ -55,11 +55,13 @@ def test_images_and_models_can_lie_in_memory_by_pixels(engine):
     images, labels = trainer.to_channels_last(next(trainer.batches))
     assert (images.ndim, labels.ndim) == (4, 1)
     assert images.is_contiguous(memory_format=torch.channels_last)
-    weights = [one for one in trainer.joined.bare.parameters() if one.ndim == 4]
-    assert weights and all(one.is_contiguous(memory_format=torch.channels_last) for one in weights)
+    weights = [each for each in trainer.joined.bare.parameters() if each.ndim == 4]
+    assert weights and all(
+        each.is_contiguous(memory_format=torch.channels_last) for each in weights
+    )
     next(usual.batches)
-    for one in (trainer, usual):
-        take_steps(one, 1)
+    for each in (trainer, usual):
+        take_steps(each, 1)
     assert_alike(trainer.joined.bare.parameters(), usual.joined.bare.parameters())
     nested = to_channels_last(
         {"pair": (torch.zeros(2, 3, 4, 5), [torch.zeros(2)]), "text": "as it is"}
@@ -76,15 +78,15 @@ def test_a_model_is_counted_before_a_library_leaves_its_parameters_empty(engine,
     def emptied(model, build_optimizer):
         prepared = prepare(model, build_optimizer)
         for parameter in model.parameters():
-            own = parameter.detach()[:1]
-            parameter.data, parameter.to_local = torch.empty(0), lambda own=own: own
+            share = parameter.detach()[:1]
+            parameter.data, parameter.to_local = torch.empty(0), lambda share=share: share
         return prepared
 
     monkeypatch.setattr(trainer.backend, "prepare", emptied)
     trainer.build()
-    found = trainer.describe()
-    assert (found["model"], whole["parameters"] > 0) == (whole, True)
-    assert 0 < found["kept_bytes"]["parameters"] < 4 * whole["parameters"]
+    description = trainer.describe()
+    assert (description["model"], whole["parameters"] > 0) == (whole, True)
+    assert 0 < description["kept_bytes"]["parameters"] < 4 * whole["parameters"]
 
 
 @pytest.mark.slow
@@ -96,8 +98,8 @@ def test_a_compiled_model_takes_the_same_steps(engine, monkeypatch):
     )
     trainer, usual = make_engine(speed=SpeedSettings(compile=True)).trainer, engine.trainer
     assert compiled == [trainer.joined.bare]
-    for one in (trainer, usual):
-        take_steps(one, 2)
+    for each in (trainer, usual):
+        take_steps(each, 2)
     assert_alike(trainer.joined.bare.parameters(), usual.joined.bare.parameters())
 
 
@@ -142,7 +144,10 @@ def test_micro_batches_of_unequal_sizes_can_weigh_as_one_batch_would():
     trainer.workload.compute_loss(bare, whole).backward()
     assert take_steps(trainer, 1) == [3]
     assert_alike(
-        *([one.grad for one in model.parameters()] for model in (trainer.joined.bare, bare))
+        *(
+            [parameter.grad for parameter in model.parameters()]
+            for model in (trainer.joined.bare, bare)
+        )
     )
 
 
@@ -209,11 +214,11 @@ def test_a_compiled_models_dropout_is_the_references():
 
 
 def test_the_gate_leaves_a_workload_as_it_was(engine):
-    own = engine.trainer.workload
+    workload = engine.trainer.workload
     seen = []
-    own.compute_loss = lambda model, batch: seen.append(batch)
+    workload.compute_loss = lambda model, batch: seen.append(batch)
     assert judge_parity([engine.run_gate()]).passed
-    assert engine.trainer.workload is own
+    assert engine.trainer.workload is workload
     assert not seen, "the gate's workload is another"
 
 

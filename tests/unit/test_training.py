@@ -58,8 +58,8 @@ def test_a_rate_may_be_meant_for_256_samples():
 
 
 def test_parameter_groups_keep_their_ratio():
-    one, other = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
-    optimizer = SGD([{"params": [one], "lr": 0.1}, {"params": [other], "lr": 0.2}], lr=1.0)
+    first, other = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    optimizer = SGD([{"params": [first], "lr": 0.1}, {"params": [other], "lr": 0.2}], lr=1.0)
     rates = LearningRates(
         TrainingSettings(epochs=1, learning_rate_scaling="linear"),
         optimizer,
@@ -151,10 +151,10 @@ def engine(**changes):
 @pytest.mark.slow
 def test_micro_steps_of_an_epoch_make_the_losses_of_larger_batches():
     parts, whole = engine(local_batch_size=150, micro_steps=2), engine()
-    one, other = parts.run_epoch(epoch(0)), whole.run_epoch(epoch(0))
+    first, other = parts.run_epoch(epoch(0)), whole.run_epoch(epoch(0))
     assert parts.epochs.steps == whole.epochs.steps == 4
-    assert one.losses == pytest.approx(other.losses, rel=0.05), "but for batch norm"
-    assert sum(one.block.ranks[0].samples) == sum(other.block.ranks[0].samples) == 1200
+    assert first.losses == pytest.approx(other.losses, rel=0.05), "but for batch norm"
+    assert sum(first.block.ranks[0].samples) == sum(other.block.ranks[0].samples) == 1200
 
 
 IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"
@@ -164,14 +164,15 @@ SCHEDULED = f"{IDIOMS}:ScheduledDigits"
 @pytest.mark.slow
 def test_a_workloads_own_schedule_goes_on_beside_the_plans_rules():
     rules = {"learning_rate_scaling": "per-256", "warmup_epochs": 1}
-    own, ruled = (
+    unruled, ruled = (
         engine(workload=SCHEDULED, training=TrainingSettings(epochs=31, **given))
         for given in ({}, rules)
     )
     own_rates, ruled_rates = (
-        [one.run_epoch(epoch(number)).learning_rates for number in (0, 1)] for one in (own, ruled)
+        [each.run_epoch(epoch(number)).learning_rates for number in (0, 1)]
+        for each in (unruled, ruled)
     )
-    assert own.epochs.steps == 4
+    assert unruled.epochs.steps == 4
     assert own_rates == [pytest.approx([0.01, 0.01 / 8]), pytest.approx([0.01 / 16, 0.01 / 128])]
     risen = [(1, 1 + 0.75 * (300 / 256 - 1)), (300 / 256, 300 / 256)]
     wanted = [
@@ -179,7 +180,7 @@ def test_a_workloads_own_schedule_goes_on_beside_the_plans_rules():
         for rates, by in zip(own_rates, risen, strict=True)
     ]
     assert ruled_rates == [pytest.approx(rates) for rates in wanted]
-    after = own.run_epoch(epoch(30)).learning_rates
+    after = unruled.run_epoch(epoch(30)).learning_rates
     assert after == pytest.approx([rate / 16 for rate in own_rates[1]]), (
         "at the 30th epoch, too, nothing but its own schedule"
     )

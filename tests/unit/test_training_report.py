@@ -144,7 +144,7 @@ def test_time_to_accuracy_counts_training_alone_and_is_held_against_the_baseline
 
 
 def test_another_accuracy_is_said_first():
-    found = conclude_from(
+    comparison = conclude_from(
         make_plan(),
         {
             "single": ending_with(198, 196, 197),
@@ -152,38 +152,40 @@ def test_another_accuracy_is_said_first():
             "horovod": ending_with(180, 181, 177),
         },
     )
-    assert found.training.arm("horovod").convergence == "differs"
+    assert comparison.training.arm("horovod").convergence == "differs"
     assert (
-        found.headline
+        comparison.headline
         == "horovod (-8.83 ± 3.13 percentage points) reaches another accuracy than single (98.5%); 2 more below"
     )
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_one_seed_has_no_interval_and_two_that_agree_are_no_certainty(seeds):
-    found = conclude_from(
+    comparison = conclude_from(
         make_plan(launches=seeds), {name: ending_with(*[198] * seeds) for name in ARMS}
     )
-    assert {arm.convergence for arm in found.training.arms if arm.name != "single"} == {"undecided"}
-    assert found.headline.startswith(
+    assert {arm.convergence for arm in comparison.training.arms if arm.name != "single"} == {
+        "undecided"
+    }
+    assert comparison.headline.startswith(
         "It is undecided, since fewer than 3 seeds have no interval, whether ddp, horovod reach the same accuracy"
     )
-    assert found.training.arm("ddp").difference.ci_low is None
+    assert comparison.training.arm("ddp").difference.ci_low is None
 
 
 def test_seeds_that_miss_the_target_are_later_than_all_others():
     slow = [epochs([100, 110, 120, 130]), *ending_with(198, 198)]
-    found = conclude_from(
+    comparison = conclude_from(
         make_plan(),
         {"single": ending_with(198, 198, 198), "ddp": ending_with(198, 198, 198), "horovod": slow},
     )
-    horovod = found.training.arm("horovod")
+    horovod = comparison.training.arm("horovod")
     assert horovod.time_to_accuracy_s == 6.0
     assert (horovod.seeds_reached, horovod.time_pairs, horovod.time_unpaired) == (2, 2, 1)
     assert horovod.time_ratio == Estimate(value=1.0), "the seed that is left out is the slow one"
     assert (
         "with the 2 seeds with which both reached it; with 1 one of them did not, so there is no interval"
-        in found.findings[3]
+        in comparison.findings[3]
     )
     never = conclude_from(make_plan(launches=1), {name: [epochs([1, 2, 3, 4])] for name in ARMS})
     assert (
@@ -197,26 +199,26 @@ def test_what_is_cut_short_failed_or_wrong_does_not_count_but_is_told():
     plan = make_plan()
     full = ending_with(198, 196, 197)
     cut = [*ending_with(198, 196), epochs(RIGHT[:2])]
-    found = conclude_from(
+    comparison = conclude_from(
         plan, {"single": full, "ddp": cut, "horovod": full}, horovod={"status": "wrong"}
     )
-    ddp, horovod = found.training.arm("ddp"), found.training.arm("horovod")
+    ddp, horovod = comparison.training.arm("ddp"), comparison.training.arm("horovod")
     assert (ddp.seeds, ddp.pairs, [curve.finished for curve in ddp.by_seed]) == (
         2,
         2,
         [True, True, False],
     )
     assert ddp.curve.seeds == [3, 3, 2, 2]
-    assert "ddp trained to the end with 2 of 3 seeds" in found.warnings
+    assert "ddp trained to the end with 2 of 3 seeds" in comparison.warnings
     assert (horovod.seeds, horovod.convergence, horovod.curve) == (0, "undecided", None)
     assert horovod.note == "no seed was trained to the end by both horovod and single"
 
 
 def test_an_arm_may_train_alone():
     plan = make_plan(arms={"ddp": ARMS["ddp"]})
-    found = conclude_from(plan, {"ddp": ending_with(198, 196, 197)})
-    assert found.headline == "ddp trained alone (98.5%); ddp reaches 97% in 6.00 s"
-    assert (found.results, found.training.arm("ddp").convergence) == ([], None)
+    comparison = conclude_from(plan, {"ddp": ending_with(198, 196, 197)})
+    assert comparison.headline == "ddp trained alone (98.5%); ddp reaches 97% in 6.00 s"
+    assert (comparison.results, comparison.training.arm("ddp").convergence) == ([], None)
 
 
 @pytest.mark.parametrize(
@@ -240,12 +242,13 @@ def test_reaching_the_target_is_no_end():
 
 def test_a_loss_that_is_no_number_and_nothing_held_out():
     broken = [epochs(losses=(math.nan, math.inf), held_out=0)] * 3
-    found = conclude_from(make_plan(), dict.fromkeys(ARMS, broken))
-    assert Comparison.model_validate_json(found.model_dump_json()) == found
+    comparison = conclude_from(make_plan(), dict.fromkeys(ARMS, broken))
+    assert Comparison.model_validate_json(comparison.model_dump_json()) == comparison
     assert (
-        found.training.arm("ddp").note == "nothing is held out, so there is no accuracy to compare"
+        comparison.training.arm("ddp").note
+        == "nothing is held out, so there is no accuracy to compare"
     )
-    assert set(found.training.arm("ddp").curve.bands) == {"train_top1"}
+    assert set(comparison.training.arm("ddp").curve.bands) == {"train_top1"}
 
 
 @pytest.mark.parametrize(
@@ -281,7 +284,7 @@ def test_a_study_tells_how_long_each_arm_trains_by_ranks():
         name: ending_with(198, 196, 197, train_s=time)
         for name, time in (("single", 4.0), ("ddp", 2.0), ("horovod", 3.0))
     }
-    one = conclude_from(plan, seeds)
+    first = conclude_from(plan, seeds)
     two = conclude_from(
         plan, seeds | {"horovod": [epochs([1, 1, 1, 1]), *ending_with(196, 197, train_s=3.0)]}
     )
@@ -289,7 +292,7 @@ def test_a_study_tells_how_long_each_arm_trains_by_ranks():
         changed(
             plan, points={"one": Point(world_size=2), "two": Point(world_size=4, hosts="a:2,b:2")}
         ),
-        {"one": one, "two": two},
+        {"one": first, "two": two},
         comparison_id=COMPARISON_ID,
     )
     assert study.points[0].training.arm("ddp").time_to_train_s == Estimate(

@@ -55,8 +55,8 @@ def options_of(
         backend, transport=transport, options=options or {}, micro_steps=micro_steps
     )
     stated = made.search_space(has_buffers=buffers, several_hosts=hosts)
-    found = open_settings(stated, made, Arm(backend=backend, options=options or {}), **more)
-    return {one.option: one for one in found}
+    settings = open_settings(stated, made, Arm(backend=backend, options=options or {}), **more)
+    return {setting.option: setting for setting in settings}
 
 
 def test_a_back_end_states_what_may_be_searched_and_the_plan_fixes_what_it_sets():
@@ -76,16 +76,16 @@ def test_a_back_end_states_what_may_be_searched_and_the_plan_fixes_what_it_sets(
     horovod = ["fusion_threshold_mb", "cycle_time_ms", "cache_capacity", "num_groups"]
     assert list(options_of("horovod")) == horovod
     assert list(options_of("horovod", variables=["HOROVOD_CYCLE_TIME"])) == [
-        one for one in horovod if one != "cycle_time_ms"
+        each for each in horovod if each != "cycle_time_ms"
     ]
     on_gpus = [*horovod, "hierarchical_allreduce", "compression"]
     assert list(options_of("horovod", transport="nccl", hosts=True, lossy=True)) == on_gpus
     assert list(options_of("fsdp2")) == ["reshard_after_forward", "prefetch"]
     assert not options_of("naive")
     assert all(
-        one.default in one.values
+        each.default in each.values
         for backend in ("ddp", "fsdp2", "horovod")
-        for one in options_of(backend, lossy=True).values()
+        for each in options_of(backend, lossy=True).values()
     )
 
 
@@ -167,26 +167,26 @@ def test_proposals_follow_from_the_trials_and_what_failed_is_not_tried_again():
     settings = list(options_of("horovod").values())
     random, trials = np.random.default_rng(1), []
     for launch in range(8):
-        found = propose(settings, trials, 3, seed=1, repeat=launch > 5)
-        assert found == propose(settings, trials, 3, seed=1, repeat=launch > 5)
-        assert len({str(one) for one in found}) == 3
-        assert {} not in found
-        assert not any(one.options in found for one in tried_sets(trials) if one.failed)
+        proposed = propose(settings, trials, 3, seed=1, repeat=launch > 5)
+        assert proposed == propose(settings, trials, 3, seed=1, repeat=launch > 5)
+        assert len({str(each) for each in proposed}) == 3
+        assert {} not in proposed
+        assert not any(each.options in proposed for each in tried_sets(trials) if each.failed)
         logs = [
-            None if one.get("cache_capacity") == 0 else 0.2 * (one.get("cycle_time_ms") == 10.0)
-            for one in found
+            None if each.get("cache_capacity") == 0 else 0.2 * (each.get("cycle_time_ms") == 10.0)
+            for each in proposed
         ]
         trials += [
-            trial(log and log + random.normal(0, 0.01), launch, **one)
-            for log, one in zip(logs, found, strict=True)
+            trial(log and log + random.normal(0, 0.01), launch, **each)
+            for log, each in zip(logs, proposed, strict=True)
         ]
     assert best_of(trials, margin=0.005)["cycle_time_ms"] == 10.0
-    again = [one.options for one in trials[-6:]]
-    assert trials[-6].options in [one.options for one in trials[:-6]], (
+    again = [each.options for each in trials[-6:]]
+    assert trials[-6].options in [each.options for each in trials[:-6]], (
         "the most promising is measured again"
     )
     assert all(
-        one == {} or one in [t.options for t in trials[:-6]] or len(one) < 4 for one in again
+        each == {} or each in [t.options for t in trials[:-6]] or len(each) < 4 for each in again
     )
 
 
@@ -250,7 +250,9 @@ def test_the_gain_is_that_of_fresh_launches_and_each_setting_is_left_out_in_turn
     assert tuning.gain.verdict == "faster"
     assert tuning.gain.throughput_ratio == pytest.approx(1.4, abs=0.05)
     assert without.baseline == "hvd-tuned"
-    assert {name for name, one in tuning.without.items() if one.verdict == "slower"} == GOOD.keys()
+    assert {
+        name for name, each in tuning.without.items() if each.verdict == "slower"
+    } == GOOD.keys()
     assert "export HOROVOD_CYCLE_TIME=10.0" in tuning.code
 
 
@@ -303,10 +305,10 @@ def test_an_arm_that_fails_with_its_own_settings_ends_the_search(tmp_path):
 
 def test_lossy_settings_and_fixed_ones_are_named(searched):
     tuning = searched[2]
-    lossy = [changed(one, is_lossy=one.option == "num_groups") for one in tuning.settings]
-    told = notes(changed(tuning, settings=lossy, fixed={"cache_capacity": 0}))
-    assert "num_groups loses bits: hvd may train otherwise" in told
-    assert "fixed by the plan, so not searched: cache_capacity" in told
+    lossy = [changed(each, is_lossy=each.option == "num_groups") for each in tuning.settings]
+    lines = notes(changed(tuning, settings=lossy, fixed={"cache_capacity": 0}))
+    assert "num_groups loses bits: hvd may train otherwise" in lines
+    assert "fixed by the plan, so not searched: cache_capacity" in lines
 
 
 BAD = [

@@ -40,34 +40,36 @@ def test_verdict(bounds, verdict):
 
 def ratio(low, estimate, high, *, narrower):
     """A ratio whose one-sided bounds are those of ``narrower``."""
-    found = {
+    bounds = {
         "ci_low": low,
         "ci_high": high,
         "equivalence_low": narrower[0],
         "equivalence_high": narrower[1],
     }
     return RatioEstimate(
-        value=estimate, run_low=None, run_high=None, launches=5, pairs=100, caution=None, **found
+        value=estimate, run_low=None, run_high=None, launches=5, pairs=100, caution=None, **bounds
     )
 
 
 @pytest.mark.parametrize(
-    ("one", "verdict"),
+    ("estimate", "verdict"),
     [
         (ratio(0.985, 1.0, 1.015, narrower=(0.991, 1.009)), "equivalent"),
         (ratio(0.985, 1.0, 1.015, narrower=(0.989, 1.009)), "undecided"),
         (ratio(0.999, 1.02, 1.041, narrower=(1.001, 1.039)), "undecided"),
     ],
 )
-def test_equivalence_takes_the_one_sided_bounds_and_faster_the_interval(one, verdict):
-    assert decide(one, threshold=0.01) == verdict
-    scaled = one.times(1.0)
+def test_equivalence_takes_the_one_sided_bounds_and_faster_the_interval(estimate, verdict):
+    assert decide(estimate, threshold=0.01) == verdict
+    scaled = estimate.times(1.0)
     assert decide(scaled, threshold=0.01) == verdict
 
 
 def test_to_become_equivalent_the_one_sided_bounds_must_shrink():
-    one = ratio(math.exp(-0.04), 1.0, math.exp(0.04), narrower=(math.exp(-0.02), math.exp(0.02)))
-    assert to_decide(one, threshold=0.01, measured=1.0, launches=1000).value == pytest.approx(
+    estimate = ratio(
+        math.exp(-0.04), 1.0, math.exp(0.04), narrower=(math.exp(-0.02), math.exp(0.02))
+    )
+    assert to_decide(estimate, threshold=0.01, measured=1.0, launches=1000).value == pytest.approx(
         3.0, rel=0.01
     )
 
@@ -119,7 +121,7 @@ def test_few_launches_hardly_tell_how_much_longer_and_two_do_not():
 
 
 @pytest.mark.parametrize(
-    ("one", "minutes"),
+    ("estimate", "minutes"),
     [
         (None, 5.0),
         (interval(None, 1.1, None), 5.0),
@@ -127,8 +129,8 @@ def test_few_launches_hardly_tell_how_much_longer_and_two_do_not():
         (interval(0.9, 1.05, 1.2), 0.0),
     ],
 )
-def test_where_nothing_can_be_said_there_is_no_number(one, minutes):
-    assert to_decide(one, threshold=0.01, measured=minutes, launches=5) is None
+def test_where_nothing_can_be_said_there_is_no_number(estimate, minutes):
+    assert to_decide(estimate, threshold=0.01, measured=minutes, launches=5) is None
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from reports.projection.what_if import SCENARIOS, ArmTerms, links_of
 from runners.project_command import parse_rate
 from runners.project_command import project as command
 
-BY_NAME = {one.name: one for one in SCENARIOS}
+BY_NAME = {each.name: each for each in SCENARIOS}
 
 
-def told(*, link_rate=None, link_bits=8.0, **terms):
+def terms_of(*, link_rate=None, link_bits=8.0, **terms):
     """One launch: a step of 10 s, 4 of them exposed, 2 besides backward."""
     known = {
         "step": 10.0,
@@ -35,8 +35,8 @@ def told(*, link_rate=None, link_bits=8.0, **terms):
     )
 
 
-def bounds(found):
-    return found if isinstance(found, str) else tuple(float(one.iloc[0]) for one in found)
+def bounds(steps):
+    return steps if isinstance(steps, str) else tuple(float(each.iloc[0]) for each in steps)
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_a_link_of_another_rate_by_hand(measured, rate, expected):
     """Both ways were thought to be used at once.
 
     Open MPI over TCP uses one after the other: half of the answers were wrong."""
-    one = links_of(rate * 10**9, is_known=measured is not None)
-    found = told(link_rate=measured and measured * 10**9, link_bits=8e9)
-    assert bounds(one.steps(found)) == pytest.approx(expected)
-    assert ("measured are faster" in one.assumes) == (measured is None)
+    links = links_of(rate * 10**9, is_known=measured is not None)
+    steps = terms_of(link_rate=measured and measured * 10**9, link_bits=8e9)
+    assert bounds(links.steps(steps)) == pytest.approx(expected)
+    assert ("measured are faster" in links.assumes) == (measured is None)
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,17 @@ def test_a_link_of_another_rate_by_hand(measured, rate, expected):
     ],
 )
 def test_scenarios_by_hand(scenario, terms, expected):
-    found = bounds(BY_NAME[scenario].steps(told(**terms)))
-    assert found == (expected if isinstance(expected, str) else pytest.approx(expected))
+    steps = bounds(BY_NAME[scenario].steps(terms_of(**terms)))
+    assert steps == (expected if isinstance(expected, str) else pytest.approx(expected))
 
 
 def test_a_term_below_zero_has_nothing_to_give_as_far_as_its_launches_can_tell():
     """It was said to give 1.000 (1.000 to 1.000), where launches differed by more than the term."""
     terms = pd.concat(
-        [told(library_overhead=overhead).terms for overhead in (-3.0, -1.0, 1.0, -1.0)],
+        [terms_of(library_overhead=overhead).terms for overhead in (-3.0, -1.0, 1.0, -1.0)],
         ignore_index=True,
     )
-    shortest, longest = BY_NAME["no library overhead"].steps(replace(told(), terms=terms))
+    shortest, longest = BY_NAME["no library overhead"].steps(replace(terms_of(), terms=terms))
     assert list(shortest) == list(longest) == [12.0, 10.0, 8.0, 10.0]
 
 
@@ -140,7 +140,7 @@ def test_rates_that_are_refused(text):
 
 
 def test_what_is_not_known_says_why():
-    assert "no bytes" in links_of(10**9, is_known=True).steps(told(link_bits=0.0))
+    assert "no bytes" in links_of(10**9, is_known=True).steps(terms_of(link_bits=0.0))
 
 
 def test_what_cannot_be_answered_is_refused(tmp_path):

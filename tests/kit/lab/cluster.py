@@ -173,9 +173,9 @@ def _start(settings: LabSettings, name: str, cores: Sequence[int]) -> subprocess
 
 def _wait_until_ready(name: str, process: subprocess.Popen[bytes], deadline: float) -> None:
     assert process.stdout is not None
-    with process.stdout as said:
-        ready, _, _ = select.select([said], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready or said.readline() != b"ready\n":
+    with process.stdout as output:
+        ready, _, _ = select.select([output], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready or output.readline() != b"ready\n":
             log = _log(name).read_text(encoding="utf-8", errors="replace").strip()
             raise LabError(
                 f"{name} did not start: {log.rpartition(chr(10))[2] or 'it said nothing'}"

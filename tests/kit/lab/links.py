@@ -41,9 +41,9 @@ def connect(settings: LabSettings, name: str) -> None:
         f"link add {name} type veth peer name {INTERFACE} netns {NETWORKS / name}\n"
         f"link set {name} master switch\nlink set {name} up\n"
     )
-    own = f"address add {settings.address(name)}/{SUBNET.prefixlen} dev {INTERFACE}\nlink set {INTERFACE} up\nlink set lo up\n"
+    commands = f"address add {settings.address(name)}/{SUBNET.prefixlen} dev {INTERFACE}\nlink set {INTERFACE} up\nlink set lo up\n"
     run_in_network(SWITCH, "ip", "-batch", "-", stdin=plug)
-    run_in_network(name, "ip", "-batch", "-", stdin=own)
+    run_in_network(name, "ip", "-batch", "-", stdin=commands)
     shape(settings, settings.rate_bits_per_s, name)
 
 

@@ -64,9 +64,9 @@ def processes_in(wanted: Sequence[Identity]) -> Iterator[int]:
 
 def init_of(name: str) -> int | None:
     """The process that a host lives and dies with, or None where the host is dead."""
-    found = networks().get(name)
+    process = networks().get(name)
     inits = []
-    for pid in processes_in([found] if found else []):
+    for pid in processes_in([process] if process else []):
         with contextlib.suppress(OSError):
             status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
             levels = next(

@@ -86,6 +86,6 @@ def run(name: str, *arguments: str, stdin: str = "") -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LabError(f"{shlex.join(argv)}: {error}") from error
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise LabError(f"{shlex.join(argv)}: {said}")
+        message = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise LabError(f"{shlex.join(argv)}: {message}")
     return done.stdout

@@ -120,12 +120,12 @@ def wait_until_idle(settings: LabSettings, inner: Mapping[str, str]) -> None:
     deadline = time.monotonic() + START_S
     pid = namespaces.init_of(settings.names[0])
     while True:
-        found = _nodes(pid, inner) if pid is not None else {}
-        if [found.get(name) for name in settings.names] == ["idle"] * settings.hosts:
+        nodes = _nodes(pid, inner) if pid is not None else {}
+        if [nodes.get(name) for name in settings.names] == ["idle"] * settings.hosts:
             return
         if time.monotonic() > deadline:
             raise LabError(
-                f"Slurm does not start within {START_S:.0f} s: its nodes are {found or 'unknown'}; see {LOGS}"
+                f"Slurm does not start within {START_S:.0f} s: its nodes are {nodes or 'unknown'}; see {LOGS}"
             )
         time.sleep(0.2)
 

@@ -87,9 +87,9 @@ def cut_off():
     """End the connections of this rank's supervisor, as a firewall between it and the driver
     does."""
     libc = ctypes.CDLL(None, use_errno=True)
-    for one in filter(lambda child: is_supervisor(child.pid), psutil.Process().children()):
-        process = os.pidfd_open(one.pid)
-        for descriptor in Path(f"/proc/{one.pid}/fd").iterdir():
+    for child in filter(lambda child: is_supervisor(child.pid), psutil.Process().children()):
+        process = os.pidfd_open(child.pid)
+        for descriptor in Path(f"/proc/{child.pid}/fd").iterdir():
             if str(descriptor.readlink()).startswith("socket:"):
                 with socket.socket(
                     fileno=libc.syscall(PIDFD_GETFD, process, int(descriptor.name), 0)
@@ -188,10 +188,10 @@ def starting(launcher, *argv):
 
 
 SpawnExitsAtOnce, MpirunExitsAtOnce, HorovodrunExitsAtOnce = (
-    starting(one, "true") for one in (Spawn, Mpirun, Horovodrun)
+    starting(child, "true") for child in (Spawn, Mpirun, Horovodrun)
 )
 SpawnNeverStarts, MpirunNeverStarts, HorovodrunNeverStarts = (
-    starting(one, "sleep", "3600") for one in (Spawn, Mpirun, Horovodrun)
+    starting(child, "sleep", "3600") for child in (Spawn, Mpirun, Horovodrun)
 )
 
 
