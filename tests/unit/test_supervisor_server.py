@@ -48,7 +48,7 @@ def channel_of(connection, rank=0):
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"half a li", b"arm 0 0 vm 1 " + b"0" * 64 + b"\n", b"\xff\n", bytes(5000)]
+    "sent", [b"", b"half a li", b"arm 0 0 vm 1 " + b"0" * 64 + b"\n", b"\xff\n", bytes(5000)]
 )
 def test_a_stranger_is_let_go_and_a_supervisor_is_served_after_it(supervisors, sent, monkeypatch):
     """A connection that closed before its line was whole kept a thread of the driver busy for
@@ -175,7 +175,7 @@ def test_a_host_that_does_not_answer_is_named(supervisors, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "said", ["failed counters 0 ImportError: no psutil", 'counters {"at_s": "NaN"}', "counters"]
+    "sent", ["failed counters 0 ImportError: no psutil", 'counters {"at_s": "NaN"}', "counters"]
 )
 def test_counters_that_a_supervisor_cannot_read_are_left_out(supervisors, sent):
     connection = connect(supervisors, 0)
@@ -235,7 +235,7 @@ def test_what_somebody_else_wrote_is_refused(supervisors, forged):
 
 
 @pytest.mark.parametrize(
-    "said", [b"say 0/arm/reply/0/0 -1\n", b"say 0/arm/reply/0/0 9999999999999\n", b"x" * 3_000_000]
+    "sent", [b"say 0/arm/reply/0/0 -1\n", b"say 0/arm/reply/0/0 9999999999999\n", b"x" * 3_000_000]
 )
 def test_who_does_not_speak_as_supervisors_do_is_a_rank_gone(supervisors, sent):
     connection = connect(supervisors, 0)
