@@ -11,7 +11,7 @@ import yaml
 
 from measurement.records.results import ResultsFolder
 from tests.cluster.conftest import enter
-from tests.conftest import BIN, drawn, ringside_here, write_plan
+from tests.conftest import BIN, ringside_here, write_plan
 
 HOSTS = ("host1", "host2")
 RAY = """
@@ -35,7 +35,7 @@ VARIABLES = {
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("engine", drawn([*VARIABLES], number=2))
+@pytest.mark.parametrize("engine", VARIABLES)
 def test_the_job_measures_on_all_its_nodes(lab, tmp_path, engine):
     """The second time it goes on, which leaves nothing to do."""
     (tmp_path / "nodes").write_text("host1\nhost2\n")

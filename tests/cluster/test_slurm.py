@@ -90,21 +90,18 @@ def wait_for(job_id):
 ENDED = {"", "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"}
 
 
-@pytest.mark.costly("alone in Slurm")
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("command", "expected"),
-    drawn(
-        [
-            (f"srun -n 3 python -m runners.ddp --transport gloo {SHORT}", ("ddp", "gloo")),
-            (f"srun --mpi=pmix -n 2 python -m runners.hvd {SHORT}", ("horovod", "mpi")),
-            (f"srun -n 2 python -m runners.hvd {SHORT}", ("horovod", "gloo")),
-            (
-                f"mpirun --bind-to none -np 2 --map-by node python -m runners.hvd {SHORT}",
-                ("horovod", "mpi"),
-            ),
-        ],
-        number=2,
-    ),
+    [
+        (f"srun -n 3 python -m runners.ddp --transport gloo {SHORT}", ("ddp", "gloo")),
+        (f"srun --mpi=pmix -n 2 python -m runners.hvd {SHORT}", ("horovod", "mpi")),
+        (f"srun -n 2 python -m runners.hvd {SHORT}", ("horovod", "gloo")),
+        (
+            f"mpirun --bind-to none -np 2 --map-by node python -m runners.hvd {SHORT}",
+            ("horovod", "mpi"),
+        ),
+    ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_ranks_that_stand_alone_are_one_world(tmp_path, command, expected):

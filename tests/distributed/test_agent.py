@@ -175,7 +175,7 @@ def test_several_optimizers_step_in_an_iteration(tmp_path):
     ]
 
 
-@pytest.mark.costly("samples")
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ["all_first", "prefetches_for_several_losses"])
 def test_steps_of_equal_work_count_equal_samples_however_they_draw_their_batches(tmp_path, name):
     replies, _ = alone(tmp_path, name, blocks=1)
@@ -195,7 +195,7 @@ def test_lbfgs_calls_its_closure_many_times_in_a_step(tmp_path):
     assert own.samples == [4] * 20
 
 
-@pytest.mark.costly("evaluation")
+@pytest.mark.costly
 @pytest.mark.parametrize("untimed", ["nothing", "evaluation"])
 def test_an_evaluation_is_timed_unless_the_plan_says_otherwise(tmp_path, untimed):
     replies, _ = alone(tmp_path, "evaluates", blocks=1, untimed=untimed)
@@ -250,7 +250,7 @@ def test_ranks_that_a_script_starts_itself_are_ranks(tmp_path):
         assert "KeyError: 'rank 0'" in replies[0].message
 
 
-@pytest.mark.costly("endings")
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("name", "ranks", "said"),
     [

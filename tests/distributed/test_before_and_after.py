@@ -175,7 +175,7 @@ def test_an_environment_without_ringside_is_refused_with_the_remedy(tmp_path):
         require_own_work(resolve_arms(plan).values(), host=None)
 
 
-@pytest.mark.costly("before and after")
+@pytest.mark.costly
 def test_what_is_imported_from_elsewhere_than_the_commit_is_refused(tmp_path, monkeypatch):
     make_repository(tmp_path / "own")
     git(tmp_path / "own", "rm", "-q", "--cached", "layers.py")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
-pytestmark = pytest.mark.costly("control plane")
+pytestmark = pytest.mark.costly
 
 
 def test_sixty_four_idle_ranks_are_driven_to_a_report():

@@ -43,7 +43,7 @@ def test_batches_that_accelerate_shares_out_are_read_as_shared_out():
     ] == [(2, 0, 4), (2, 1, 4)]
 
 
-@pytest.mark.costly("frameworks")
+@pytest.mark.costly
 @pytest.mark.timeout(1800)
 def test_deepspeeds_zero_comes_to_ddps_parameters_in_each_stage(tmp_path):
     """It clips gradients by default, which the example turns off."""
@@ -78,7 +78,7 @@ def test_deepspeeds_zero_comes_to_ddps_parameters_in_each_stage(tmp_path):
     ]
 
 
-@pytest.mark.costly("frameworks")
+@pytest.mark.costly
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("packages", "first", "second", "samples", "differ"),

@@ -124,16 +124,10 @@ def test_ranks_that_follow_their_own_loss_have_drifted_apart_and_no_others(taken
             ), told
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [
-        (DRIFTING, {}),
-        pytest.param(
-            "PlateauDigits",
-            {"training": {"epochs": 1}, "measurement": PLAIN},
-            marks=pytest.mark.costly,
-        ),
-    ],
+    [(DRIFTING, {}), ("PlateauDigits", {"training": {"epochs": 1}, "measurement": PLAIN})],
 )
 def test_a_comparison_calls_them_wrong(tmp_path, name, changes):
     ran = compare(tmp_path, workload=f"{idioms.OUTSIDE}/idioms.py:{name}", code=1, **changes)

@@ -23,7 +23,7 @@ from tests.conftest import needs_horovod, no_process_stays
 from tests.kit.script_factory import Script, one_launch, script_plan
 from tests.kit.scripts import ScriptDriver
 
-pytestmark = [needs_horovod, pytest.mark.costly("planted differences")]
+pytestmark = [needs_horovod, pytest.mark.costly]
 
 STARTED_BY = {
     "horovod": "horovodrun --gloo -np 2 -H localhost:2 {} python plants.py horovod",

@@ -126,7 +126,7 @@ def test_the_reports_that_the_plan_names_are_written_and_no_others(readme):
     assert {item.get("name") for item in case.iter("property")} >= {"throughput_ratio", "verdict"}
 
 
-@pytest.mark.costly
+@pytest.mark.costly("plug-ins")
 def test_a_backend_by_path_stands_alone_with_readmes_model(readme):
     folder = readme.folder.root.parent
     ranks = (

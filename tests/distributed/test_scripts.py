@@ -364,7 +364,7 @@ def test_scripts_that_never_step_are_told_so(tmp_path):
         assert "no torch.optim optimizer has taken a step" in record.error.message
 
 
-@pytest.mark.costly("a third arm has one setting of the second")
+@pytest.mark.costly
 def test_a_setting_of_the_other_is_tried_and_the_folder_goes_on_with_it(tmp_path):
     typed = (
         f"env OMP_NUM_THREADS=1 {TORCHRUN}",

@@ -27,7 +27,7 @@ STATIC = "torchrun --nproc-per-node 2 --master-port $PLACE meets.py train"
 C10D = "exec torchrun --nproc-per-node 2 --nnodes 1 --rdzv-backend c10d --rdzv-endpoint localhost:$PLACE meets.py train"
 
 
-@pytest.mark.costly("meeting places")
+@pytest.mark.costly
 @pytest.mark.timeout(MAX_S)
 @pytest.mark.parametrize(
     "ways",

@@ -16,7 +16,7 @@ from tests.conftest import needs_horovod, no_process_stays
 from tests.kit.script_factory import Script, one_launch, script_plan
 from tests.kit.scripts import ScriptDriver
 
-pytestmark = pytest.mark.costly("ways")
+pytestmark = pytest.mark.costly
 
 COMMANDS = {
     "alone": [sys.executable, "ways.py"],

@@ -20,14 +20,7 @@ from measurement.agent.ringside_agent import settings
 from measurement.records.results import ResultsFolder
 from runners.processes.key_file import PREFIX, shared_key
 from runners.processes.run_processes import RUN_ID
-from tests.conftest import (
-    REPOSITORY,
-    drawn,
-    needs_horovod,
-    started_processes,
-    wait_until,
-    write_plan,
-)
+from tests.conftest import REPOSITORY, needs_horovod, started_processes, wait_until, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 SECRET = "hunter2-hunter2"
@@ -118,18 +111,13 @@ def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, m
     )
 
 
-@pytest.mark.costly("secrets alone")
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "command",
-    drawn(
-        [
-            "torchrun --standalone --nproc-per-node 1 -m runners.ddp",
-            pytest.param(
-                "mpirun -np 1 --allow-run-as-root python -m runners.hvd", marks=needs_horovod
-            ),
-        ],
-        number=1,
-    ),
+    [
+        "torchrun --standalone --nproc-per-node 1 -m runners.ddp",
+        pytest.param("mpirun -np 1 --allow-run-as-root python -m runners.hvd", marks=needs_horovod),
+    ],
     ids=lambda command: command.split()[0],
 )
 def test_a_run_that_stands_alone_neither_shows_nor_writes_a_secret(tmp_path, monkeypatch, command):

@@ -1,4 +1,4 @@
-"""Which costly tests run: a quarter, by the commit; every one for some commit, and all of them
+"""Which costly tests run: a sixth, by the commit; every one for some commit, and all of them
 where that is asked for."""
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def run_at(pytester, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_quarter_is_drawn_by_the_commit_and_all_if_asked(run_at):
+def test_a_sixth_is_drawn_by_the_commit_and_all_if_asked(run_at):
     first = run_at("a")
-    assert len(first) == 1 + 7 and "test_cheap" in first
+    assert len(first) == 1 + 5 and "test_cheap" in first
     assert run_at("a") == first, "the same again for who looks at a failure"
     assert run_at("b") != first
     assert len(run_at("a", draw="all")) == 31
