@@ -24,10 +24,10 @@ from runners.driver.arm_processes import ArmProcesses
 from runners.driver.diagnosis import ArmFailed, Diagnosis
 from runners.driver.endpoint import DriverEndpoint
 from runners.hosts.placement import Placement
+from runners.launchers.base import RUN_ID
 from runners.planning.arm_specs import PADDING, ArmSpec, ArmStart
 from runners.processes import remote
 from runners.processes.remote_results import log_name
-from runners.processes.run_processes import RUN_ID
 from runners.processes.sandbox import Sandbox
 from runners.protocol.messages import (
     BlockCommand,

@@ -19,6 +19,11 @@ GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 HERE = "localhost"
 """As a command's host: the driver's own."""
 
+RUN_ID = "RINGSIDE_RUN"
+"""The variable that every process of a run inherits."""
+CONTAINER_FILE = "/tmp/ringside-{run}.{number}.{program}"
+"""Has the ID of a container of a run, for whoever ends the run on that host."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HostSlots:

@@ -22,7 +22,7 @@ from measurement.environment import forwarded_by_name
 from measurement.plans.plan import Arm, Plan
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand, Launcher, LaunchRequest
-from runners.launchers.base import interface_environment
+from runners.launchers.base import RUN_ID, interface_environment
 from runners.launchers.slurm_job import shared_cores
 from runners.launchers.trial_facts import TrialFacts
 from runners.planning.command_place import CommandPlace
@@ -30,7 +30,6 @@ from runners.planning.meeting_ports import meeting_settings, num_ports_needed
 from runners.planning.standalone_flags import MODULES, flags_for
 from runners.processes import remote
 from runners.processes.local import base_environment, search_path
-from runners.processes.run_processes import RUN_ID
 from runners.processes.sandbox import Sandbox
 
 DEFAULT_PORT = 29500

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from measurement.environment import local_environment
 from runners.launchers import HostCommand, without_rank_variables
-from runners.processes.run_processes import RUN_ID
+from runners.launchers.base import RUN_ID
 
 TERM_GRACE_S = 3.0
 OUR_PYTHON = {

@@ -17,11 +17,11 @@ from typing import TypeVar
 from measurement.environment import steering_environment
 from measurement.errors import LaunchError, printable, quoted
 from runners.launchers import HostCommand
+from runners.launchers.base import RUN_ID
 from runners.launchers.slurm_job import slurm_job
 from runners.launchers.srun import step_command
 from runners.processes.answers import MARK, new_mark, taken
 from runners.processes.local import base_environment
-from runners.processes.run_processes import RUN_ID
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S = 5

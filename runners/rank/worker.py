@@ -30,9 +30,9 @@ from measurement.errors import LaunchError, PlanError
 from measurement.probes.start_clock import StartClock
 from measurement.registry import search_beside
 from runners.launchers import make_launcher
+from runners.launchers.base import RUN_ID
 from runners.launchers.rank_variables import read_world
 from runners.processes import remote_results
-from runners.processes.run_processes import RUN_ID
 from runners.protocol.messages import (
     CAUSE_FIRST_S,
     COMMANDS,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,8 @@ import torch
 
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
+from runners.launchers.base import RUN_ID, LaunchRequest
+from runners.processes.run_processes import end_run
 from runners.scripts.environments import with_image
 from tests.conftest import REPOSITORY, no_process_stays, ringside_here, wait_until
 from tests.distributed.test_scripts import ringside_in
@@ -175,6 +178,20 @@ def test_an_interruption_leaves_no_container(podman, users, tmp_path, ended_by):
             finally:
                 driver.kill()
         wait_until(lambda: not podman("ps", "--all", "--quiet").stdout, seconds=30, every_s=1)
+
+
+def test_a_container_that_was_created_and_never_started_is_removed(podman):
+    """Whoever ends a run may end the program between the two."""
+    run_id = f"{secrets.token_hex(6)}-1-one-0"
+    request = LaunchRequest(world_size=1, hosts=(), module="", folder="/")
+    argv = with_image("one").around(["env"], environment={RUN_ID: run_id}, request=request)
+    program, run, *words = argv
+    assert (program, run) == ("podman", "run")
+    assert podman("create", *words).returncode == 0
+    assert podman("ps", "--all", "--quiet").stdout
+    end_run(run_id)
+    assert podman("ps", "--all", "--quiet").stdout == b""
+    assert not list(Path("/tmp").glob(f"ringside-{run_id}.*"))
 
 
 def test_an_image_that_is_not_here_is_named(podman, users):

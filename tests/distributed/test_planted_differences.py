@@ -134,7 +134,7 @@ PLANTED = {
 }
 OF_HOROVOD = {
     ("", "predivides"): (r"gradient_predivide_factor", "horovod.gradient_predivide_factor"),
-    ("", "groups"): (r"horovod.groups +none +1", "horovod.groups"),
+    ("", "groups"): (r"horovod.groups +– +1", "horovod.groups"),
     ("", "sums"): (r"new sums gradients over its ranks", "horovod.op"),
     ("clips", "clips_first"): (
         r"before the exchange: clip_grad_norm_ 0.1|clips gradients before",

@@ -34,7 +34,7 @@ import psutil
 import yaml
 
 from measurement.records.results import ResultsFolder
-from runners.processes.run_processes import RUN_ID
+from runners.launchers.base import RUN_ID
 
 REPOSITORY = Path(__file__).parent.parent.parent
 PLUGIN = Path(__file__).parent / "plugins" / "faulty.py"

@@ -14,8 +14,9 @@ import psutil
 import pytest
 import yaml
 
+from runners.launchers.base import RUN_ID
 from runners.processes import local
-from runners.processes.run_processes import RUN_ID, SHARED_MEMORY, end_run
+from runners.processes.run_processes import SHARED_MEMORY, end_run
 from tests.conftest import HAS_HOROVOD, REPOSITORY, started_processes, wait_until
 from tests.kit.commands import environment
 from tests.kit.other_mpi import environment_with, variables_of

@@ -18,8 +18,8 @@ from torch.distributed import TCPStore
 
 from measurement.agent.ringside_agent import settings
 from measurement.records.results import ResultsFolder
+from runners.launchers.base import RUN_ID
 from runners.processes.key_file import PREFIX, shared_key
-from runners.processes.run_processes import RUN_ID
 from tests.conftest import REPOSITORY, needs_horovod, started_processes, wait_until, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
