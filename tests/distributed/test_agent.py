@@ -28,6 +28,15 @@ LAUNCHERS = {
     "mpirun": "mpirun -np 2 --oversubscribe -x PYTHONPATH -x RINGSIDE_AGENT python either.py --by horovod",
 }
 
+IMPOSED = {
+    "threads.torch": 2,
+    "loader.workers": 1,
+    "loader.persistent_workers": True,
+    "ddp.bucket_cap_mb": 2,
+    "optimizer.0.0.foreach": True,
+    "environment.OMP_PROC_BIND": "false",
+}
+
 
 @contextlib.contextmanager
 def driver(folder, **settings):
@@ -41,8 +50,12 @@ HOROVOD = [needs_horovod, pytest.mark.costly("agent over mpirun")]
 @pytest.fixture(scope="module", params=["torchrun", pytest.param("mpirun", marks=HOROVOD)])
 def launched(request, tmp_path_factory):
     """All that a driver does with an arm: start, two blocks with the ranks stopped in between,
-    finish."""
-    with driver(tmp_path_factory.mktemp(request.param)) as arm:
+    finish.
+
+    Under torchrun with settings in place of the script's own, as ``ab --explain`` has it."""
+    impose = IMPOSED if request.param == "torchrun" else {}
+    settings = {"recorded": ["OMP_"], "secret": "TOKEN", "impose": impose}
+    with driver(tmp_path_factory.mktemp(request.param), **settings) as arm:
         arm.start(*LAUNCHERS[request.param].split())
         found = {"started": arm.receive(), "blocks": []}
         for number in range(2):
@@ -109,13 +122,16 @@ def test_what_ranks_report_of_their_first_steps_can_be_held_against_each_other(l
     assert other.steps[0].gradients["0.weight"] == pytest.approx(gradient, rel=1e-5, abs=1e-7)
     expected = {
         "world_size": 2,
+        "loader.batch_size": 8,
         "sampler.class": "DistributedSampler",
+        "sampler.replicas": 2,
         "sampler.epoch": 0,
         "accumulation": 1,
     }
     expected |= {"model.training": True, "optimizer.0.class": "SGD", "optimizer.0.0.lr": 0.01}
-    expected |= {"ddp.bucket_cap_mb": 25} if launcher == "torchrun" else {"horovod.op": "Average"}
-    assert first.configuration.items() >= expected.items()
+    expected |= IMPOSED if launcher == "torchrun" else {"horovod.op": "Average"}
+    for reported in (first, other):
+        assert reported.configuration.items() >= expected.items()
 
 
 def alone(folder, name, *, blocks=2, **settings):

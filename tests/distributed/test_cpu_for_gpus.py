@@ -4,16 +4,17 @@ They start, are compared, and get no verdict on speed."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
+from measurement.agent.ringside_agent.machine import cpus_for_gpus
 from runners.scripts.script_setup import lists_for_agent
-from tests.conftest import REPOSITORY, needs_horovod
+from tests.conftest import HAS_HOROVOD, REPOSITORY
 from tests.distributed.test_scripts import ab, cache  # noqa: F401 - no command was tried before
+from tests.kit.commands import run_python
+
+FAMILIES = lists_for_agent()["families"]
 
 AS_WRITTEN = """
 import copy, sys, threading, torch
@@ -21,7 +22,7 @@ sys.path.insert(0, {agent!r})
 from ringside_agent.machine import cpus_for_gpus
 cpus_for_gpus.emulate_cuda(torch, {families!r})
 
-assert torch.cuda.is_available() and torch.cuda.device_count() == {devices}
+assert torch.cuda.is_available() and torch.cuda.device_count() == 2
 torch.cuda.set_device("cuda:1")
 assert torch.cuda.current_device() == 1
 device, cpu = torch.device("cuda", 1), torch.device("cpu")
@@ -75,35 +76,38 @@ try:
     torch.cuda.CUDAGraph()
 except RuntimeError as error:
     assert "cannot replay" in str(error)
+if {has_horovod}:
+    import horovod.torch
+    from ringside_agent.reading import libraries
+    cpus_for_gpus.emulate_horovod_build(horovod.torch)
+    assert libraries.transport_of("horovod", torch.ones(1, device="cuda").device) in ("gloo", "mpi")
 print("all")
 """
+
+
+def test_what_asks_for_a_gpu_gets_the_cpu(tmp_path):
+    code = AS_WRITTEN.format(
+        agent=str(REPOSITORY / "measurement" / "agent"),
+        families=FAMILIES,
+        file=str(tmp_path / "w.pt"),
+        has_horovod=HAS_HOROVOD,
+    )
+    done = run_python(code)
+    assert done.stdout == "all\n", done.stderr
 
 
 @pytest.mark.parametrize(
     ("variables", "devices"),
     [
-        ({}, 2),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 2),
         ({"RANK": "0", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}, 3),
         ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 4),
     ],
 )
-def test_what_asks_for_a_gpu_gets_the_cpu(tmp_path, variables, devices):
-    code = AS_WRITTEN.format(
-        agent=str(REPOSITORY / "measurement" / "agent"),
-        devices=devices,
-        families=lists_for_agent()["families"],
-        file=str(tmp_path / "w.pt"),
-    )
-    own = os.environ | variables
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=own,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.stdout == "all\n", done.stderr
+def test_there_are_as_many_gpus_as_are_visible_or_have_ranks(monkeypatch, variables, devices):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert cpus_for_gpus.device_count(FAMILIES) == devices
 
 
 CASES = {
@@ -133,24 +137,3 @@ def test_scripts_for_gpus_are_checked_without_any(tmp_path, case):
     said = " ".join((done.stdout + done.stderr).split())
     assert "No verdict on speed: CPUs stand in for GPUs" in said
     assert re.search(pattern, said), said
-
-
-@needs_horovod
-def test_horovod_on_a_cpu_is_not_said_to_exchange_by_nccl():
-    code = """
-import sys, torch
-sys.path.insert(0, {agent!r})
-from ringside_agent.machine import cpus_for_gpus
-from ringside_agent.reading import libraries
-cpus_for_gpus.emulate_cuda(torch, {families!r})
-import horovod.torch
-cpus_for_gpus.emulate_horovod_build(horovod.torch)
-print(libraries.transport_of("horovod", torch.ones(1, device="cuda").device))
-"""
-    code = code.format(
-        agent=str(REPOSITORY / "measurement" / "agent"), families=lists_for_agent()["families"]
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.stdout.strip() in ("gloo", "mpi"), done.stderr

@@ -146,7 +146,6 @@ def test_a_script_that_ends_is_restarted_and_that_is_shown_once(compared):
 @pytest.mark.parametrize(
     ("asked", "code", "told"),
     [
-        ((), 0, ""),
         (("--assert-equal",), 0, ""),
         (
             ("--assert-not-slower", "5%"),
@@ -389,6 +388,7 @@ def test_a_setting_of_the_other_is_tried_and_the_folder_goes_on_with_it(tmp_path
     assert "every launch is measured already" in ab(*typed, out=tmp_path / "out").done.stderr
 
 
+@pytest.mark.costly
 def test_where_no_setting_can_be_tried_the_two_are_compared_without(tmp_path):
     ran = ab(
         ALONE, ALONE, *NAMES, "--explain", "--launches", "1", "--steps", "8", out=tmp_path / "out"
@@ -454,6 +454,16 @@ def test_a_revision_that_is_not_there_is_refused(tmp_path):
         and "Traceback" not in refused
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_a_setting_that_cannot_be_imposed_is_refused(tmp_path):
+    plan = tmp_path / "plan.yaml"
+    arms = {"a": {"command": ALONE}, "b": {"command": ALONE, "impose": {"loader.batch_size": 4}}}
+    plan.write_text(yaml.safe_dump({"name": "n", "baseline": "a", "arms": arms}))
+    refused = ringside_in(SCRIPTS, "compare", plan, "-o", tmp_path / "out")
+    assert refused.returncode == 2
+    assert "arm 'b': unknown setting to impose 'loader.batch_size'" in refused.stderr
+    assert "loader.workers" in refused.stderr
 
 
 def test_check_tells_what_a_plan_of_commands_starts(tmp_path):

@@ -253,6 +253,7 @@ def test_bad_input_ends_the_process_with_exit_code_2():
     )
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("backend", ["ddp", pytest.param("horovod", marks=needs_horovod)])
 def test_the_command_that_an_arm_stands_for_is_pasted_and_runs(tmp_path, backend):
     options = {"ddp": {"bucket_cap_mb": 2.0}, "horovod": {"fusion_threshold_mb": 2.0}}[backend]
