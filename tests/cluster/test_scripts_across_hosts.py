@@ -10,20 +10,20 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 
 from measurement.records.results import ResultsFolder
 from tests.cluster.conftest import beside, enter, inside
 from tests.cluster.test_compare_across_hosts import driver_of
 from tests.conftest import REPOSITORY, needs_horovod, wait_until
 from tests.kit.comparisons import Compared
+from tests.kit.script_comparisons import write_script_plan
 
 pytestmark = needs_horovod
 EITHER = REPOSITORY / "tests" / "outside" / "scripts" / "either.py"
 HOROVODRUN = f"horovodrun --gloo -np 2 -H host1:1,host2:1 python {EITHER} --by horovod"
 MPIRUN = f"mpirun -np 2 -H host1:1,host2:1 --bind-to none python {EITHER} --by horovod"
 TORCHRUN = f"torchrun --nproc-per-node 1 {EITHER} --by ddp"
-MEASUREMENT = {"launches": 1, "rounds": 2, "block_steps": 4, "control": False}
+MEASUREMENT = {"rounds": 2, "start_timeout_s": 300}
 
 
 def compared_in_lab(*words, out, code=0):
@@ -36,20 +36,9 @@ def compared_in_lab(*words, out, code=0):
 @pytest.mark.costly
 def test_each_launcher_reaches_both_hosts(nothing_left, tmp_path):
     """mpirun and horovodrun carry their own hosts, torchrun is started on each host of the plan."""
-    arms = {
-        "torchrun": {"command": TORCHRUN},
-        "horovodrun": {"command": HOROVODRUN},
-        "mpirun": {"command": MPIRUN},
-    }
-    content = {
-        "name": "hosts",
-        "hosts": "host1:1,host2:1",
-        "baseline": "torchrun",
-        "arms": arms,
-        "measurement": MEASUREMENT,
-    }
-    plan = tmp_path / "plan.yaml"
-    plan.write_text(yaml.safe_dump({**content, "scripts": {"same_start": True}}))
+    arms = {"torchrun": TORCHRUN, "horovodrun": HOROVODRUN, "mpirun": MPIRUN}
+    more = {"hosts": "host1:1,host2:1", "scripts": {"same_start": True}}
+    plan = write_script_plan(tmp_path, arms, measurement=MEASUREMENT, **more)
     ran = compared_in_lab("compare", plan, out=tmp_path / "out")
     records = ran.records
     assert {arm: (record.status, record.hosts) for arm, record in records.items()} == dict.fromkeys(
@@ -80,12 +69,8 @@ def test_hosts_are_those_of_the_commands_and_a_script_that_fails_there_is_told(
     nothing_left, tmp_path
 ):
     typed = (HOROVODRUN, f"{HOROVODRUN} --crash-at 3", "--name-a", "well", "--name-b", "crashes")
-    settings = [
-        word
-        for name, value in MEASUREMENT.items()
-        for word in ("--set", f"measurement.{name}={value}".lower())
-    ]
-    ran = compared_in_lab("ab", *typed, *settings, out=tmp_path / "out", code=1)
+    short = ("--launches", "1", "--steps", "8", "--set", "measurement.control=false")
+    ran = compared_in_lab("ab", *typed, *short, out=tmp_path / "out", code=1)
     record = ran.records["crashes"]
     assert record.status == "failed"
     assert "ValueError: the disk of the user is full" in record.error.message
@@ -98,23 +83,12 @@ def test_a_host_that_lacks_the_variables_is_told(nothing_left, tmp_path):
     """The environment is dropped on the way, as by a wrapper around ssh.
 
     Both arms are silent, so nothing is measured."""
-    lacks = ("-u RINGSIDE_AGENT -u PYTHONPATH", "-u PYTHONPATH -u RINGSIDE_AGENT")
-    typed = [
-        f"mpirun -np 2 -H host1:1,host2:1 --bind-to none env {one} python {EITHER} --by horovod"
-        for one in lacks
-    ]
-    settings = (
-        "--set",
-        "measurement.start_timeout_s=30",
-        "--launches",
-        "1",
-        "--set",
-        "measurement.control=false",
-    )
-    names = ("--name-a", "a", "--name-b", "b")
-    for record in compared_in_lab(
-        "ab", *typed, *names, *settings, out=tmp_path / "out", code=1
-    ).records.values():
+    lacks = {"a": "-u RINGSIDE_AGENT -u PYTHONPATH", "b": "-u PYTHONPATH -u RINGSIDE_AGENT"}
+    mpirun = "mpirun -np 2 -H host1:1,host2:1 --bind-to none env"
+    arms = {name: f"{mpirun} {lack} python {EITHER} --by horovod" for name, lack in lacks.items()}
+    plan = write_script_plan(tmp_path, arms, measurement={"start_timeout_s": 30})
+    ran = compared_in_lab("compare", plan, out=tmp_path / "out", code=1)
+    for record in ran.records.values():
         assert (
             "the environment does not reach its ranks, which have no RINGSIDE_AGENT"
             in record.error.message
@@ -131,14 +105,8 @@ def test_a_killed_driver_leaves_no_rank_that_horovodrun_has_started_on_the_other
     script.write_text(
         f"import os, time; open('{tmp_path}/' + os.uname().nodename, 'w').close(); time.sleep(600)"
     )
-    plan = tmp_path / "plan.yaml"
-    arms = {"waits": {"command": f"horovodrun --gloo -np 2 -H host1:1,host2:1 python {script}"}}
-    measurement = {**MEASUREMENT, "control": True}
-    plan.write_text(
-        yaml.safe_dump(
-            {"name": "left", "baseline": "waits", "arms": arms, "measurement": measurement}
-        )
-    )
+    arms = {"waits": f"horovodrun --gloo -np 2 -H host1:1,host2:1 python {script}"}
+    plan = write_script_plan(tmp_path, arms, measurement={**MEASUREMENT, "control": True})
     up = [tmp_path / "host1", tmp_path / "host2"]
     with beside("host1", "ringside", "compare", plan, "-o", tmp_path / "out") as process:
         wait_until(
@@ -165,15 +133,13 @@ def test_each_start_has_its_own_folder_and_meeting_places_on_hosts_that_share_no
         f"cp {EITHER.with_name('meets.py')} {project} && touch {project}/own-figures",
     )
     torchrun = f"PLACE={port} torchrun --nproc-per-node 1"
+    c10d = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint host1:29400 meets.py train"
     arms = {
-        "serves": {"command": f"{torchrun} meets.py serves_from_the_last host2"},
-        "c10d": {
-            "command": f"{torchrun} --nnodes 2 --rdzv-backend c10d --rdzv-endpoint host1:29400 meets.py train"
-        },
+        "serves": f"{torchrun} meets.py serves_from_the_last host2",
+        "c10d": f"{torchrun} {c10d}",
     }
-    content = {"name": "own", "hosts": "host1:1,host2:1", "baseline": "serves", "arms": arms}
-    content["measurement"] = {**MEASUREMENT, "start_timeout_s": 300}
-    (project / "plan.yaml").write_text(yaml.safe_dump(content | {"allow": ["all"]}))
+    more = {"hosts": "host1:1,host2:1", "allow": ["all"]}
+    write_script_plan(project, arms, measurement=MEASUREMENT, **more)
     serve = "import socket, sys, time; s = socket.create_server(('', int(sys.argv[1]))); print('up', flush=True); time.sleep(900)"
     strangers = [
         beside(host, sys.executable, "-c", serve, one, stdout=subprocess.PIPE)

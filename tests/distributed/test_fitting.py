@@ -61,6 +61,7 @@ def test_a_rank_that_cannot_hold_its_batch_ends_its_arm_and_the_other_rank_does_
     )
 
 
+@pytest.mark.costly
 def test_a_search_ends_where_the_data_does(tmp_path):
     limited = {"workload": "digits", "workload_options": {}, "local_batch_size": 512}
     found = compare(tmp_path, arms=FITTED, measurement=ONCE, code=2, **limited)
@@ -74,6 +75,7 @@ def test_a_search_ends_where_the_data_does(tmp_path):
     )
 
 
+@pytest.mark.costly
 def test_a_search_says_where_its_first_batch_has_no_room(tmp_path):
     found = compare(
         tmp_path, arms=FITTED, measurement=ONCE, code=2, **WIDE | {"local_batch_size": 512}

@@ -12,10 +12,10 @@ import pytest
 from torch.utils.data import BatchSampler, DataLoader
 
 from measurement.agent.ringside_agent.reading import configuration
-from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, no_process_stays
-from tests.distributed.test_scripts import SCRIPTS, ringside_in
-from tests.kit.comparisons import Compared, compare
+from tests.kit.comparisons import compare
+from tests.kit.script_comparisons import compare_in
+from tests.kit.scripts import SCRIPTS
 
 DDP = "torchrun --nproc-per-node 2 by_framework.py --by ddp"
 ACCELERATE = "accelerate launch --config_file accelerate.yaml by_framework.py"
@@ -137,19 +137,17 @@ def test_a_framework_runs_at_the_first_try_and_what_is_said_of_it_is_true(
         *settings,
     ]
     before = {path.name for path in tmp_path.iterdir()}
-    with no_process_stays(), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        # Lightning begins mpi4py, if it is there
-        done = ringside_in(tmp_path, *typed, "-o", tmp_path / "out", OPAL_PREFIX=sys.prefix)
-    ran = Compared(done, ResultsFolder(tmp_path / "out"))
-    assert ran.statuses == {"a": "ok", "b": "ok"}, done.stderr + done.stdout
+    # Lightning begins mpi4py, if it is there
+    variables = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "OPAL_PREFIX": sys.prefix}
+    ran = compare_in(tmp_path, *typed, **variables)
+    assert ran.statuses == {"a": "ok", "b": "ok"}
     assert {path.name for path in tmp_path.iterdir()} - before == {"cache", "out"}
     for record in ran.records.values():
         assert (record.world_size, record.sample_unit) == (2, "samples")
         assert {step.samples for script in record.scripts for step in script.steps} == {samples}
         assert set(ran.folder.losses(record)["samples"]) == {samples}
     assert differ <= {one["field"] for one in ran.report["differences"]}
-    assert ran.report["equality"]["start"]["b"]["verdict"].startswith("equal"), done.stdout
+    assert ran.report["equality"]["start"]["b"]["verdict"].startswith("equal"), ran.done.stdout
     for false in (
         "no sampler shares",
         "reads the same batches",
@@ -157,4 +155,4 @@ def test_a_framework_runs_at_the_first_try_and_what_is_said_of_it_is_true(
         "the agent failed",
         "could not be read",
     ):
-        assert false not in done.stdout + done.stderr
+        assert false not in ran.done.stdout + ran.done.stderr

@@ -5,7 +5,6 @@ An image has this machine's libraries, and flags show it our Python."""
 from __future__ import annotations
 
 import io
-import json
 import re
 import secrets
 import shutil
@@ -19,13 +18,12 @@ import pytest
 import torch
 
 from measurement.errors import PlanError
-from measurement.records.results import ResultsFolder
 from runners.launchers.base import RUN_ID, LaunchRequest
 from runners.processes.run_processes import end_run
 from runners.scripts.environments import with_image
 from tests.conftest import REPOSITORY, no_process_stays, ringside_here, wait_until
-from tests.distributed.test_scripts import ringside_in
 from tests.kit.commands import environment
+from tests.kit.script_comparisons import compare_in
 
 SCRIPT = """\
 import torch
@@ -129,22 +127,14 @@ def users(tmp_path):
 @pytest.mark.costly
 def test_one_command_in_two_images(podman, users, tmp_path):
     """What differs is told, the user's files stay, and no container is left."""
-    with no_process_stays():
-        done = ringside_in(
-            users, "ab", COMMAND, *images("one", "two"), "--small", "-o", tmp_path / "out"
-        )
-    assert done.returncode == 0, done.stderr + done.stdout
-    folder = ResultsFolder(tmp_path / "out")
-    ran = {record.arm: record.image for record in folder.records()}
-    assert {name: image.rpartition(" ")[0] for name, image in ran.items()} == {
+    ran = compare_in(users, "ab", COMMAND, *images("one", "two"), "--small", out=tmp_path / "out")
+    shown = {name: record.image for name, record in ran.records.items()}
+    assert {name: image.rpartition(" ")[0] for name, image in shown.items()} == {
         "one": "podman one",
         "two": "podman two",
     }
-    differences = {
-        one["field"]: one
-        for one in json.loads((folder.root / "comparison.json").read_text())["differences"]
-    }
-    assert differences["image"]["values"] == ran
+    differences = {one["field"]: one for one in ran.report["differences"]}
+    assert differences["image"]["values"] == shown
     assert differences["threads.torch"]["values"] == {"one": 1, "two": 2}
     assert {path.name: path.read_text() for path in users.iterdir()} == {
         "train.py": SCRIPT,

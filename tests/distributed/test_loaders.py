@@ -48,6 +48,7 @@ def test_every_number_of_workers_is_measured_on_ranks_that_load_at_the_same_time
     assert "Samples per second by number of workers" in page and "Latency by size" not in page
 
 
+@pytest.mark.costly
 def test_a_damaged_image_fails_the_arms_of_a_comparison_by_its_name(tmp_path):
     options, path = damaged_images(tmp_path / "data")
     what = {

@@ -115,6 +115,7 @@ def test_nothing_is_measured_where_every_arm_fails(tmp_path):
     assert not list((tmp_path / "cache").rglob("rehearsals/*")), "a failure is not remembered"
 
 
+@pytest.mark.costly
 def test_a_plan_is_checked_by_its_rehearsal_here(tmp_path):
     arms = {"ddp": "ddp", "raises": f"{WRONG}:RaisesAtSetup"}
     plan = write_plan(tmp_path, arms=arms, world_size=4, hosts="elsewhere.invalid:4")

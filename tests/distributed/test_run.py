@@ -8,10 +8,9 @@ import re
 
 import pytest
 
-from measurement.records.results import ResultsFolder
-from tests.conftest import no_process_stays
-from tests.distributed.test_scripts import SCRIPTS, cache, ringside_in  # noqa: F401 - no command was tried before
-from tests.kit.comparisons import Compared
+from tests.distributed.test_scripts import cache  # noqa: F401 - no command was tried before
+from tests.kit.script_comparisons import compare_in
+from tests.kit.scripts import SCRIPTS
 
 LIMITS = {
     "slow_data": r"Rank \d waits for data for",
@@ -22,36 +21,15 @@ LIMITS = {
 }
 
 
-def run(tmp_path, *typed, code=0):
-    """What is said of a command."""
-    with no_process_stays():
-        done = ringside_in(
-            SCRIPTS,
-            "run",
-            *typed,
-            "-o",
-            tmp_path / "out",
-            "--set",
-            "measurement.start_timeout_s=200",
-        )
-    assert done.returncode == code, done.stderr + done.stdout
-    return done
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.costly
 @pytest.mark.parametrize("plant", LIMITS)
 def test_a_planted_limit_is_named_first(tmp_path, plant):
-    done = run(
-        tmp_path,
-        f"torchrun --nproc-per-node 2 plants.py ddp even {plant}",
-        "--launches",
-        "3",
-        "--steps",
-        "60",
-    )
-    found = Compared(done, ResultsFolder(tmp_path / "out")).report
-    assert re.search(LIMITS[plant], found["profile"]["findings"][0]), done.stdout
+    command = f"torchrun --nproc-per-node 2 plants.py ddp even {plant}"
+    short = ("--launches", "3", "--steps", "60", "--set", "measurement.start_timeout_s=200")
+    ran = compare_in(SCRIPTS, "run", command, *short, out=tmp_path / "out")
+    found = ran.report
+    assert re.search(LIMITS[plant], found["profile"]["findings"][0]), ran.done.stdout
     assert [rank["rank"] for rank in found["profile"]["ranks"]] == [0, 1]
     for rank in found["profile"]["ranks"]:
         assert sum(rank["phases_s"].values()) == pytest.approx(rank["step_s"])

@@ -3,31 +3,26 @@ and how one goes on."""
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import signal
 import subprocess
 import sys
 
 import pytest
-import yaml
 
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
-from measurement.records.results import ResultsFolder
-from runners.cli import app
 from runners.driver.arm_processes import LAUNCHER_LOG
 from tests.conftest import (
     REPOSITORY,
     needs_horovod,
     no_process_stays,
     ringside_here,
-    run_here,
     wait_until,
 )
 from tests.kit.commands import environment, git
-from tests.kit.comparisons import Compared
+from tests.kit.script_comparisons import compare_in, write_script_plan
+from tests.kit.scripts import SCRIPTS
 
-SCRIPTS = REPOSITORY / "tests" / "outside" / "scripts"
 HOROVODRUN = "horovodrun --gloo -np 2 -H localhost:2 python either.py --by horovod"
 TORCHRUN = "torchrun --nproc-per-node 2 either.py --by ddp"
 ALONE = "python either.py"
@@ -45,27 +40,10 @@ def cache(tmp_path_factory):
         yield
 
 
-def ab(*typed, out, cwd=SCRIPTS, code=0, start_timeout_s=120, **options):
+def ab(*typed, out, cwd=SCRIPTS, code=0, start_timeout_s=120, **variables):
     """What is typed is compared, and ends with this exit code; nothing of it is left."""
     short = (*SHORT, "--set", f"measurement.start_timeout_s={start_timeout_s}")
-    with no_process_stays():
-        done = ringside_in(cwd, "ab", *typed, *short, "-o", out, **options)
-    assert done.returncode == code, done.stderr + done.stdout
-    return Compared(done, ResultsFolder(out))
-
-
-def ringside_in(folder, *arguments, **options):
-    """As a user runs it in a folder of their own, in an environment that is activated; in this
-    process, which has imported it."""
-
-    def command():
-        with contextlib.chdir(folder):
-            app(list(map(str, arguments)))
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (environment() | {"PYTHONPATH": str(REPOSITORY)} | options).items():
-            patch.setenv(name, value)
-        return run_here(command)
+    return compare_in(cwd, "ab", *typed, *short, out=out, code=code, **variables)
 
 
 @pytest.fixture(scope="module")
@@ -219,36 +197,21 @@ def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
 def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     """One launch: each arm fails in a way of its own, and the baseline does not."""
     commands = {
-        "well": {"command": f"{ALONE} --no-loader"},
-        "crashes": {"command": f"{ALONE} --crash-at 7"},
-        "short": {"command": f"{ALONE} --steps 8"},
-        "shorter": {"command": f"{ALONE} --steps 3"},
-        "spawns": {"command": "python agent_cases.py spawns"},
-        "twice": {"command": f"sh -c '{ALONE} & exec {ALONE}'"},
-        "unstarted": {"command": "env -i sh -c 'exit 3'"},
-        "unasked": {"command": f"{TORCHRUN} --nonesuch"},
-        "replaces": {"command": f"sh -c 'export PYTHONPATH=src; exec {TORCHRUN}'"},
+        "well": f"{ALONE} --no-loader",
+        "crashes": f"{ALONE} --crash-at 7",
+        "short": f"{ALONE} --steps 8",
+        "shorter": f"{ALONE} --steps 3",
+        "spawns": "python agent_cases.py spawns",
+        "twice": f"sh -c '{ALONE} & exec {ALONE}'",
+        "unstarted": "env -i sh -c 'exit 3'",
+        "unasked": f"{TORCHRUN} --nonesuch",
+        "replaces": f"sh -c 'export PYTHONPATH=src; exec {TORCHRUN}'",
     }
-    arms = {name: {"directory": str(SCRIPTS), **arm} for name, arm in commands.items()}
-    measurement = {
-        "launches": 1,
-        "rounds": 1,
-        "block_steps": 4,
-        "control": False,
-        "start_timeout_s": 120,
-    }
-    plan = tmp_path / "plan.yaml"
-    plan.write_text(
-        yaml.safe_dump(
-            {"name": "wrong", "baseline": "well", "arms": arms, "measurement": measurement}
-        )
-    )
-    with no_process_stays():
-        done = ringside_in(tmp_path, "compare", plan, "-o", "out")
-    assert done.returncode == 1, done.stderr
-    records = Compared(done, ResultsFolder(tmp_path / "out")).records
-    ran = {name: record.world_size for name, record in records.items() if record.status == "ok"}
-    assert ran == {"well": 1, "spawns": 2} and "trial: spawns has 2 ranks" in done.stderr, (
+    arms = {name: {"directory": str(SCRIPTS), "command": text} for name, text in commands.items()}
+    ran = compare_in(tmp_path, "compare", write_script_plan(tmp_path, arms), code=1)
+    records = ran.records
+    sizes = {name: record.world_size for name, record in records.items() if record.status == "ok"}
+    assert sizes == {"well": 1, "spawns": 2} and "trial: spawns has 2 ranks" in ran.done.stderr, (
         "ranks say how many they are"
     )
     messages = {name: record.error.message for name, record in records.items() if record.error}
@@ -457,19 +420,15 @@ def test_a_revision_that_is_not_there_is_refused(tmp_path):
 
 
 def test_a_setting_that_cannot_be_imposed_is_refused(tmp_path):
-    plan = tmp_path / "plan.yaml"
-    arms = {"a": {"command": ALONE}, "b": {"command": ALONE, "impose": {"loader.batch_size": 4}}}
-    plan.write_text(yaml.safe_dump({"name": "n", "baseline": "a", "arms": arms}))
-    refused = ringside_in(SCRIPTS, "compare", plan, "-o", tmp_path / "out")
-    assert refused.returncode == 2
-    assert "arm 'b': unknown setting to impose 'loader.batch_size'" in refused.stderr
-    assert "loader.workers" in refused.stderr
+    arms = {"a": ALONE, "b": {"command": ALONE, "impose": {"loader.batch_size": 4}}}
+    plan = write_script_plan(tmp_path, arms)
+    refused = compare_in(SCRIPTS, "compare", plan, out=tmp_path / "out", code=2).done.stderr
+    assert "arm 'b': unknown setting to impose 'loader.batch_size'" in refused
+    assert "loader.workers" in refused
 
 
 def test_check_tells_what_a_plan_of_commands_starts(tmp_path):
-    plan = tmp_path / "plan.yaml"
-    arm = {"command": TORCHRUN, "directory": str(SCRIPTS)}
-    plan.write_text(yaml.safe_dump({"name": "n", "baseline": "a", "arms": {"a": arm}}))
+    plan = write_script_plan(tmp_path, {"a": {"command": TORCHRUN, "directory": str(SCRIPTS)}})
     done = ringside_here("check", plan)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"a:\n  cd {SCRIPTS} && ") and done.stdout.endswith(

@@ -6,13 +6,11 @@ from __future__ import annotations
 import shutil
 
 import pytest
-import yaml
 
 from measurement.addresses import free_port, listen
-from measurement.records.results import ResultsFolder
-from tests.conftest import no_process_stays
-from tests.distributed.test_scripts import MAX_S, SCRIPTS, ringside_in
-from tests.kit.comparisons import Compared
+from tests.distributed.test_scripts import MAX_S
+from tests.kit.script_comparisons import compare_in, write_script_plan
+from tests.kit.scripts import SCRIPTS
 
 WAYS = {
     **{
@@ -44,37 +42,16 @@ def test_arms_that_meet_at_one_place_are_up_together_and_a_stranger_may_be_there
     (tmp_path / "c10d.sh").write_text(C10D)
     (tmp_path / "own-figures").touch()
     (tmp_path / "meeting").write_text("the user's")
-    measurement = {
-        "launches": 1,
-        "rounds": 1,
-        "block_steps": 4,
-        "control": False,
-        "start_timeout_s": 120,
-    }
-    arms = {name: {"command": command} for name, command in WAYS.items() if name in ways}
-    plan = tmp_path / "plan.yaml"
-    plan.write_text(
-        yaml.safe_dump(
-            {
-                "name": "meet",
-                "baseline": ways[0],
-                "arms": arms,
-                "measurement": measurement,
-                "allow": ["all"],
-            }
-        )
-    )
+    arms = {name: WAYS[name] for name in ways}
+    plan = write_script_plan(tmp_path, arms, allow=["all"])
     port = free_port()
-    with listen("", port) as stranger, no_process_stays():
-        done = ringside_in(tmp_path, "compare", plan, "-o", "out", PLACE=str(port))
+    with listen("", port) as stranger:
+        ran = compare_in(tmp_path, "compare", plan, PLACE=str(port))
         stranger.setblocking(False)
         with pytest.raises(BlockingIOError):
             stranger.accept()
-    records = Compared(done, ResultsFolder(tmp_path / "out")).records
-    assert {
-        name: record.error and record.error.message for name, record in records.items()
-    } == dict.fromkeys(ways), done.stderr
-    for record in records.values():
+    assert ran.statuses == dict.fromkeys(ways, "ok")
+    for record in ran.records.values():
         assert [rank.world_size for rank in record.ranks] == [2, 2]
         assert (record.script_starts, record.exit_codes) == (1, [0])
     assert [path.read_text() for path in tmp_path.glob("meeting*")] == ["the user's"]

@@ -13,12 +13,10 @@ import pytest
 import yaml
 
 from measurement.errors import PlanError
-from measurement.records.results import ResultsFolder
 from runners.scripts import environments
 from tests.conftest import REPOSITORY, no_process_stays, ringside_here
-from tests.distributed.test_scripts import ringside_in
 from tests.kit.commands import environment, git
-from tests.kit.comparisons import Compared
+from tests.kit.script_comparisons import compare_in, ringside_in
 
 SHORT = ("--set", "measurement.block_steps=4", "--set", "measurement.start_timeout_s=240")
 SCRIPT = """\
@@ -122,10 +120,7 @@ def test_one_command_in_two_environments(users, tmp_path):
         "--set",
         "measurement.rounds=2",
     )
-    with no_process_stays():
-        done = ringside_here("ab", *typed, *SHORT, "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stderr + done.stdout
-    ran = Compared(done, ResultsFolder(tmp_path / "out"))
+    ran = compare_in(tmp_path, "ab", *typed, *SHORT)
     pythons = {name: record.python for name, record in ran.records.items()}
     assert pythons["train"] == pythons["train-control"] != pythons["tiny2.0"]
     assert users not in pythons.values()
@@ -275,13 +270,8 @@ def test_a_golden_result_is_held_against_without_running_it_again(repository, tm
     golden = tmp_path / "golden.json"
 
     def ab(commit, *typed, code):
-        out = tmp_path / f"{commit[:6]}-{code}"
-        with no_process_stays():
-            done = ringside_in(
-                root, "ab", "python train.py", "--commit-a", commit, *typed, *SHORT[2:], "-o", out
-            )
-        assert done.returncode == code, done.stderr + done.stdout
-        return done
+        typed, out = ("--commit-a", commit, *typed, *SHORT[2:]), tmp_path / f"{commit[:6]}-{code}"
+        return compare_in(root, "ab", "python train.py", *typed, out=out, code=code).done
 
     ab(commits[0], "--write-golden", golden, code=0)
     alike = ab(commits[2], "--golden", golden, code=0)

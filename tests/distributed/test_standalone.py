@@ -233,24 +233,17 @@ def test_torchrun_cannot_start_horovod():
         ),
         (["--set", "max_gradient_norm=0"], "max_gradient_norm = 0"),
         (["--workload-option", "data_dir=d"], "data_dir"),
+        (["--set", "device=tpu"], "device = 'tpu': Input should be 'auto', 'cpu' or 'cuda'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, arguments, message):
+    """A process ends so, too: ``test_a_run_is_never_overwritten``."""
     monkeypatch.setattr("sys.argv", ["runners.ddp", *SHORT, *arguments])
     done = run_here(lambda: typer.run(command_line("ddp")))
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("ringside: ")
     assert message in line
-
-
-def test_bad_input_ends_the_process_with_exit_code_2():
-    done = run("python", "-m", "runners.ddp", *SHORT, "--set", "device=tpu")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr
-        == "ringside: plan 'command line': device = 'tpu': Input should be 'auto', 'cpu' or 'cuda'\n"
-    )
 
 
 @pytest.mark.costly

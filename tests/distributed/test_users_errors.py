@@ -6,46 +6,25 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import REPOSITORY
-from tests.kit.commands import TORCHRUN_DDP, run, run_python
+from tests.distributed.ranks import hasty
+from tests.kit.commands import TORCHRUN_DDP, run, warm
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"
 LINE = 'raise OSError(f"sample {index} is damaged")'
 
 
-RANK_OF_A_HASTY_DRIVER = """
-import os
-from measurement.agent.ringside_agent.agent import Agent
-from runners.rank.worker import serve
-
-class Channel:
-    outstanding = 0
-    def receive(self):
-        return b'{"do": "start"}'
-    def reply(self, text):
-        os._exit(9)
-
-def start(command):
-    raise OSError("sample 60 is damaged")
-
-serve(Agent(Channel()), {"start": start})
-"""
-"""It is ended as soon as it has told of its error."""
-
-
 @pytest.mark.parametrize(
     ("raised", "last"),
     [
-        ('OSError("sample 60 is damaged")', "OSError: sample 60 is damaged"),
-        ('SystemExit("no licence")', "LaunchError: the workload called sys.exit('no licence')"),
+        ("error", "OSError: sample 60 is damaged"),
+        ("exit", "LaunchError: the workload called sys.exit('no licence')"),
     ],
 )
 def test_the_traceback_is_logged_before_the_driver_ends_the_rank(raised, last):
-    done = run_python(
-        RANK_OF_A_HASTY_DRIVER.replace('OSError("sample 60 is damaged")', raised), timeout=60
-    )
+    done = run(*warm("-m", hasty.__name__), raised)
     assert done.returncode == 9
-    assert done.stderr.startswith("Traceback") == raised.startswith("OSError")
+    assert done.stderr.startswith("Traceback") == (raised == "error")
     assert done.stderr.endswith(f"{last}\n")
 
 

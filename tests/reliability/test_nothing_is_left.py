@@ -18,7 +18,7 @@ from runners.launchers.base import RUN_ID
 from runners.processes import local
 from runners.processes.run_processes import SHARED_MEMORY, end_run
 from tests.conftest import HAS_HOROVOD, REPOSITORY, started_processes, wait_until
-from tests.kit.commands import environment
+from tests.kit.commands import environment, run, warm
 from tests.kit.other_mpi import environment_with, variables_of
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -35,11 +35,8 @@ def test_a_rank_that_raises_leaves_no_file(tmp_path):
     (tmp_path / "raises.py").write_text("raise ValueError('planted')")
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    command = [sys.executable, "-m", "runners.spawn", "--nproc-per-node", "2", "-m", "raises"]
-    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=120
-    )
+    spawn = warm("-m", "runners.spawn")
+    done = run(*spawn, "--nproc-per-node", "2", "-m", "raises", cwd=tmp_path, TMPDIR=str(temporary))
     assert done.returncode == 1
     assert "ValueError: planted" in done.stderr
     assert list(temporary.glob("pytorch-errorfile-*")) == []
