@@ -11,6 +11,7 @@ from runners.planning.arms import resolve_arms
 from runners.planning.plan_reading import is_plan, read_plan
 from tests.conftest import REPOSITORY, ringside, ringside_here, write_plan
 from tests.kit.commands import run_python
+from tests.kit.refusals import refused_command
 
 
 @pytest.mark.parametrize(
@@ -27,10 +28,8 @@ from tests.kit.commands import run_python
     ],
 )
 def test_a_plan_that_cannot_run(tmp_path, changes, message):
-    done = ringside_here("compare", write_plan(tmp_path, **changes), "-o", tmp_path / "out")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    command = ("compare", write_plan(tmp_path, **changes), "-o", tmp_path / "out")
+    (line,) = refused_command(*command).splitlines()
     assert line.startswith("ringside: ")
     assert message in line
     assert not (tmp_path / "out").exists()
@@ -59,10 +58,8 @@ def test_a_plan_that_cannot_run(tmp_path, changes, message):
     ],
 )
 def test_a_path_that_is_wrong(arguments, message):
-    done = ringside_here(*arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    (line,) = refused_command(*arguments).splitlines()
+    assert message in line
 
 
 def test_a_folder_that_is_not_ours_is_left_alone(tmp_path):
@@ -81,10 +78,8 @@ def test_check_proposes_the_classes_of_a_file(tmp_path):
     (tmp_path / "two.py").write_text(
         "from workloads.base import Workload\n" + "\n".join([*classes, "class Other:\n    pass\n"])
     )
-    done = ringside_here("check", tmp_path / "two.py")
-    assert done.returncode == 2
     assert (
-        done.stderr
+        refused_command("check", tmp_path / "two.py")
         == f"ringside: '{tmp_path}/two.py' has the workloads First, Second; name one: '{tmp_path}/two.py:First'\n"
     )
 
@@ -119,8 +114,7 @@ def test_init_writes_a_plan_that_runs_as_it_is_and_overwrites_nothing(tmp_path):
     plan = read_plan(path)
     assert list(resolve_arms(plan)) == ["ddp", "ddp-control", "horovod"]
     path.write_text("mine")
-    again = ringside_here("init", path)
-    assert again.returncode == 2 and "exists and stays as it is" in again.stderr
+    assert "exists and stays as it is" in refused_command("init", path)
     assert path.read_text() == "mine"
 
 

@@ -43,6 +43,11 @@ def sound(stored):
     return conclude(stored)
 
 
+def composed(folder, records):
+    """What these records of a folder come to."""
+    return compare(folder.read_plan(), records, read_steps(folder, records))
+
+
 def test_known_ratios_are_recovered(sound):
     faster, slower = sound.result("horovod-gloo"), sound.result("horovod-mpi")
     assert (faster.verdict, slower.verdict) == ("faster", "slower")
@@ -79,7 +84,7 @@ def test_ranks_that_share_cores_are_told_of_first(stored):
     records = [record for record in stored.records() if record.launch == 0]
     for record in records:
         record.ranks = [changed(rank, affinity=[0], device="cpu") for rank in record.ranks]
-    comparison = compare(stored.read_plan(), records, read_steps(stored, records))
+    comparison = composed(stored, records)
     assert comparison.warnings[0].startswith(
         "2 ranks share 1 core: each also waits for its turn on a core"
     )
@@ -91,7 +96,7 @@ def test_pages_that_steps_fault_in_are_told_by_launch_where_they_matter(stored):
     for record in records:
         for block in record.blocks if record.arm in by_launch else []:
             block.page_faults = by_launch[record.arm][record.launch] * block.steps
-    comparison = compare(stored.read_plan(), records, read_steps(stored, records))
+    comparison = composed(stored, records)
     assert comparison.arm("ddp-gloo").page_faults.per_step == pytest.approx(3140)
     assert comparison.arm("horovod-mpi").page_faults is None
     (line,) = [line for line in comparison.warnings if "Page faults per step" in line]
@@ -199,13 +204,10 @@ def test_an_arm_that_failed_once_uses_its_other_launches_and_one_that_was_wrong_
 
 
 def test_an_arm_that_was_never_started_is_a_row_too(stored):
-    plan, records = (
-        stored.read_plan(),
-        [r for r in stored.records() if r.arm != "horovod-mpi" and r.launch == 0],
-    )
-    comparison = compare(plan, records, read_steps(stored, records))
+    records = [r for r in stored.records() if r.arm != "horovod-mpi" and r.launch == 0]
+    comparison = composed(stored, records)
     assert comparison.arm("horovod-mpi").status == "not measured"
-    assert [arm.name for arm in comparison.arms] == list(plan.compared_arms())
+    assert [arm.name for arm in comparison.arms] == list(stored.read_plan().compared_arms())
 
 
 def test_a_failing_control_comes_first_and_demotes_smaller_claims(tmp_path):

@@ -17,7 +17,7 @@ from tests.kit.dataset_files import (
     write_mnist,
     write_text,
 )
-from tests.unit.test_data_workloads import CPU, are_equal, held_out, refusal, workload
+from tests.unit.test_data_workloads import CPU, are_equal, held_out, refused_data, workload
 
 pytestmark = pytest.mark.slow  # data sets are written and read
 
@@ -86,8 +86,9 @@ def test_images_are_found_by_suffixes_of_any_spelling_and_below_folders(tmp_path
     (tmp_path / "val").rename(tmp_path / "Validation")
     assert held_out(workload("imagenet", tmp_path))[1].tolist() == [0] * 12 + [1] * 11
     (tmp_path / "valid").symlink_to(tmp_path / "Validation")
-    assert "holds several that may be val: Validation, valid; keep one, or call it val" in refusal(
-        workload("imagenet", tmp_path)
+    assert (
+        "holds several that may be val: Validation, valid; keep one, or call it val"
+        in refused_data("imagenet", tmp_path)
     )
 
 
@@ -95,7 +96,7 @@ def test_a_class_whose_files_are_no_images(tmp_path):
     write_imagenet(tmp_path)
     for path in (tmp_path / "val" / "dog").iterdir():
         path.rename(path.with_suffix(".gif"))
-    message = refusal(workload("imagenet", tmp_path))
+    message = refused_data("imagenet", tmp_path)
     assert (
         f"class folder without an image: {tmp_path / 'val' / 'dog'}; put images there (.jpg, .jpeg, .png"
         in message
@@ -113,7 +114,7 @@ def test_a_class_whose_files_are_no_images(tmp_path):
 )
 def test_texts_by_the_names_that_corpora_have(tmp_path, names):
     write_text(tmp_path)
-    wanted = held_out(workload("language_model", tmp_path, sequence_length=16))
+    wanted = held_out(workload("language_model", tmp_path))
     for old, new in zip(("train.txt", "val.txt"), names, strict=True):
         (tmp_path / old).rename(tmp_path / new)
     for name in (
@@ -125,18 +126,18 @@ def test_texts_by_the_names_that_corpora_have(tmp_path, names):
         "constraints.txt",
     ):
         (tmp_path / name).write_bytes(b"\xff\xfe")
-    assert are_equal(held_out(workload("language_model", tmp_path, sequence_length=16)), wanted)
+    assert are_equal(held_out(workload("language_model", tmp_path)), wanted)
 
 
 def test_of_several_texts_the_one_of_the_usual_name_is_read(tmp_path):
     write_text(tmp_path)
-    wanted = held_out(workload("language_model", tmp_path, sequence_length=16))
+    wanted = held_out(workload("language_model", tmp_path))
     (tmp_path / "wiki.valid.tokens").write_text("other")
-    assert are_equal(held_out(workload("language_model", tmp_path, sequence_length=16)), wanted)
+    assert are_equal(held_out(workload("language_model", tmp_path)), wanted)
     (tmp_path / "val.txt").rename(tmp_path / "valid.txt")
     assert (
         "holds several that may be val.txt: valid.txt, wiki.valid.tokens; keep one, or call it val.txt"
-        in refusal(workload("language_model", tmp_path, sequence_length=16))
+        in refused_data("language_model", tmp_path)
     )
 
 
@@ -144,7 +145,7 @@ def test_of_several_texts_the_one_of_the_usual_name_is_read(tmp_path):
 def test_a_text_in_any_encoding_is_its_bytes(tmp_path, encoding):
     content = "零 is zero.\r\n".encode(encoding) * 100
     (tmp_path / "input.txt").write_bytes(content)
-    tokens, _ = held_out(workload("language_model", tmp_path / "input.txt", sequence_length=16))
+    tokens, _ = held_out(workload("language_model", tmp_path / "input.txt"))
     assert (
         bytes(tokens.flatten().tolist())
         == content[len(content) - len(content) // 10 :][: tokens.numel()]
@@ -154,20 +155,20 @@ def test_a_text_in_any_encoding_is_its_bytes(tmp_path, encoding):
 def test_a_compressed_text_is_refused(tmp_path):
     path = tmp_path / "input.txt.gz"
     path.write_bytes(gzip.compress(bytes(range(256)) * 9))
-    assert f"'{path}' is compressed, and tokens are the bytes of a text; unpack it" in refusal(
-        workload("language_model", path, sequence_length=16)
+    assert f"'{path}' is compressed, and tokens are the bytes of a text; unpack it" in refused_data(
+        "language_model", path, sequence_length=16
     )
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_folder_that_cannot_be_read_is_told_in_one_line(tmp_path, name):
     place = tmp_path / ("x" * 300)
-    assert f"'{place}' cannot be read: File name too long" in refusal(
-        workload(name, place)
-    ).replace("/MNIST/raw", "").replace("/cifar-10-batches-py", "")
+    assert f"'{place}' cannot be read: File name too long" in refused_data(name, place).replace(
+        "/MNIST/raw", ""
+    ).replace("/cifar-10-batches-py", "")
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    assert str(loop) in refusal(workload(name, loop))
+    assert str(loop) in refused_data(name, loop)
 
 
 def test_one_who_prefers_another_home(tmp_path, monkeypatch):

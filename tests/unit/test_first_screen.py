@@ -68,6 +68,12 @@ def shown(tmp_path_factory):
     }
 
 
+@pytest.fixture
+def decided(shown):
+    """The comparison whose differences are decided."""
+    return shown["decided"][0]
+
+
 @pytest.mark.parametrize("kind", [*KINDS, "study"])
 def test_headline_and_first_screen_have_few_words(shown, kind):
     conclusion, screen = shown[kind]
@@ -111,11 +117,10 @@ def test_a_setting_that_was_tried_is_the_cause_where_it_explains_some_of_a_decid
     )
 
 
-def test_the_batch_is_not_told_in_the_unit_of_throughput(shown):
+def test_the_batch_is_not_told_in_the_unit_of_throughput(decided):
     """8 sequences a rank are some thousand tokens, and were told as 8 tokens."""
-    comparison, _ = shown["decided"]
-    arms = [changed(arm, local_batch_size=8) for arm in comparison.arms]
-    tokens = first_screen(changed(comparison, sample_unit="tokens", arms=arms)).compared
+    arms = [changed(arm, local_batch_size=8) for arm in decided.arms]
+    tokens = first_screen(changed(decided, sample_unit="tokens", arms=arms)).compared
     assert "batch 8 per rank" in tokens and "token" not in tokens
 
 
@@ -144,10 +149,9 @@ def test_the_answer_comes_first_and_the_marks_say_what_weakens_it(shown):
     assert re.fullmatch("Use [a-z-]+ for this model on this machine", shown["decided"][1].next_step)
 
 
-def test_a_headline_gives_no_interval_that_says_nothing(shown):
+def test_a_headline_gives_no_interval_that_says_nothing(decided):
     """Two launches may have one from a millionth to a million."""
-    comparison, _ = shown["decided"]
-    result = next(result for result in comparison.results if result.role == "candidate")
+    result = next(result for result in decided.results if result.role == "candidate")
     assert interval_text(changed(result, ci_low=1e-6, ci_high=1e6)) == ""
     assert (
         interval_text(changed(result, ci_low=0.983, ci_high=1.03))
@@ -164,36 +168,33 @@ def test_all_intervals_lie_on_one_axis(shown):
     assert interval_axis(shown["wrong"][1].candidates).bars[1] is None
 
 
-def test_a_control_that_tells_nothing_is_no_green_mark(shown):
-    comparison, _ = shown["decided"]
+def test_a_control_that_tells_nothing_is_no_green_mark(decided):
     wide = [
         result.model_copy(
             update={"ci_low": 0.29, "ci_high": 3.103} if result.role == "control" else {}
         )
-        for result in comparison.results
+        for result in decided.results
     ]
-    mark = first_screen(changed(comparison, results=wide)).marks[0]
+    mark = first_screen(changed(decided, results=wide)).marks[0]
     assert (mark.word, mark.ok) == ("too wide", False)
 
 
-def test_memory_stands_once(shown):
-    comparison, _ = shown["decided"]
-    assert HtmlReport().render(comparison).decode().count(">peak GiB<") == 1
-    assert b"peak memory" not in HtmlReport().render(comparison)
+def test_memory_stands_once(decided):
+    assert HtmlReport().render(decided).decode().count(">peak GiB<") == 1
+    assert b"peak memory" not in HtmlReport().render(decided)
 
 
-def test_what_a_host_did_not_do_or_is_not_known_has_no_figures(shown):
+def test_what_a_host_did_not_do_or_is_not_known_has_no_figures(decided):
     """An idle interface, and two readings within one tick of the clock."""
-    comparison, _ = shown["decided"]
     unknown = {
         "busy_cores": math.nan,
         "core_shares": [],
         "sent_bytes_per_s": {"lo": 2e6, "eth0": 8.97},
     }
     host = MachineFigures(host="a", memory_used_bytes=1, memory_bytes=2, **unknown)
-    table = sections(
-        changed(comparison, arms=[changed(arm, machine=[host]) for arm in comparison.arms])
-    )["machine"].table
+    table = sections(changed(decided, arms=[changed(arm, machine=[host]) for arm in decided.arms]))[
+        "machine"
+    ].table
     texts = {
         column.title: entry.text
         for column, entry in zip(table.columns, table.rows[0].entries, strict=True)
@@ -202,40 +203,36 @@ def test_what_a_host_did_not_do_or_is_not_known_has_no_figures(shown):
 
 
 @pytest.mark.parametrize(("device", "kind"), [("cpu", "CPU"), ("NVIDIA H100 80GB HBM3", "GPU")])
-def test_what_was_compared_says_on_which_kind_of_device(shown, device, kind):
-    comparison, _ = shown["decided"]
-    assert f"host ({kind})" in first_screen(changed(comparison, device=device)).compared
+def test_what_was_compared_says_on_which_kind_of_device(decided, device, kind):
+    assert f"host ({kind})" in first_screen(changed(decided, device=device)).compared
 
 
-def test_stalls_of_the_baseline_are_in_the_mark_of_the_machine(shown):
+def test_stalls_of_the_baseline_are_in_the_mark_of_the_machine(decided):
     """They were at the end of the page alone."""
-    comparison, _ = shown["decided"]
     stalls = StallFigures(count=12, seconds=3.0, share=0.05, typical_s=0.25, longest_s=0.5)
     stalled = changed(
-        comparison,
+        decided,
         arms=[
-            changed(arm, stalls=stalls) if arm.role == "baseline" else arm
-            for arm in comparison.arms
+            changed(arm, stalls=stalls) if arm.role == "baseline" else arm for arm in decided.arms
         ],
     )
     assert (
-        f"{comparison.baseline} stalled: 12 steps, 5.0% of its time"
+        f"{decided.baseline} stalled: 12 steps, 5.0% of its time"
         in first_screen(stalled).marks[1].explanation
     )
 
 
-def test_an_arm_without_terms_is_named_beside_them(shown):
+def test_an_arm_without_terms_is_named_beside_them(decided):
     """fsdp2 was missing from the table without a word."""
-    comparison, _ = shown["decided"]
     assert "Not in the table" not in caption(
-        "terms", comparison
-    ) and "the same loop without any exchange" in caption("terms", comparison)
+        "terms", decided
+    ) and "the same loop without any exchange" in caption("terms", decided)
     arms = [
         changed(arm, step_terms_s=None) if arm.name == "horovod-mpi" else arm
-        for arm in comparison.arms
+        for arm in decided.arms
     ]
     assert "Not in the table: horovod-mpi, which took no steps without exchange" in caption(
-        "terms", changed(comparison, arms=arms)
+        "terms", changed(decided, arms=arms)
     )
 
 
@@ -252,16 +249,15 @@ def test_a_line_has_one_unit(ratio, low, high, text):
     assert Candidate(arm="a", verdict="undecided", ratio=ratio, low=low, high=high).percents == text
 
 
-def test_library_and_transport_that_differ_together_are_not_told_apart(shown):
+def test_library_and_transport_that_differ_together_are_not_told_apart(decided):
     """The script got the credit alone."""
-    comparison, _ = shown["decided"]
     equality = Equality(loss_margin=0.02, sentence="equal")
     rows = [
         Difference(field=field, values={"a": ours, "b": other}, sentence=field, severity="speed")
         for field, ours, other in [("library", "ddp", "horovod"), ("transport", "nccl", "mpi")]
     ]
-    screen = first_screen(changed(comparison, equality=equality, differences=rows))
+    screen = first_screen(changed(decided, equality=equality, differences=rows))
     assert screen.next_step == "Run both with the same transport to separate library from transport"
     assert screen.marks[2].word == "2 unrequested differences"
-    alone = first_screen(changed(comparison, equality=equality, differences=rows[:1]))
+    alone = first_screen(changed(decided, equality=equality, differences=rows[:1]))
     assert alone.next_step.startswith("Use ") and alone.marks[2].word == "1 unrequested difference"

@@ -12,7 +12,7 @@ from reports import conclude
 from reports.formats.texts import caption
 from reports.tables.sections import resource_table
 from tests.kit.engines import make_engine
-from tests.kit.results_factory import concluded, make_plan, write_results
+from tests.kit.results_factory import make_plan, write_results
 
 BREAKS = """
 import torch
@@ -163,11 +163,3 @@ def test_a_known_gpu_needs_no_peak_and_an_unknown_one_has_no_mfu(tmp_path):
     assert "There is no MFU, since the GPU's peak in this precision is not known" in caption(
         "resources", comparison
     )
-
-
-@pytest.mark.slow
-def test_results_of_before_have_what_they_can_have(tmp_path):
-    comparison = concluded(tmp_path)
-    resources = comparison.arm("ddp-gloo").resources
-    assert resources.flops_per_s is resources.mfu is None
-    assert resources.per_device_per_s and resources.memory_bytes

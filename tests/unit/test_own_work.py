@@ -13,7 +13,6 @@ from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
 from measurement.plans.plan_file import check_plan
 from measurement.records.record import ParityResult
-from reports import conclude
 from reports.wording.first_screen import first_screen
 from runners.driver import gates
 from runners.driver.compared_arms import ComparedArms
@@ -23,7 +22,7 @@ from tests.conftest import TINY
 from tests.kit.changed import changed
 from tests.kit.commands import git
 from tests.kit.plans import tiny
-from tests.kit.results_factory import make_plan, write_results
+from tests.kit.results_factory import concluded, make_plan
 from tests.unit.test_fairness import arm
 from tests.unit.test_gates import arm as gated
 from tests.unit.test_gates import opened, report
@@ -64,12 +63,14 @@ def test_a_plan_whose_arms_all_name_a_workload_needs_none():
         tiny(arms={**arms, "c": ddp()}, workload=None)
 
 
-def test_no_floor_is_held_against_unlike_work():
+@pytest.mark.parametrize(
+    ("work", "has_floor"),
+    [({}, True), ({"python": sys.executable}, False), ({"local_batch_size": 64}, False)],
+)
+def test_a_floor_is_of_equal_work_in_one_batch(work, has_floor):
     measurement = {**TINY["measurement"], "floor": True}
-    assert tiny(arms={"a": ddp(), "b": ddp()}, measurement=measurement).has_floor
-    assert not tiny(
-        arms={"a": ddp(), "b": ddp(python=sys.executable)}, measurement=measurement
-    ).has_floor
+    plan = tiny(arms={"a": ddp(), "b": ddp(**work)}, measurement=measurement)
+    assert plan.has_floor == has_floor
 
 
 def test_allow_is_for_such_arms_and_changes_no_digest():
@@ -244,6 +245,14 @@ def test_conditions_that_follow_fail_no_arm():
     assert "model.parameters: 2 in old, 3 in plain" in plain.record.error.message
 
 
+def slower_by_own_work(root, ratios, change, *, allow=(), **work):
+    """A comparison with an arm 'new' that has this of its own, as its changed records tell."""
+    plan = make_plan(ratios)
+    arms = {**plan.arms, "new": changed(plan.arms["new"], **work)}
+    plan = changed(plan, arms=arms, allow=list(allow))
+    return concluded(root, ratios=ratios, launch_noise=0.01, plan=plan, change=change)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("allow", "verdict", "withheld"),
@@ -254,24 +263,16 @@ def test_conditions_that_follow_fail_no_arm():
     ],
 )
 def test_unlike_work_gets_no_verdict_unless_it_is_allowed(tmp_path, allow, verdict, withheld):
+    def change(record):
+        is_new = record.arm == "new"
+        for rank in record.ranks:
+            rank.model = {"parameters": 3 if is_new else 2}
+        if is_new:
+            record.unlike_work = {"samples": "consumed other samples than ddp-gloo"}
+            record.commit, record.parity = "c" * 40, ParityResult(passed=True)
+
     ratios = {"new": 0.7, "other": 0.7}
-    plan = make_plan(ratios)
-    arms = {**plan.arms, "new": changed(plan.arms["new"], commit="v2")}
-    plan = changed(plan, arms=arms, allow=allow)
-    folder = write_results(tmp_path, ratios=ratios, launch_noise=0.01, plan=plan)
-    unlike = {"samples": "consumed other samples than ddp-gloo"}
-    for record in folder.records():
-        ranks = [
-            changed(rank, model={"parameters": 3 if record.arm == "new" else 2})
-            for rank in record.ranks
-        ]
-        noted = (
-            {"unlike_work": unlike, "commit": "c" * 40, "parity": ParityResult(passed=True)}
-            if record.arm == "new"
-            else {}
-        )
-        folder.write_record(changed(record, ranks=ranks, **noted))
-    comparison = conclude(folder)
+    comparison = slower_by_own_work(tmp_path, ratios, change, allow=allow, commit="v2")
     result = comparison.result("new")
     assert (result.verdict, result.withheld_by, result.verdict_alone) == (
         verdict,
@@ -370,13 +371,6 @@ def test_own_batches_are_no_micro_benchmarks():
         ComparedArms(plan, say=print)
 
 
-def test_a_floor_is_of_one_batch():
-    measurement = {**TINY["measurement"], "floor": True}
-    assert not tiny(
-        arms={"a": ddp(), "b": ddp(local_batch_size=64)}, measurement=measurement
-    ).has_floor
-
-
 def test_another_batch_is_refused_unless_the_plan_asks_for_it():
     first = arm("a", role="baseline", local_batch_size=8)
     other = arm("b", local_batch_size=64)
@@ -390,31 +384,21 @@ def test_another_batch_is_refused_unless_the_plan_asks_for_it():
 
 @pytest.mark.slow
 def test_a_verdict_between_unlike_batches_says_so(tmp_path):
-    ratios = {"wide": 0.7}
-    plan = make_plan(ratios)
-    plan = changed(
-        plan, arms={**plan.arms, "wide": changed(plan.arms["wide"], local_batch_size=64)}
-    )
-    folder = write_results(tmp_path, ratios=ratios, launch_noise=0.01, plan=plan)
-    for record in folder.records():
-        batch = 64 if record.arm == "wide" else None
-        ranks = [
-            changed(rank, local_batch_size=batch or plan.local_batch_size) for rank in record.ranks
-        ]
-        folder.write_record(
-            changed(record, ranks=ranks, local_batch_size=batch, parity=ParityResult(passed=True))
-        )
-    comparison = conclude(folder)
-    result, screen = comparison.result("wide"), first_screen(comparison)
+    def change(record):
+        record.parity = ParityResult(passed=True)
+        if record.arm == "new":
+            record.local_batch_size = 64
+            for rank in record.ranks:
+                rank.local_batch_size = 64
+
+    comparison = slower_by_own_work(tmp_path, {"new": 0.7}, change, local_batch_size=64)
+    result, screen = comparison.result("new"), first_screen(comparison)
     assert (result.verdict, result.withheld_by, result.term_differences_s) == ("slower", None, {})
-    assert comparison.arm("wide").samples_per_step == 64 * plan.world_size
-    assert screen.headline.startswith("At each arm's own batch: wide is 3")
+    assert comparison.arm("new").samples_per_step == 64 * 2
+    assert screen.headline.startswith("At each arm's own batch: new is 3")
     assert comparison.findings[0].startswith(
-        "At each arm's own batch, in samples per second: wide is 3"
+        "At each arm's own batch, in samples per second: new is 3"
     )
-    assert f"batches of {plan.local_batch_size} and 64 per rank" in screen.compared
+    assert "batches of 32 and 64 per rank" in screen.compared
     (work,) = [mark for mark in screen.marks if mark.name == "same work"]
-    assert (work.word, work.ok) == (
-        f"other work: local batch {plan.local_batch_size} and 64",
-        False,
-    )
+    assert (work.word, work.ok) == ("other work: local batch 32 and 64", False)

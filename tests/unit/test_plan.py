@@ -19,12 +19,18 @@ from runners.planning.workload import resolve_cases, resolve_workload
 from runners.planning.workload_check import require_epochs
 from tests.conftest import REPOSITORY, TINY, write_plan
 from tests.kit.plans import tiny, written_again
+from tests.kit.refusals import refusal
 
 
 def resolve(**changes):
     plan = tiny(**changes)
     resolve_workload(plan.workload, plan.workload_options)
     return resolve_arms(plan)
+
+
+def ddp(**changes):
+    """Changes of a plan: its only arm is DDP but for these."""
+    return {"arms": {"ddp": {"backend": "ddp", **changes}}}
 
 
 def resolve_training(**changes):
@@ -88,16 +94,16 @@ def test_shipped_plans_resolve(path, monkeypatch):
         ({"launchs": 1}, "unknown option 'launchs'; did you mean 'launches' under 'measurement'?"),
         ({"question": "fsdp2"}, "unknown question 'fsdp2'"),
         (
-            {"arms": {"ddp": {"backend": "ddp", "options": {"fusion_threshold_mb": 1}}}},
+            ddp(options={"fusion_threshold_mb": 1}),
             "unknown option 'fusion_threshold_mb'; did you mean 'fusion_threshold_mb' of backend 'horovod'?",
         ),
         (
-            {"arms": {"ddp": {"backend": "horovd"}}},
+            ddp(backend="horovd"),
             "unknown backend 'horovd'; did you mean 'horovod'?",
         ),
-        ({"arms": {"ddp": {"backend": "single"}}}, "'single' is one process, not 2"),
+        (ddp(backend="single"), "'single' is one process, not 2"),
         (
-            {"arms": {"ddp": {"backend": "dp"}}},
+            ddp(backend="dp"),
             "shares a batch out among the GPUs of one process, and this run is on the CPU",
         ),
         (
@@ -110,7 +116,7 @@ def test_shipped_plans_resolve(path, monkeypatch):
         ),
         ({"forward_environment": ["no such"]}, "is not the name of an environment variable"),
         (
-            {"container": "box python3", "arms": {"ddp": {"backend": "ddp", "python": "python3"}}},
+            ddp(python="python3") | {"container": "box python3"},
             "container and an arm's own python exclude each other",
         ),
         (
@@ -122,34 +128,23 @@ def test_shipped_plans_resolve(path, monkeypatch):
             "name it before python in each command",
         ),
         (
-            {"arms": {"ddp": {"backend": "horovod", "environment": {"HOROVOD_AUTOTUNE": "1"}}}},
+            ddp(backend="horovod", environment={"HOROVOD_AUTOTUNE": "1"}),
             "environment of arm 'ddp': HOROVOD_AUTOTUNE=1 changes fusion and cycle time while steps are timed",
         ),
         (
-            {
-                "arms": {
-                    "ddp": {"backend": "horovod", "transport": "gloo", "options": {"op": "Adasum"}}
-                }
-            },
+            ddp(backend="horovod", transport="gloo", options={"op": "Adasum"}),
             "use transport 'mpi'",
         ),
         (
-            {"arms": {"ddp": {"backend": "horovod", "options": {"backward_passes_per_step": 2}}}},
+            ddp(backend="horovod", options={"backward_passes_per_step": 2}),
             "set micro_steps: 2 in the plan",
         ),
         (
-            {"arms": {"ddp": {"backend": "ddp", "options": {"comm_hook": "powersgd"}}}},
+            ddp(options={"comm_hook": "powersgd"}),
             "set bucket_cap_mb: 100",
         ),
         (
-            {
-                "arms": {
-                    "ddp": {
-                        "backend": "ddp",
-                        "options": {"bucket_cap_mb_list": [1], "bucket_cap_mb": 2},
-                    }
-                }
-            },
+            ddp(options={"bucket_cap_mb_list": [1], "bucket_cap_mb": 2}),
             "leave out bucket_cap_mb",
         ),
         ({"arms": {"../x": {"backend": "ddp"}}, "baseline": "../x"}, "may hold only letters"),
@@ -158,10 +153,7 @@ def test_shipped_plans_resolve(path, monkeypatch):
     ],
 )
 def test_what_cannot_be_is_refused_with_what_can(changes, message):
-    with pytest.raises(PlanError) as refused:
-        resolve(**changes)
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert message in refusal(resolve, **changes)
 
 
 @pytest.mark.parametrize(
@@ -285,10 +277,7 @@ def test_the_digest_ignores_only_how_long_is_measured():
     ],
 )
 def test_training_that_cannot_be(changes, message):
-    with pytest.raises(PlanError) as refused:
-        resolve_training(**changes)
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert message in refusal(resolve_training, **changes)
 
 
 def test_training_has_no_control_and_one_process_has_the_batch_of_all():
@@ -328,9 +317,7 @@ def test_gpus_that_are_not_there_are_refused_when_the_plan_is_read(
     monkeypatch, arm, device, message
 ):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(PlanError) as caught:
-        resolve(device=device, baseline="a", arms={"a": arm})
-    assert message in str(caught.value)
+    assert message in refusal(resolve, device=device, baseline="a", arms={"a": arm})
 
 
 def test_files_lie_beside_the_plan_or_in_the_working_directory(tmp_path, monkeypatch):
@@ -356,8 +343,7 @@ def test_files_lie_beside_the_plan_or_in_the_working_directory(tmp_path, monkeyp
     assert placed["arms"]["c"] == {"backend": f"{plans}/mine.py:B"}
     assert placed["points"]["2"]["arms"]["a"] == {"backend": f"{plans}/mine.py:B"}
     assert placed["reports"] == ["html", f"{plans}/mine.py:JUnit"]
-    with pytest.raises(PlanError) as caught:
-        placed_beside({"workload": "none.py:Net"}, plans)
-    assert all(str(folder) in str(caught.value) for folder in (plans, here))
+    message = refusal(placed_beside, {"workload": "none.py:Net"}, plans)
+    assert all(str(folder) in message for folder in (plans, here))
     monkeypatch.chdir(plans)
     assert placed_beside(content, Path()) == content

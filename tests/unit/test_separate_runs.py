@@ -17,9 +17,10 @@ from reports.runs import read_runs
 from reports.schema import Comparison
 from reports.separate_runs import conclude_runs, write_runs
 from reports.statistics.separate import Runs, run_order, separate_ratio
-from tests.conftest import run_here
+from tests.conftest import ringside_here
 from tests.kit.changed import changed
 from tests.kit.ratios import log_width
+from tests.kit.refusals import refused_command
 from tests.kit.results_factory import Truth, make_launch
 from tests.unit.test_training_report import epochs, record
 
@@ -143,10 +144,9 @@ def set_ranks(**changes):
 def test_runs_of_another_question_or_on_other_conditions_are_refused(tmp_path, changes, field):
     ddp = write_run(tmp_path / "ddp", DDP)
     hvd = write_run(tmp_path / "hvd", HVD, minute=1, **changes)
-    done = run_here_report([ddp, hvd, "-o", tmp_path / "out"])
-    assert done.returncode == 2
-    assert field.format(ddp=ddp, hvd=hvd) in done.stderr
-    assert "say --allow FIELD to compare them anyway" in done.stderr
+    message = refused_command("report", ddp, hvd, "-o", tmp_path / "out")
+    assert field.format(ddp=ddp, hvd=hvd) in message
+    assert "say --allow FIELD to compare them anyway" in message
     assert not (tmp_path / "out").exists()
     named = field.partition(":")[0].partition(".")[0]
     allowed = compared([ddp, hvd], allowed=[named])
@@ -330,14 +330,8 @@ def test_a_drift_of_the_machine_is_taken_out_of_alternating_runs():
     assert log_width(paired) < np.log(1.1) < np.log(1.5) < log_width(unpaired)
 
 
-def run_here_report(arguments):
-    from runners.cli import app
-
-    return run_here(lambda: app(["report", *map(str, arguments)]))
-
-
 def test_a_single_run_is_shown(tmp_path):
     run = write_run(tmp_path / "run", DDP)
     assert conclude(ResultsFolder(run)).results == []
-    done = run_here_report([run, "-o", tmp_path / "out"])
+    done = ringside_here("report", run, "-o", tmp_path / "out")
     assert (done.returncode, done.stderr) == (0, "")

@@ -26,9 +26,10 @@ from reports.tuning import (
 from runners.tuning.proposals import best_of, effective_options, leave_one_out, propose
 from runners.tuning.search import Search, open_settings
 from runners.tuning.tune_command import record_request, search_and_confirm
-from tests.conftest import TINY, ringside_here, write_plan
+from tests.conftest import TINY, write_plan
 from tests.kit.changed import changed
 from tests.kit.plans import tiny
+from tests.kit.refusals import refused_command
 from tests.kit.results_factory import Truth, write_results
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
@@ -330,25 +331,17 @@ BAD = [
 
 @pytest.mark.parametrize(("changes", "flags", "message"), BAD)
 def test_bad_input_is_one_message(tmp_path, changes, flags, message):
-    done = ringside_here(
-        "tune",
-        write_plan(tmp_path, **{"arms": BOTH, **changes}),
-        "-o",
-        tmp_path / "out",
-        "--arm",
-        "hvd",
-        *flags,
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert message in done.stderr
+    plan = write_plan(tmp_path, **{"arms": BOTH, **changes})
+    (line,) = refused_command(
+        "tune", plan, "-o", tmp_path / "out", "--arm", "hvd", *flags
+    ).splitlines()
+    assert message in line
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_of_another_search_and_a_missing_optuna_are_refused(tmp_path, monkeypatch):
     record_request(tmp_path / "out", ASKED)
-    done = ringside_here("tune", write_plan(tmp_path), "--arm", "ddp", "-o", tmp_path / "out")
-    assert done.returncode == 2
-    assert "holds a search that was asked for otherwise" in done.stderr
+    tune = ("tune", write_plan(tmp_path), "--arm", "ddp", "-o")
+    assert "holds a search that was asked for otherwise" in refused_command(*tune, tmp_path / "out")
     monkeypatch.setitem(sys.modules, "optuna", None)
-    done = ringside_here("tune", write_plan(tmp_path), "--arm", "ddp", "-o", tmp_path / "new")
-    assert (done.returncode, "pip install 'ringside[tune]'" in done.stderr) == (2, True)
+    assert "pip install 'ringside[tune]'" in refused_command(*tune, tmp_path / "new")
