@@ -41,10 +41,8 @@ LIBRARIES = {
     "script": {"library": "ddp", "transport": "gloo"},
 }
 SHARES = {
-    "ddp": (0.05, 0.3, 0.6, 0.05, 0.0),
+    **dict.fromkeys(("ddp", "single", "script"), (0.05, 0.3, 0.6, 0.05, 0.0)),
     "horovod": (0.05, 0.3, 0.35, 0.3, 0.0),
-    "single": (0.05, 0.3, 0.6, 0.05, 0.0),
-    "script": (0.05, 0.3, 0.6, 0.05, 0.0),
 }
 """Of a step's time: data wait, forward, backward, optimizer, exchange."""
 FORMATS = sorted(
@@ -201,8 +199,6 @@ def make_record(**changes: Any) -> LaunchRecord:
         "arm": "ddp",
         "role": "baseline",
         "backend": "ddp",
-    }
-    usual |= {
         "transport": "gloo",
         "launcher": "torchrun",
         "workload": "digits",
@@ -277,7 +273,7 @@ def make_launch(
             blocks[FLOOR].append(
                 _block(plan, truth, FLOOR, place, None, step_s, spawned, [0.0] * steps)
             )
-    return [_record(plan, truth, launch, arm, spawned) for arm, spawned in blocks.items()]
+    return [_record(plan, truth, launch, arm, timed) for arm, timed in blocks.items()]
 
 
 def _drifted(truth: Truth, number: int, random: np.random.Generator, level: float = 0.0) -> float:
@@ -331,21 +327,20 @@ def _record(plan, truth, launch, arm, blocks) -> LaunchRecord:
     )
     lacks = [case.name for case in truth.cases if case.operation in truth.not_offered.get(arm, ())]
     place = {"world_size": plan.world_size, "launcher": asked.launcher or "torchrun"}
-    parity = {
-        "gradient_error": 0.5 if wrong else 2e-7,
-        "parameter_spread": 0.0,
-        "tolerance": 1e-5,
-        "samples_digest": "d0",
-    }
-    timing = {
-        "started_at": STARTED,
-        "start_s": 8.0,
-        "measuring_s": 60.0,
-        "peak_memory_bytes": [400 * 2**20, 401 * 2**20],
-    }
+    parity = ParityResult(
+        passed=not wrong,
+        failures=wrong,
+        gradient_error=0.5 if wrong else 2e-7,
+        parameter_spread=0.0,
+        tolerance=1e-5,
+        samples_digest="d0",
+    )
     return make_record(
         **place,
-        **timing,
+        started_at=STARTED,
+        start_s=8.0,
+        measuring_s=60.0,
+        peak_memory_bytes=[400 * 2**20, 401 * 2**20],
         comparison_id=COMPARISON_ID,
         plan_digest=plan_digest(plan),
         launch=launch,
@@ -362,7 +357,7 @@ def _record(plan, truth, launch, arm, blocks) -> LaunchRecord:
         error=error,
         exit_codes=[int(status != "ok")],
         ranks=[_rank(plan, asked, rank, **place) for rank in range(plan.world_size)],
-        parity=ParityResult(passed=not wrong, failures=wrong, **parity),
+        parity=parity,
         cases=list(truth.cases),
         not_offered=dict.fromkeys(lacks, "not offered by Horovod"),
         blocks=blocks,
@@ -375,25 +370,26 @@ def _arm(plan: Plan, arm: str) -> Arm:
 
 
 def _rank(plan, asked, rank, **place) -> RankReport:
-    software = {
-        "platform": "Linux 6.1 x86_64",
-        "cpu": "Synthetic CPU",
-        "cores": 2,
-        "python": "3.11.7",
-        "torch": "2.15.0",
-    }
-    work = {
-        "seed": plan.seed,
-        "local_batch_size": plan.local_batch_size,
-        "micro_steps": plan.micro_steps,
-    }
-    here = {
-        "node_rank": 0,
-        "local_world_size": plan.world_size,
-        "host": "host1",
-        "device": "cpu",
-        "threads": 1,
-    }
-    backend = {"transport": asked.transport, **LIBRARIES[asked.backend]}
-    identity = {"rank": rank, "local_rank": rank, "pid": 100 + rank, "affinity": [rank]}
-    return RankReport(**place, **here, **identity, **work, backend=backend, fingerprint=software)
+    return RankReport(
+        **place,
+        rank=rank,
+        local_rank=rank,
+        node_rank=0,
+        local_world_size=plan.world_size,
+        host="host1",
+        pid=100 + rank,
+        device="cpu",
+        threads=1,
+        affinity=[rank],
+        seed=plan.seed,
+        local_batch_size=plan.local_batch_size,
+        micro_steps=plan.micro_steps,
+        backend={"transport": asked.transport, **LIBRARIES[asked.backend]},
+        fingerprint={
+            "platform": "Linux 6.1 x86_64",
+            "cpu": "Synthetic CPU",
+            "cores": 2,
+            "python": "3.11.7",
+            "torch": "2.15.0",
+        },
+    )

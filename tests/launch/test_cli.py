@@ -27,7 +27,7 @@ from tests.kit.refusals import refused_command
         ),
     ],
 )
-def test_a_plan_that_cannot_run(tmp_path, changes, message):
+def test_a_plan_that_cannot_run_is_refused_in_one_line(tmp_path, changes, message):
     command = ("compare", write_plan(tmp_path, **changes), "-o", tmp_path / "out")
     (line,) = refused_command(*command).splitlines()
     assert line.startswith("ringside: ")
@@ -57,7 +57,7 @@ def test_a_plan_that_cannot_run(tmp_path, changes, message):
         (["report", "plans"], "'plans' holds no run with a plan.yaml; give the folders that"),
     ],
 )
-def test_a_path_that_is_wrong(arguments, message):
+def test_a_path_that_is_wrong_is_named_in_one_line(arguments, message):
     (line,) = refused_command(*arguments).splitlines()
     assert message in line
 
@@ -84,7 +84,7 @@ def test_check_proposes_the_classes_of_a_file(tmp_path):
     )
 
 
-def test_the_version():
+def test_the_version_is_printed():
     assert ringside_here("--version").stdout == f"ringside {version('ringside')}\n"
 
 

@@ -75,7 +75,7 @@ def test_every_registered_launcher_is_tested():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_command(name):
+def test_every_launcher_has_its_command_and_environment(name):
     launcher = make_launcher(name)
     assert isinstance(launcher, Launcher)
     (command,) = launcher.commands(job())
@@ -86,7 +86,7 @@ def test_the_command(name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_command_of_ranks_in_a_container(name):
+def test_ranks_in_a_container_are_started_through_its_program(name):
     """torchrun and spawn start their ranks themselves, so they run in it; the others' ranks do."""
     (command,) = make_launcher(name).commands(job(container=("apptainer", "exec", "image.sif")))
     plain = COMMANDS[name][0].replace("torchrun ", "python3 -m torch.distributed.run ")
@@ -97,7 +97,7 @@ BINDING = "'--binding-args=--bind-to none --map-by slot'"
 """Open MPI 5 refuses Horovod's own words for it."""
 
 
-def test_horovodrun_over_mpi_as_root():
+def test_horovodrun_over_mpi_may_run_as_root():
     (command,) = make_launcher("horovodrun").commands(job(transport="mpi", as_root=True))
     assert (
         shlex.join(command.argv)
@@ -247,14 +247,14 @@ def test_every_registered_launcher_is_tested_on_two_hosts():
 
 
 @pytest.mark.parametrize("name", ON_TWO_HOSTS)
-def test_the_commands_on_two_hosts(name):
+def test_every_launcher_has_its_commands_for_two_hosts(name):
     commands = make_launcher(name).commands(two_hosts())
     expected, extra = ON_TWO_HOSTS[name]
     assert [(command.host, shlex.join(command.argv)) for command in commands] == expected
     assert all(command.environment == {**ON_ETH0, **extra} for command in commands)
 
 
-def test_horovodrun_over_mpi_on_two_hosts():
+def test_horovodrun_over_mpi_reaches_two_hosts():
     (command,) = make_launcher("horovodrun").commands(two_hosts(transport="mpi"))
     over_hosts = [
         "--start-timeout",
@@ -280,7 +280,7 @@ def test_without_an_interface_libraries_find_their_own():
             assert command.environment == {"A": "1"} | shared.get(name, {})
 
 
-def test_hosts_of_unlike_size_and_ipv6():
+def test_hosts_of_unlike_size_and_ipv6_are_named_rightly():
     hosts = (HostSlots(host="fe80::1", slots=2), HostSlots(host="host2", slots=1))
     first, second = make_launcher("torchrun").commands(two_hosts(hosts=hosts, world_size=3))
     assert [
@@ -290,7 +290,7 @@ def test_hosts_of_unlike_size_and_ipv6():
     assert "[fe80::1]:2,host2:1" in command.argv
 
 
-def test_placements_that_a_launcher_refuses():
+def test_horovodrun_refuses_ipv6_addresses():
     reason = "it takes host names and IPv4 addresses, not 'fe80::1'"
     assert make_launcher("horovodrun").refuses(parse_hosts("[fe80::1]:2,host2:1")) == reason
     assert make_launcher("horovodrun").refuses(TWO) is None

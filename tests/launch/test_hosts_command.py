@@ -12,7 +12,7 @@ def rows(done):
     return [line.split() for line in done.stdout.splitlines()]
 
 
-def test_the_table(tmp_path):
+def test_the_table_has_each_host_with_its_ranks(tmp_path):
     (tmp_path / "hosts").write_text("host1 slots=4 max-slots=8\n[fe80::2]:4\nhost3\n")
     done = ringside("hosts", tmp_path / "hosts", "-np", "5", "--no-reach")
     assert done.returncode == 0, done.stderr
@@ -24,7 +24,7 @@ def test_the_table(tmp_path):
     ]
 
 
-def test_a_list_and_this_machine():
+def test_this_machine_in_a_list_is_reached():
     done = ringside("hosts", "-H", "localhost:4")
     assert done.returncode == 0, done.stdout + done.stderr
     host, slots, ranks, _, reachable, python, version, *_ = rows(done)[1]
@@ -51,7 +51,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
     assert message in line
 
 
-def test_a_name_that_nobody_knows():
+def test_a_name_that_nobody_knows_is_told():
     done = ringside("hosts", "-H", "localhost:1,no-such-host.invalid:1")
     assert done.returncode == 1, done.stderr
     assert "no: its name cannot be resolved" in done.stdout

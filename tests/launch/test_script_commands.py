@@ -388,7 +388,7 @@ IN_IMAGES = {
 
 
 @pytest.mark.parametrize("program", IN_IMAGES)
-def test_a_command_in_an_image(program):
+def test_a_command_in_an_image_has_its_folders_and_variables(program):
     """Folders are at the same paths, and variables arrive."""
     started, shown = IN_IMAGES[program]
     known = image_programs()[program]
@@ -545,7 +545,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("command", NAMED)
-def test_ports_that_a_command_names_for_its_ranks_to_meet_at(command):
+def test_ports_at_which_ranks_meet_are_read_from_their_command(command):
     assert sorted(named_ports([command])) == NAMED[command]
 
 

@@ -92,7 +92,7 @@ def test_the_pod_that_drives_is_first(tmp_path):
     ]
 
 
-def test_outside_of_a_job(tmp_path):
+def test_outside_of_a_job_no_nodes_are_known(tmp_path):
     assert (job_system({}), unused_nodes({})) == (None, None)
     # a user's own, in no pod
     assert job_system({"OMPI_MCA_orte_default_hostfile": "hosts"}) is None
@@ -109,7 +109,7 @@ def test_nodes_of_skypilot_without_gpus_take_a_rank_each():
     assert list(map(str, job_hosts("skypilot", environment))) == ["10.0.0.1:1", "10.0.0.2:1"]
 
 
-def test_jobs_that_cannot_be_read(tmp_path):
+def test_jobs_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(HostfileError, match="hostfile '/no/such' does not exist"):
         job_hosts("pbs", {"PBS_NODEFILE": "/no/such"})
     assert unused_nodes({"PBS_NODEFILE": "/no/such"}) is None

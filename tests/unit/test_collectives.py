@@ -141,23 +141,23 @@ GROUPED = ["group_all_reduce", "group_broadcast"]
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("world_size", "options"),
     [
-        *({"dtype": dtype} for dtype in ("float32", "float16", "bfloat16", "int32", "int8")),
-        {"root": 1},
-        {"in_place": True},
-        {"in_place": False},
+        *((world_size, {}) for world_size in (2, 3, 5)),
+        *((5, {"dtype": dtype}) for dtype in ("float16", "bfloat16", "int32", "int8")),
+        (5, {"root": 1}),
+        (5, {"in_place": True}),
+        (5, {"in_place": False}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("world_size", [2, 3, 5])
 @pytest.mark.parametrize("operation", [*COLLECTIVES, *GROUPED])
 def test_right_results_pass(operation, options, world_size):
     if world_size >= OPERATIONS[operation].least_ranks:
         assert run(operation, world_size=world_size, **options) == dict.fromkeys(range(world_size))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "uint8"])
 @pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "avg"])
 @pytest.mark.parametrize("operation", [name for name in COLLECTIVES if OPERATIONS[name].reduces])
 def test_right_results_of_every_op_pass_and_another_ops_do_not(operation, op, dtype):
@@ -252,7 +252,7 @@ def test_what_a_library_leaves_out_is_not_offered():
         ("root_isend", 4, 3.0),
     ],
 )
-def test_busbw_factors_by_hand(operation, ranks, factor):
+def test_busbw_factors_are_those_of_nccl_tests(operation, ranks, factor):
     """nccl-tests, doc/PERFORMANCE.md; of five ranks four are in the group."""
     (case,) = Collectives(
         seed=1, options=CollectivesOptions(operations=(operation,), sizes=(1 << 20,))
@@ -297,7 +297,7 @@ def test_operations_dtypes_and_places_are_multiplied_and_only_what_is_unusual_is
     ("given_", "size"),
     [(65536, 65536), ("65536", 65536), ("64KiB", 65536), ("64 KiB", 65536), ("1 GiB", 1 << 30)],
 )
-def test_sizes_in_either_form(given_, size):
+def test_sizes_are_read_in_either_form(given_, size):
     assert parse_size(given_) == size
 
 

@@ -321,7 +321,7 @@ def steps_by_hand(rows):
     )
 
 
-def test_blocks_and_pairs_by_hand():
+def test_blocks_and_pairs_are_those_by_hand():
     """Two ranks, one block of two steps each: the baseline's slowest rank takes 4 s, the
     candidate's 2 s, for 40 samples."""
     rows = [

@@ -92,7 +92,7 @@ def test_images_are_found_by_suffixes_of_any_spelling_and_below_folders(tmp_path
     )
 
 
-def test_a_class_whose_files_are_no_images(tmp_path):
+def test_a_class_whose_files_are_no_images_is_refused(tmp_path):
     write_imagenet(tmp_path)
     for path in (tmp_path / "val" / "dog").iterdir():
         path.rename(path.with_suffix(".gif"))
@@ -112,7 +112,7 @@ def test_a_class_whose_files_are_no_images(tmp_path):
         ("Train", "dev"),
     ],
 )
-def test_texts_by_the_names_that_corpora_have(tmp_path, names):
+def test_texts_are_found_by_the_names_that_corpora_have(tmp_path, names):
     write_text(tmp_path)
     wanted = held_out(workload("language_model", tmp_path))
     for old, new in zip(("train.txt", "val.txt"), names, strict=True):
@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_read_is_told_in_one_line(tmp_path, name):
     assert str(loop) in refused_data(name, loop)
 
 
-def test_one_who_prefers_another_home(tmp_path, monkeypatch):
+def test_a_tilde_is_the_home_that_the_environment_names(tmp_path, monkeypatch):
     with pytest.raises(
         PlanError,
         match="data_dir = '~nosuchuser/data': the home directory is not known: no such user",

@@ -188,13 +188,13 @@ def damaged_images(folder, damage):
         (lambda data: idx(np.zeros((60, 28, 28))), "holds 60 images and"),
     ],
 )
-def test_a_damaged_idx_file(tmp_path, damage, message):
+def test_a_damaged_idx_file_is_named(tmp_path, damage, message):
     error = damaged_images(tmp_path, damage)
     assert message in error
     assert f"'{tmp_path / IMAGES}'" in error
 
 
-def test_damaged_labels_and_archives(tmp_path):
+def test_damaged_labels_and_archives_are_named(tmp_path):
     write_mnist(tmp_path, inside=".")
     labels = digits_28()[1][:61].copy()
     labels[[7, 9]] = 10, 200
@@ -231,7 +231,9 @@ class Malicious:
         ),
     ],
 )
-def test_a_pickle_that_is_no_cifar_batch(tmp_path, monkeypatch, content, message):
+def test_a_pickle_that_is_no_cifar_batch_is_refused_and_not_run(
+    tmp_path, monkeypatch, content, message
+):
     monkeypatch.chdir(tmp_path)
     write_cifar10(tmp_path)
     path = tmp_path / "cifar-10-batches-py" / "data_batch_3"
@@ -253,7 +255,7 @@ def test_a_damaged_jpeg_is_named_when_it_is_loaded(tmp_path, damage):
     assert message.startswith(f"image '{path}' cannot be read: ")
 
 
-def test_class_folders_that_do_not_fit(tmp_path):
+def test_class_folders_that_do_not_fit_are_named(tmp_path):
     write_imagenet(tmp_path)
     (tmp_path / "train" / "fox").mkdir()
     assert "other classes in val/ than in train/: only in train/: fox" in refused_data(
@@ -271,7 +273,7 @@ def test_class_folders_that_do_not_fit(tmp_path):
     ("size", "message"),
     [(0, "0 bytes to make"), (16, "15 bytes to make"), (100, "10 bytes (of its last tenth)")],
 )
-def test_a_text_that_is_too_short(tmp_path, size, message):
+def test_a_text_that_is_too_short_is_refused(tmp_path, size, message):
     (tmp_path / "input.txt").write_bytes(b"a" * size)
     error = refused_data("language_model", tmp_path / "input.txt")
     assert error.startswith(f"'{tmp_path / 'input.txt'}' is too short: ")

@@ -100,7 +100,7 @@ def test_two_launches_without_any_noise_are_decided_with_a_caution(tmp_path):
     )
 
 
-def test_identical_launches_and_a_ratio_of_exactly_1(tmp_path):
+def test_identical_launches_and_a_ratio_of_exactly_1_are_equivalent(tmp_path):
     result = sound(tmp_path, ratio=1.0, noise=0.0, drift=0.0).result(ONE)
     assert (result.verdict, result.throughput_ratio) == ("equivalent", pytest.approx(1.0, abs=1e-3))
 
@@ -228,7 +228,7 @@ def test_arms_that_failed_have_a_sentence(tmp_path, statuses, message):
 
 
 @pytest.mark.parametrize("cut", [0, 1])
-def test_launches_that_finished_no_round_or_one(tmp_path, cut):
+def test_launches_that_finished_no_round_give_no_ratio(tmp_path, cut):
     cuts = {(arm, launch): cut for arm in make_plan([ONE]).compared_arms() for launch in range(3)}
     comparison = sound(tmp_path, cut=cuts)
     assert (comparison.result(ONE).throughput_ratio is None) == (cut == 0)

@@ -48,7 +48,7 @@ def arm(name, role="candidate", environment=None, **changes):
         ({"fingerprint": {"torch": "2.0"}}, "host.torch"),
     ],
 )
-def test_unasked_differences(changes, field):
+def test_differences_that_nobody_asked_for_are_found(changes, field):
     differences = refused(arm("a", role="baseline"), arm("b", **changes))
     assert [row.field for row in differences] == ([field] if field else [])
 

@@ -66,7 +66,7 @@ def test_missing_data_is_fetched_once_and_only_where_asked_for(mirror, tmp_path)
     assert len(mirror.asked) == asked, "what is there is not fetched again"
 
 
-def test_a_place_that_cannot_be_written_to(mirror, tmp_path):
+def test_a_place_that_cannot_be_written_to_is_refused(mirror, tmp_path):
     (tmp_path / "data").write_text("a file")
     with pytest.raises(
         PlanError,

@@ -25,7 +25,7 @@ GOOD = view("host1", "10.0.0.1", eth0=["10.0.0.1"])
 
 
 @pytest.mark.parametrize("address", ["127.0.1.1", "127.0.0.1", "::1", None])
-def test_a_host_that_others_cannot_find_by_what_its_name_means_to_it(address):
+def test_a_host_that_others_cannot_find_by_its_own_name_is_named(address):
     (host, why), *others = names.unfindable_hosts(
         {"host1": GOOD, "host2": view("host2", address)}
     ).items()
@@ -45,7 +45,9 @@ def test_a_host_that_others_cannot_find_by_what_its_name_means_to_it(address):
         ("horovod", "nccl", "eth0", True),
     ],
 )
-def test_who_is_refused_on_such_a_host(backend, transport, interface, is_refused):
+def test_backends_that_use_the_name_are_refused_on_such_a_host(
+    backend, transport, interface, is_refused
+):
     def check(unfindable):
         chosen = make_backend(backend, transport=transport, options={})
         require_findable(unfindable, chosen, network_interface=interface)
@@ -58,7 +60,7 @@ def test_who_is_refused_on_such_a_host(backend, transport, interface, is_refused
         check({"host2": "why"})
 
 
-def test_names_that_nobody_knows():
+def test_names_that_a_host_does_not_know_are_told():
     finds = {"host1": "10.0.0.1", "host2": "10.0.0.9", "host3": None}
     views = {
         "host1": view("host1", "10.0.0.1", finds=finds, eth0=["10.0.0.1"]),

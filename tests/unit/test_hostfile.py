@@ -76,18 +76,18 @@ def test_slots_of_a_host_that_is_named_again_are_added_up():
     assert "hosts line 2: 'host1:4096' names no host; accepted: " in refused("host1\nhost1:4096")
 
 
-def test_the_file_of_a_grid_engine_job():
+def test_the_file_of_a_grid_engine_job_is_read():
     text = "node1.site 4 all.q@node1.site UNDEFINED\nnode2.site 2 all.q@node2.site 0,1:0,2\n"
     assert read(text) == [("node1.site", 4), ("node2.site", 2)]
     assert "names no host" in refused("node1 0 all.q@node1 <NULL>")
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nobody\n"])
-def test_a_file_without_hosts(text):
+def test_a_file_without_hosts_is_refused(text):
     assert refused(text) == "hosts names no host; write one per line, such as 'host1 slots=4'"
 
 
-def test_lists():
+def test_lists_are_read_and_mistakes_in_them_refused():
     assert parse_hosts("host1:4,host2") == (
         HostSlots(host="host1", slots=4),
         HostSlots(host="host2", slots=1),
@@ -101,7 +101,7 @@ def test_lists():
             parse_hosts(text)
 
 
-def test_files_that_cannot_be_read(tmp_path):
+def test_files_that_cannot_be_read_are_refused(tmp_path):
     (tmp_path / "binary").write_bytes(b"\x80\xff\x00")
     for path in (tmp_path / "none", tmp_path, tmp_path / "binary", Path("nul\0")):
         with pytest.raises(HostfileError, match=r"hostfile '.*' (does not exist|cannot be read)"):
@@ -159,7 +159,7 @@ def test_every_rank_has_one_place_and_hosts_are_filled_in_order(hosts, data):
     assert not any(len(placed[host]) for host in partial[1:])
 
 
-def test_more_ranks_than_slots():
+def test_more_ranks_than_slots_are_refused():
     hosts = parse_hosts("host1:4,[fe80::1]:2")
     with pytest.raises(
         HostfileError, match=re.escape("8 ranks do not fit into 6 slots (host1:4, [fe80::1]:2)")
@@ -230,7 +230,7 @@ def test_this_machine_is_looked_at_without_ssh(monkeypatch, tmp_path):
     assert Probe().ask("no-such-host.invalid").status == "unresolved"
 
 
-def test_which_addresses_are_this_machines():
+def test_this_machine_is_known_by_its_addresses():
     assert is_here("127.0.1.1")
     assert is_here("::1") or not Path("/proc/net/if_inet6").exists()
     assert not is_here("192.0.2.1")

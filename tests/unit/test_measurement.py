@@ -140,7 +140,7 @@ def test_what_this_ringside_no_longer_has_is_read_over(tmp_path):
         check_plan(read_content(folder.plan_path), source="test")
 
 
-def test_a_manifest_that_does_not_fit(tmp_path):
+def test_a_manifest_that_does_not_fit_is_refused(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps({"schema_version": 1, "nonsense": 1}))
     with pytest.raises(RecordError, match="is not a manifest"):
         ResultsFolder(tmp_path).read_manifest()

@@ -49,7 +49,7 @@ def test_without_mpi4py_the_message_says_what_to_install(monkeypatch):
         (dist.ReduceOp.SUM, torch.float8_e4m3fn, "convert the tensor first"),
     ],
 )
-def test_reductions_that_mpi_has_not(op, dtype, why):
+def test_reductions_that_mpi_has_not_are_refused(op, dtype, why):
     with pytest.raises(NotImplementedError, match=why):
         find_reduction(op, dtype)
 

@@ -66,7 +66,7 @@ def test_the_full_name_of_such_an_arm_may_be_the_baseline(tmp_path):
         ),
     ],
 )
-def test_lists_that_make_no_arms(tmp_path, options, message):
+def test_lists_that_make_no_arms_are_refused(tmp_path, options, message):
     with pytest.raises(PlanError, match=message):
         read_plan(write_plan(tmp_path, arms={"ddp": DDP, "hvd": hvd(**options)}))
 

@@ -86,7 +86,7 @@ def test_without_hosts_all_is_as_before(tmp_path):
         ),
     ],
 )
-def test_what_is_refused_when_the_plan_is_read(tmp_path, changes, message):
+def test_hosts_that_cannot_be_are_refused_when_the_plan_is_read(tmp_path, changes, message):
     assert message in refusal(lambda: resolve_arms(read_tiny(tmp_path, **changes)))
 
 
@@ -146,7 +146,7 @@ def test_nothing_escapes_the_quotes(tmp_path):
     assert list(folder.iterdir()) == []
 
 
-def test_what_ranks_elsewhere_find_in_their_environment(monkeypatch):
+def test_ranks_elsewhere_are_sent_no_secrets_and_no_rank_variables(monkeypatch):
     for name, value in {
         "NCCL_DEBUG": "INFO",
         "RANK": "3",

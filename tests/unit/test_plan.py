@@ -165,7 +165,7 @@ def test_what_cannot_be_is_refused_with_what_can(changes, message):
         ("", "holds NoneType, not a mapping"),
     ],
 )
-def test_a_file_that_is_no_plan(tmp_path, text, message):
+def test_a_file_that_is_no_plan_is_refused(tmp_path, text, message):
     path = tmp_path / "plan.yaml"
     path.write_text(text)
     with pytest.raises(PlanError, match=message):
@@ -276,7 +276,7 @@ def test_the_digest_ignores_only_how_long_is_measured():
         ),
     ],
 )
-def test_training_that_cannot_be(changes, message):
+def test_training_that_cannot_be_is_refused(changes, message):
     assert message in refusal(resolve_training, **changes)
 
 

@@ -96,7 +96,7 @@ def test_a_perfect_series_is_continued(time):
     assert prediction.samples_per_s.ci_high / prediction.samples_per_s.ci_low < 1.2
 
 
-def test_yardsticks_and_efficiency_by_hand():
+def test_yardsticks_and_efficiency_are_those_by_hand():
     (prediction,) = only(RING, [32], fit_up_to=16).predictions
     assert (prediction.ranks, prediction.hosts) == (32, 4)
     assert prediction.measured == pytest.approx(32 / 1.15)

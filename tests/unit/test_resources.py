@@ -31,7 +31,7 @@ BY_TORCHRUN = {"TORCHELASTIC_RUN_ID": "x"}
         (ALONE, None, {"OMP_NUM_THREADS": "many"}, core_count()),
     ],
 )
-def test_threads(world, asked, environment, threads):
+def test_threads_are_a_share_of_the_cores_or_what_was_asked_for(world, asked, environment, threads):
     """torchrun's own OMP_NUM_THREADS=1 does not count; a user's does."""
     assert threads_of(world, asked=asked, environment=environment) == threads
 

@@ -165,7 +165,7 @@ def test_a_line_that_one_script_has_alone_is_named_where_it_takes_time():
         pytest.param([], [FORWARD, LOGS], id="a script whose lines were not seen"),
     ],
 )
-def test_nothing_is_said_of(old, new):
+def test_nothing_is_said_of_lines_that_explain_nothing(old, new):
     assert line_differences([arm("old", *old), arm("new", *new)]) == []
 
 

@@ -286,13 +286,13 @@ def runs(*points):
         ((), (0,), None),
     ],
 )
-def test_order(ours, theirs, order):
+def test_the_order_of_runs_follows_from_when_they_began(ours, theirs, order):
     assert (
         run_order(runs(*((at, 0.0) for at in ours)), runs(*((at, 0.0) for at in theirs))) == order
     )
 
 
-def test_welchs_interval_by_hand():
+def test_the_interval_is_welchs_by_hand():
     """Means 1.1 and 1.0, variances 0.01 and 0.0025, five runs each: error 0.05, 5.88 degrees of
     freedom."""
     ours = runs(

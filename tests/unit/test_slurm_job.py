@@ -36,7 +36,7 @@ TASK = {
         ("a-b[9-10].site,c", ["a-b9.site", "a-b10.site", "c"]),
     ],
 )
-def test_a_list_of_nodes(text, nodes):
+def test_a_list_of_nodes_is_expanded(text, nodes):
     assert expand_nodes(text) == nodes
 
 
@@ -49,14 +49,14 @@ def test_what_is_no_list_of_nodes_is_refused_and_takes_no_memory(text):
         expand_nodes(text)
 
 
-def test_numbers_for_nodes():
+def test_numbers_for_nodes_are_expanded():
     assert expand_counts("4(x2),1") == [4, 4, 1]
     for text in ("", "4(x", "4(x0)", "x", "1(x99999999)"):
         with pytest.raises(LaunchError, match="not a list of numbers"):
             expand_counts(text)
 
 
-def test_a_job():
+def test_a_job_has_its_nodes_with_their_slots():
     assert slurm_job({}) is None
     job = slurm_job(JOB)
     assert job is not None and job.hosts == (

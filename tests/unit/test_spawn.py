@@ -73,7 +73,7 @@ def test_variables_say_where_ranks_meet_unless_flags_do(monkeypatch):
         ),
     ],
 )
-def test_what_does_not_fit(arguments, message):
+def test_flags_that_do_not_fit_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         first("--nproc-per-node", "1", *arguments)
 

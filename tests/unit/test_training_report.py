@@ -264,7 +264,7 @@ def test_a_loss_that_is_no_number_and_nothing_held_out():
         ([], "undecided"),
     ],
 )
-def test_convergence(differences, verdict):
+def test_convergence_follows_from_interval_and_margin(differences, verdict):
     assert (
         converges(t_interval(differences, confidence=0.95, fewest=MIN_SEEDS), margin=0.01)
         == verdict

@@ -34,7 +34,7 @@ def interval(low, estimate, high):
         ((None, 1.2, None), "undecided"),
     ],
 )
-def test_verdict(bounds, verdict):
+def test_the_verdict_follows_from_the_interval(bounds, verdict):
     assert decide(interval(*bounds), threshold=0.01) == verdict
 
 

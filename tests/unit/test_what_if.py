@@ -59,7 +59,7 @@ def bounds(steps):
         (None, 10**9, (10.0, 10.0)),
     ],
 )
-def test_a_link_of_another_rate_by_hand(measured, rate, expected):
+def test_a_link_of_another_rate_has_the_bounds_by_hand(measured, rate, expected):
     """Both ways were thought to be used at once.
 
     Open MPI over TCP uses one after the other: half of the answers were wrong."""
@@ -89,7 +89,7 @@ def test_a_link_of_another_rate_by_hand(measured, rate, expected):
         ),
     ],
 )
-def test_scenarios_by_hand(scenario, terms, expected):
+def test_scenarios_have_the_bounds_by_hand(scenario, terms, expected):
     steps = bounds(BY_NAME[scenario].steps(terms_of(**terms)))
     assert steps == (expected if isinstance(expected, str) else pytest.approx(expected))
 
@@ -114,7 +114,7 @@ def test_a_term_below_zero_has_nothing_to_give_as_far_as_its_launches_can_tell()
         ("100gbit", 10**11),
     ],
 )
-def test_rates(text, bits_per_s):
+def test_rates_are_read_as_bits_per_second(text, bits_per_s):
     assert parse_rate(text) == bits_per_s
 
 
@@ -134,7 +134,7 @@ def test_rates(text, bits_per_s):
         "٣gbit",
     ],
 )
-def test_rates_that_are_refused(text):
+def test_other_rates_are_refused(text):
     with pytest.raises(ValueError, match="give 100kbit to 100gbit"):
         parse_rate(text)
 
