@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow  # results of whole comparisons are composed
 CI = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID", "CI_JOB_URL")
 
 
-def held_against(comparison):
+def with_regression(comparison):
     """The comparison after a change that cost one arm a tenth of its speed."""
 
     def change(arm, factor, *, baseline=None, verdict="no regression", beyond=False):
@@ -59,7 +59,7 @@ def test_the_comment_of_many_arms_held_against_an_earlier_result_is_short(compar
     arm, first = comparison.arm("horovod-gloo"), comparison.result("horovod-gloo")
     arms = [comparison.arm("ddp-gloo"), *(changed(arm, name=name) for name in names)]
     results = [changed(first, candidate=name) for name in names]
-    comment = held_against(changed(comparison, arms=arms, results=results, question=names))
+    comment = with_regression(changed(comparison, arms=arms, results=results, question=names))
     lines = text(changed(comment, link="https://ci.example/7")).splitlines()
     assert len(lines) <= 21
     assert lines[1] == "### Two dates, not two arms: horovod-gloo is 10% slower than on 1 January"
@@ -81,7 +81,7 @@ def test_the_link_is_the_plans_or_the_jobs(comparison, text, monkeypatch):
 
 
 def test_junit_has_a_failure_for_what_regressed_beyond_what_is_allowed(comparison):
-    _, suite = ElementTree.fromstring(make_report("junit").render(held_against(comparison)))
+    _, suite = ElementTree.fromstring(make_report("junit").render(with_regression(comparison)))
     assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == (
         "synthetic.against",
         "3",

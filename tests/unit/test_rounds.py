@@ -38,13 +38,13 @@ class Session:
     restarting_s = 0.0
 
     def __init__(self, name, commands, step_s, wrong):
-        self.name, self.told, self.step_s, self.wrong = name, commands, step_s, wrong
+        self.name, self.commands, self.step_s, self.wrong = name, commands, step_s, wrong
 
     def end(self):
         pass
 
     def exchange(self, command, expected, timeout_s):
-        self.told.append((self.name, command))
+        self.commands.append((self.name, command))
         steps, step_s = command.steps, self.step_s * command.repetitions
         step = [0.0, 0.0, step_s, 0.0, 0.0]
         wrong = self.wrong.get(command.case)

@@ -62,14 +62,14 @@ def test_a_block_has_the_mean_over_ranks_or_nothing():
 
     used = {"machine": "a", "wall_s": 1.0, "busy_s": 0.9, "steal_s": 0.0, "own_s": 0.6}
     times = [
-        ThreadTimes(running_s=one, runnable_s=2 * one, library_s=0.0, others_s=1.0)
-        for one in (1.0, 3.0)
+        ThreadTimes(running_s=seconds, runnable_s=2 * seconds, library_s=0.0, others_s=1.0)
+        for seconds in (1.0, 3.0)
     ]
     block = BlockRecord(turn=0, round=0, block=0, kind="sync", steps=1)
-    both = BlockRecord.joined(block, [rank(number, one) for number, one in enumerate(times)])
+    both = BlockRecord.joined(block, [rank(number, used_s) for number, used_s in enumerate(times)])
     assert both.threads == ThreadTimes(running_s=2.0, runnable_s=4.0, library_s=0.0, others_s=1.0)
     assert (both.page_faults, both.foreign_share) == (50, pytest.approx(0.3))
-    one, none = (
+    partly, none = (
         BlockRecord.joined(block, [rank(0, first), rank(1, None)]) for first in (times[0], None)
     )
-    assert one.threads is none.foreign_share is None
+    assert partly.threads is none.foreign_share is None

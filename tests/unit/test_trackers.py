@@ -17,7 +17,7 @@ from reports import conclude, make_report, make_reports, send_reports, write_rep
 from tests.conftest import REPOSITORY, ringside_here
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, make_plan, write_results
-from tests.unit.test_pull_request import held_against
+from tests.unit.test_pull_request import with_regression
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
 
@@ -63,7 +63,7 @@ def refused(folder, *references):
 def test_gauges_are_read_by_prometheus_own_parser(folder):
     from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
-    comparison = changed(held_against(conclude(folder)), name='a "name" \\ of\ntwo lines')
+    comparison = changed(with_regression(conclude(folder)), name='a "name" \\ of\ntwo lines')
     text = make_report("openmetrics").render(comparison).decode()
     families = {family.name: family for family in openmetrics(text)}
     assert all(
