@@ -133,6 +133,15 @@ REASONS: dict[str, Reason] = {
         next_step="{more} should decide {arm}",
         holds=lambda result: result.more_range is not None and result.case is None,
     ),
+    "too near": Reason(
+        brief="more measuring would not decide",
+        next_step="Stop here: not even {most} would decide {arm}",
+        holds=lambda result: (
+            (result.verdict, result.withheld_by, result.caution) == ("undecided", None, None)
+            and (result.more_range, result.case) == (None, None)
+            and result.ci_low is not None
+        ),
+    ),
     "launches": Reason(brief="a single launch does not show how launches differ"),
     "nothing held out": Reason(
         explanation="nothing is held out, so there is no accuracy to compare"

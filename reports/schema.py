@@ -496,7 +496,7 @@ class RatioSummary(Stored):
     equivalence_high: float | None = None
     run_low: float | None = None
     run_high: float | None = None
-    """What one long run may be expected to come out at: a prediction interval, wider than that of
+    """Where one launch, or run, is expected: a prediction interval, wider than that of
     the mean."""
     confidence: float
     verdict: Verdict

@@ -32,6 +32,8 @@ BY_RANK = "by_rank"
 BATCH = "local_batch_size"
 MAX_SHOWN = 40
 """Characters of a value that a sentence or a table shows."""
+DEFINING = ("world_size", "backend.library", "backend.transport")
+"""What the plan says of every arm."""
 OWN_ENVIRONMENT = frozenset({"python", "commit"})
 """Fields of a launch's record by which users tell the arms of their own runs apart."""
 
@@ -54,6 +56,8 @@ class Difference(Written):
     """Whether it was asked for, is in ``allow``, or comes with an arm's library or launcher."""
     is_default: bool = False
     """Whether it comes with a library or launcher, and was not asked for."""
+    is_asked: bool = False
+    """Whether the plan asks for it: an arm's library, transport, ranks, options and variables."""
     sentence: str
     """What it means, without a full stop."""
 
@@ -147,15 +151,13 @@ def arm_differences(
         if follows or (
             not row.changes_work and _is_asked(condition, field, values, with_ranks, varied_work)
         ):
-            is_default = condition.of_library and not any(
-                _is_set(field, record) for record in with_ranks
-            )
-            severity = condition.matters if condition.of_library else "note"
+            is_set = any(_is_set(field, record) for record in with_ranks)
             overrides = {
                 "allowed": True,
                 "changes_work": False,
-                "is_default": is_default,
-                "severity": severity,
+                "is_default": condition.of_library and not is_set,
+                "is_asked": is_set or (condition.arms == "own" and not condition.of_library),
+                "severity": condition.matters if condition.of_library else "note",
             }
             row = row.model_copy(update=overrides)
         if field == BROADCAST and not any(
@@ -293,11 +295,11 @@ def _is_asked(
 
 
 def _is_set(field: str, record: LaunchRecord) -> bool:
-    """Whether the plan sets it for this arm: a variable, or an option of the library, in any
-    unit.
+    """Whether the plan sets it for this arm: what defines it, a variable, or an option of the
+    library, in any unit.
     """
     kind, _, name = field.partition(".")
-    return (
+    return field in DEFINING or (
         name in record.environment
         if kind == "environment"
         else kind == "backend" and _stem(name) in map(_stem, record.options)

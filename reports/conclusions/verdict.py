@@ -86,7 +86,7 @@ def is_uninformative(interval: Estimate | None, other: Estimate) -> bool:
 
 def is_atypical(result: RatioSummary, *, threshold: float) -> bool:
     """Whether the ratio of totals differs from that of a usual block by more than ``threshold``: a
-    few blocks are far out.
+    few blocks are outliers.
 
     Where both are far from 1, they must differ by a tenth of that: 0.056 and 0.055 lead to the same
     choice.

@@ -130,9 +130,9 @@ def sections(c: Comparison) -> dict[str, Section]:
         "against": (f"Against {c.against.comparison_id}" if c.against else "", against_table(c)),
         "differences": (
             "What the arms do differently",
-            differences_table(_differences(c, is_note=False)),
+            differences_table(_differences(c, is_folded=False)),
         ),
-        "notes": ("", differences_table(_differences(c, is_note=True), in_words=False)),
+        "notes": ("", differences_table(_differences(c, is_folded=True), in_words=False)),
         "ranks": ("Ranks and hosts", rank_table(c)),
         "what_if": ("Without one cause of lost time", what_if_table(c)),
         "resources": ("Per device, memory, energy", resource_table(c)),
@@ -144,10 +144,10 @@ def sections(c: Comparison) -> dict[str, Section]:
     }
 
 
-def _differences(c: Comparison, *, is_note: bool) -> dict[str, list[Difference]]:
-    """By point; those that a reader must know, or the notes."""
+def _differences(c: Comparison, *, is_folded: bool) -> dict[str, list[Difference]]:
+    """By point; those that a reader must know, or the notes that nobody asked for."""
     return {
-        place: [difference for difference in point.differences if difference.is_note == is_note]
+        place: [row for row in point.differences if (row.is_note and not row.is_asked) == is_folded]
         for place, point in c.places.items()
     }
 

@@ -53,6 +53,19 @@ class Pair:
             _near(factor, ranks) or _near(factor, 1 / ranks) for ranks in wanted
         )
 
+    def reasons(self, factor: float, *, by_ranks: str, by_passes: str) -> str:
+        """The numbers that a factor may be, with what each would mean: that of the ranks, and that
+        of the passes in a step; empty without any.
+        """
+        size = max(factor, 1 / factor) if factor else 0.0
+        passes = [arm.number("accumulation") or 1 for arm in (self.ours, self.theirs)]
+        numbers = [
+            *[f"the number of ranks: {by_ranks}"] * self.is_ranks(factor),
+            *[f"the number of passes in a step{by_passes}"]
+            * any(number > 1 and _near(size, number) for number in passes),
+        ]
+        return ", or ".join(numbers)
+
     def differing(
         self, is_so: Callable[[ScriptArm], bool | None]
     ) -> list[tuple[ScriptArm, ScriptArm]]:
@@ -132,15 +145,14 @@ def _summed(pair: Pair) -> Iterator[Culprit]:
         return  # gradients are those of a step, after they are clipped
     size = factor if factor > 1 else 1 / factor if factor else 0.0
     arm, other = (pair.ours, pair.theirs) if factor > 1 else (pair.theirs, pair.ours)
-    passes = [arm.number("accumulation") or 1 for arm in (pair.ours, pair.theirs)]
-    reasons = [
-        *["the number of ranks: it sums where the other averages"] * pair.is_ranks(factor),
-        *["the number of passes in a step, by which a loss is divided"]
-        * any(number > 1 and _near(size, number) for number in passes),
-    ]
-    why = f", {', or '.join(reasons)}" if reasons else ""
+    why = pair.reasons(
+        factor,
+        by_ranks="it sums where the other averages",
+        by_passes=", by which a loss is divided",
+    )
     sentence = (
-        f"gradients of {arm.name} are {size:.3g} times as large as those of {other.name}{why}"
+        f"gradients of {arm.name} are {size:.3g} times as large as those of {other.name}"
+        f"{', ' * bool(why)}{why}"
     )
     yield Culprit(
         field="gradients.scale",
@@ -380,7 +392,11 @@ def _scaled_rate(pair: Pair) -> Iterator[Culprit]:
     arm, other = (pair.ours, pair.theirs) if ours > theirs else (pair.theirs, pair.ours)
     factor = max(ours, theirs) / min(ours, theirs)
     if pair.is_ranks(factor):
-        why = f"the number of ranks: {arm.name} scales it once more than {other.name}"
+        why = pair.reasons(
+            factor,
+            by_ranks=f"{arm.name} scales it once more than {other.name}",
+            by_passes=", by which it may be scaled",
+        )
     elif pair.is_ranks(math.sqrt(factor)):
         why = f"the square of the number of ranks: {arm.name} scales it twice"
     else:

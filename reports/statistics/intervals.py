@@ -61,8 +61,8 @@ class RatioEstimate(Estimate):
     are those of a 90% interval."""
     equivalence_high: float | None = None
     run_low: float | None
-    """What one long run may be expected to come out at, since launches differ: a prediction
-    interval of the same confidence."""
+    """Where one launch, or run, is expected, since launches differ: a prediction interval of the
+    same confidence."""
     run_high: float | None
     launches: int
     pairs: int
@@ -104,7 +104,7 @@ class HalfWidths:
     equivalence: float | None = None
     """Half the width of its one-sided bounds."""
     run: float | None = None
-    """Half the width of the prediction of one long run."""
+    """Half the width of the prediction interval of one launch."""
 
 
 def ratio_estimate(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from measurement.conditions.conditions import Severity
-from measurement.conditions.differences import Difference, shown
+from measurement.conditions.differences import SEVERITIES, Difference, shown
 from measurement.records.record import Case
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.summaries import OUTCOMES, Outcome, count_verdicts
@@ -37,6 +37,7 @@ from reports.wording.formatting import (
 )
 from reports.wording.headlines import figure_name
 from reports.wording.points import trained_to
+from reports.wording.training_sentences import times_to_target
 
 POINT = Column("point", "place", optional=True)
 ARM = Column("arm", "arm.name")
@@ -61,7 +62,7 @@ def verdict_table(comparison: Comparison) -> Table:
         number(f"{percent(comparison.confidence)} interval", "result", interval),
         Column("verdict", _verdict),
         number(
-            "one long run",
+            f"prediction, one {'run' if comparison.runs else 'launch'}",
             "result",
             lambda result: bounds_text(result.run_low, result.run_high),
             optional=True,
@@ -187,7 +188,7 @@ def _case_entry(comparison: Comparison, arm: ArmSummary, case: Case) -> Entry:
 
 def training_table(training: TrainingSummary) -> Table:
     """One row per arm, in the plan's order; with times to accuracy where the plan has a target."""
-    target = training.settings.target_accuracy
+    target, (statistic, by_arm) = training.settings.target_accuracy, times_to_target(training)
     columns = [
         Column("arm", lambda arm: Entry(text=arm.name, note=arm.note or "")),
         Column("accuracy", "final_top1", accuracy_interval, wraps=True),
@@ -195,7 +196,11 @@ def training_table(training: TrainingSummary) -> Table:
         Column("convergence", lambda arm: _convergence(arm, training), wraps=True),
     ]
     times = [
-        Column(f"{percent(target or 0)} after", "time_to_accuracy_s", seconds, wraps=True),
+        Column(
+            f"{percent(target or 0)} after ({statistic})",
+            lambda arm: seconds(by_arm.get(arm.name)),
+            wraps=True,
+        ),
         Column("reached", lambda arm: f"{arm.seeds_reached} of {arm.seeds}", wraps=True),
         Column(
             f"time / {training.baseline}'s",
@@ -289,7 +294,8 @@ KINDS: dict[str, Kind] = {
 def differences_table(
     by_place: Mapping[str, Sequence[Difference]], *, in_words: bool = True
 ) -> Table:
-    """One row for each field: its value in every arm, and what the difference means.
+    """One row for each field: its value in every arm, and what the difference means. What changes
+    training comes first, then what was asked for, what affects speed, and defaults.
 
     Arms are columns named like them.
 
@@ -308,14 +314,24 @@ def differences_table(
         Column("point", points_of, optional=True),
         *(Column(arm, partial(_value, arm), wraps=True) for arm in arms),
         Column("", _meaning, wraps=True),
-        *([Column("in words", "sentence", wraps=True)] if in_words else []),
+        *([Column("in words", _in_words, wraps=True)] if in_words else []),
     ]
-    return table(columns, distinct)
+    return table(columns, sorted(distinct, key=_order))
+
+
+def _order(row: Difference) -> tuple[float, bool]:
+    order = SEVERITIES.index(row.severity)
+    before_speed = SEVERITIES.index("speed") - 0.5
+    return min(order, before_speed) if row.is_asked else order, row.is_default
 
 
 def _value(arm: str, row: Difference) -> str:
     value = row.values.get(arm)
     return NONE if value is None else shown(value)
+
+
+def _in_words(row: Difference) -> str:
+    return "" if row.is_note else row.sentence
 
 
 def _meaning(row: Difference) -> Entry:
@@ -325,11 +341,17 @@ def _meaning(row: Difference) -> Entry:
             text="comes with the library"
             if row.is_default
             else "asked for"
-            if row.allowed
+            if row.is_asked
             else "follows from others"
         )
     work = ", other work" if row.changes_work and row.severity != "work" else ""
-    asked = "; library default" if row.is_default else "; allowed" if row.allowed else ""
+    asked = (
+        "; library default"
+        if row.is_default
+        else "; asked for"
+        if row.is_asked
+        else "; allowed" * row.allowed
+    )
     return Entry(
         text=f"{SEVERITY_WORDS[row.severity]}{work}{asked}", kind=KINDS.get(row.severity, "plain")
     )

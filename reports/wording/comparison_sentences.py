@@ -11,11 +11,12 @@ from measurement.plans.plan import Plan
 from measurement.plans.settings import Batches
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.summaries import VERDICTS, Outcome, count_verdicts
-from reports.conclusions.verdict import MAX_MORE, is_atypical
+from reports.conclusions.verdict import is_atypical
 from reports.schema import ArmSummary, RatioSummary
 from reports.statistics.budget import error_share
 from reports.wording.causes import cause_clause
 from reports.wording.disturbances import (
+    core_lines,
     load_lines,
     restart_lines,
     run_lines,
@@ -35,7 +36,7 @@ from reports.wording.formatting import (
     percent,
     ratio,
 )
-from reports.wording.reasons import beyond_load, caution_lines, more_words, verdict_word
+from reports.wording.reasons import beyond_load, caution_lines, more_words, most_words, verdict_word
 
 IN_BATCHES: dict[Batches, str] = {"own": "At each arm's own batch", "fit": "At equal memory"}
 """The condition of a verdict between arms of different batches."""
@@ -183,7 +184,8 @@ def interval_words(result: RatioSummary) -> str:
     ):
         parts.append(f"{one_sided_percent(result.confidence)} interval {sides}")
     if run := bounds_text(result.run_low, result.run_high, none=""):
-        parts.append(f"one long run {run}")
+        one = "launch" if result.run_order is None else "run"
+        parts.append(f"prediction of one {one} {run}")
     if result.run_order is not None:
         return ", ".join([*parts, count(result.launches, "run of each", "runs of each")])
     return ", ".join(
@@ -200,9 +202,8 @@ def _undecided_clause(result: RatioSummary, *arms: ArmSummary) -> str:
         )
     if result.note:
         return f"; {result.note}"
-    most = "a day of measuring" if result.run_order is None else f"{MAX_MORE:g} more runs of each"
     near = "the difference is so small beside the noise, or so near the threshold"
-    return f"; {near}, that not even {most} would decide" if result.ci_low else ""
+    return f"; {near}, that not even {most_words(result)} would decide" if result.ci_low else ""
 
 
 def _no_timing(arm: ArmSummary, ours: str, theirs: str) -> str:
@@ -303,6 +304,7 @@ def warnings(
         *straggler_lines(arms),
         *stall_lines(arms),
         *load_lines(arms),
+        *core_lines(arms),
         *skipped_lines(arms),
         *restart_lines(arms),
     ]
@@ -315,13 +317,13 @@ def warnings(
     ]
     if any(result.case is not None for result in atypical):
         lines.append(
-            f"In {len(atypical)} of {len(results)} ratios a few blocks are far out: see"
+            f"In {len(atypical)} of {len(results)} ratios a few blocks are outliers: see"
             " typical_ratio in comparison.json"
         )
     else:
         lines += [
             f"{result.candidate}: the ratio of totals is {ratio(result.throughput_ratio)}, that of"
-            f" a typical block {ratio(result.typical_ratio)}; a few blocks are far out, see the"
+            f" a typical block {ratio(result.typical_ratio)}; a few blocks are outliers, see the"
             " pairs"
             for result in atypical
         ]

@@ -37,6 +37,8 @@ MIN_STALL_SHARE = 0.005
 """Arms whose stalls took less than this share of their time are not mentioned."""
 MIN_LOAD_SHARE = 0.02
 """Arms of whose cores others took less than this share are not mentioned."""
+MIN_CORE_WAIT_SHARE = 0.1
+"""Training threads that wait for a core for less of their step are not mentioned."""
 PAGE_FAULT_S = 1e-6
 """The least cost of a minor page fault: entering the kernel and clearing 4 KiB."""
 MIN_FAULT_SHARE = 0.03
@@ -200,6 +202,28 @@ def load_lines(arms: Sequence[ArmSummary]) -> list[str]:
     return [
         f"Other processes took this share of the ranks' cores while the blocks ran: {listed_shares}"
     ]
+
+
+def core_lines(arms: Sequence[ArmSummary]) -> list[str]:
+    """The arms whose training threads wait long for a core, and what ran there, in one sentence;
+    empty without any.
+    """
+    waits = []
+    for arm in arms:
+        threads, step_s = arm.threads_s.get("sync"), (arm.step_time_s or {}).get("p50", math.inf)
+        if threads is None or threads.runnable_s.value < MIN_CORE_WAIT_SHARE * step_s:
+            continue
+        waited_s, library_s = threads.runnable_s.value, threads.library_s.value
+        who = (
+            f"its library's threads ran {milliseconds(library_s)} ms"
+            if library_s >= waited_s / 2
+            else "most of it for other processes"
+        )
+        waits.append(f"{arm.name} {milliseconds(waited_s)} ms ({who})")
+    return [
+        f"Training threads waited for a core in each step: {', '.join(waits)}. With a core to spare"
+        " for each rank, ratios may be others: see 'Who had the core'"
+    ] * bool(waits)
 
 
 def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str) -> list[str]:

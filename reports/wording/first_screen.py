@@ -367,18 +367,26 @@ def _next_step(shown: Comparison) -> str | None:
     results = [result for place in shown.places.values() for result in place.candidates]
     advice = next_step(results, shown.arms_anywhere, is_disturbed=not all(map(is_quiet, loads)))
     is_open = shown.training or (shown.equality and shown.equality.unequal)
-    if advice or starved or is_open or len(shown.fastest) != 1:
+    if advice or starved or is_open or not shown.fastest:
         return advice or (
             "Give the loaders more workers: the input limits every arm" if starved else None
         )
+    is_single = len(shown.fastest) == 1
     if any(is_wide(result) for place in shown.places.values() for result in place.results):
-        return (
-            f"Measure longer before you use {shown.fastest[0]}: the control's interval is too wide"
-            " to confirm it"
-        )
+        wide = "the control's interval is too wide to confirm it"
+        return f"Measure longer before you use {shown.fastest[0]}: {wide}" if is_single else None
     fields = {row.field for row in shown.differences if None not in row.values.values()}
-    if shown.equality and not shown.explanations and {"library", "transport"} <= fields:
+    if (
+        is_single
+        and shown.equality
+        and not shown.explanations
+        and {"library", "transport"} <= fields
+    ):
         return "Run both with the same transport to separate library from transport"
+    if {result.verdict for result in results} <= {"slower", "equivalent"}:
+        return f"Stop here and keep {shown.baseline}: more measuring should change no verdict"
+    if not is_single:
+        return None
     batch = ", and set its learning rate for its batch," if shown.batches else ""
     return (
         f"Use {shown.fastest[0]}{batch} for this model on"

@@ -87,12 +87,11 @@ def plain(value: Any) -> str:
 
 def difference_range(value: float, low: float, high: float) -> str:
     """The bounds of a ratio in the unit that ``signed_difference`` has for the ratio: ``-7.9% to
-    +38%``, ``1.20 to 4.00 times``.
+    +38%``, ``1.20 to 4.00 times``. A bound that would be -100% is none: ``at most +38%``.
     """
     if _is_percent(value):
-        return " to ".join(
-            f"{bound - 1:+.{0 if abs(bound - 1) >= 0.0995 else 1}%}" for bound in (low, high)
-        )
+        texts = [f"{bound - 1:+.{0 if abs(bound - 1) >= 0.0995 else 1}%}" for bound in (low, high)]
+        return " to ".join(texts) if texts[0] != "-100%" else f"at most {texts[1]}"
     ends = (low, high) if value > 1 else (1 / high, 1 / low)
     return f"{ratio(ends[0])} to {ratio(ends[1])} times"
 

@@ -62,13 +62,25 @@ SPELLINGS = {
 def headline(comparison: Comparison) -> str:
     """The answer, without a full stop."""
     if comparison.training:
-        clauses = training_clauses(comparison.training)
+        clauses = training_clauses(comparison.training) + _speed_clauses(comparison)
     elif comparison.profile:
         clauses = _profile_clauses(comparison.profile, comparison.baseline)
     else:
         clauses = _case_clauses(comparison) if comparison.cases else _clauses(comparison)
     return fitting(
         [inherited_variables_note(comparison.inherited_variables) + clauses[0], *clauses[1:]]
+    )
+
+
+def _speed_clauses(comparison: Comparison) -> list[str]:
+    """Of arms that train to the end: which are faster or slower, besides when they reach a
+    target.
+    """
+    timed = [result for result in comparison.candidates if result.throughput_ratio is not None]
+    decided = in_order([result for result in timed if result.is_decided], comparison.question)
+    names = {arm.name: arm.name for arm in comparison.arms}
+    return _decided(decided, names, comparison.baseline, verb="steps") or (
+        ["step speed is undecided"] if timed else []
     )
 
 

@@ -16,7 +16,7 @@ from reports.wording.comparison_sentences import (
     control_sentence,
     is_wide,
 )
-from reports.wording.disturbances import load_lines, load_sentence, stall_lines
+from reports.wording.disturbances import core_lines, load_lines, load_sentence, stall_lines
 from reports.wording.formatting import count, difference_text, listed
 
 MAX_CULPRITS = 3
@@ -97,7 +97,7 @@ def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
     """Over the blocks of all arms; unsteady where they are undisturbed and a ratio still depends on
     the machine's speed.
     """
-    load, moved = load_of(arms), by_speed_lines(results)
+    load, moved, waits = load_of(arms), by_speed_lines(results), core_lines(arms)
     if load is None:
         word, lines = "not known", ["Nothing is known of what else ran on the machine"]
     else:
@@ -106,6 +106,8 @@ def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
             if not is_quiet(load)
             else "unsteady"
             if moved
+            else "quiet, short of cores"
+            if waits
             else "quiet"
         )
         lines = [
@@ -116,8 +118,8 @@ def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
     return Mark(
         name=QUIET,
         word=word,
-        ok=word == "quiet",
-        explanation=". ".join([*lines, *stall_lines(arms)]),
+        ok=word.startswith("quiet"),
+        explanation=". ".join([*lines, *waits, *stall_lines(arms)]),
     )
 
 
@@ -187,7 +189,11 @@ def _same_work(place: Comparison) -> Mark:
         ),
         (differ, unasked, "Different, though neither the plan nor a library asks for it"),
     ]
-    word = next((word for word, names, _ in checks if names), "same")
+    bad = next((word for word, names, _ in checks if names), None)
+    besides = [row for row in differences if row.allowed and row.severity == "training"]
+    names = [row.field.removeprefix("backend.") for row in besides]
+    settings = names[0] if len(names) == 1 else count(len(names), "setting")
+    word = bad or (f"same but for {settings}" if names else "same")
     reasons = [f"{lead}: {', '.join(dict.fromkeys(names))}" for _, names, lead in checks if names]
     if equality is None and not reasons:
         of_ranks = " of as many ranks" if len({arm.world_size for arm in arms}) > 1 else ""
@@ -195,17 +201,16 @@ def _same_work(place: Comparison) -> Mark:
             f"The same samples gave the same gradients in all arms{of_ranks}, before they were"
             " timed"
         ]
-        by_library = [
-            difference
-            for difference in differences
-            if difference.is_note and difference.changes_work
-        ]
-        reasons += [
-            f"Yet by the libraries' own settings: {difference.sentence}"
-            for difference in by_library
-        ]
+    uncovered = [
+        f"Not in this check: {row.sentence}"
+        for row in besides
+        if not any(row.sentence in line for line in lines)
+    ]
     return Mark(
-        name="same work", word=word, ok=word == "same", explanation=". ".join([*lines, *reasons])
+        name="same work",
+        word=word,
+        ok=bad is None,
+        explanation=". ".join([*lines, *reasons, *uncovered]),
     )
 
 

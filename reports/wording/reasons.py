@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from measurement.conditions.differences import Difference
+from reports.conclusions.verdict import MAX_MORE
 from reports.reasons import REASONS, Reason
 from reports.schema import ArmSummary, RatioSummary
 from reports.wording.formatting import count, minutes_words, ratio, significant
@@ -131,6 +132,7 @@ def _figures(result: RatioSummary, arms: Sequence[ArmSummary]) -> dict[str, str]
         "calm": ratio(result.ratio_without_stalls),
         "quiet_rounds": _quiet_rounds(result),
         "more": more_words(result) if result.more_range is not None else "",
+        "most": most_words(result),
     }
 
 
@@ -158,6 +160,11 @@ def _why_no_ratio(result: RatioSummary, arms: Sequence[ArmSummary]) -> str:
         by_name[name].case(result.case).not_offered for name in (result.candidate, result.baseline)
     )
     return next((reason for reason in reasons if reason), "no timing")
+
+
+def most_words(result: RatioSummary) -> str:
+    """The most that is proposed to be measured."""
+    return "a day of measuring" if result.run_order is None else f"{MAX_MORE:g} more runs of each"
 
 
 def more_words(result: RatioSummary) -> str:

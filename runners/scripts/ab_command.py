@@ -40,6 +40,8 @@ ringside ab 'python train.py --bs 8' 'python train.py --bs 16' --minutes 2 --all
 
 ringside ab 'torchrun --nproc-per-node 2 train.py' --with-a torch==2.9.1 --with-b torch==2.15.0"""
 EXIT_FAILED, EXIT_NOT_SHOWN = 1, 3
+CHANGES_TRAINING = ("mistake", "work", "training")
+"""Severities of differences that first steps may not show."""
 Run = Callable[..., "Comparison"]
 """Measures a plan into a folder and shows the result; ``again``: the command line that resumes
 it."""
@@ -79,7 +81,8 @@ class AbOptions(SessionOptions):
     """Compare the first steps of one start, and time nothing that a verdict could rest on. Implies
     --assert-equal."""
     assert_equal: bool = False
-    """End with code 3 unless both are shown to train alike."""
+    """End with code 3 unless both are shown to train alike: the first steps are equal, and nothing
+    that was not allowed, and is no library's default, is another training."""
     assert_not_slower: str | None = None
     """End with code 3 unless the second is shown to be slower by at most this much, such as 5%."""
     golden: Path | None = None
@@ -381,6 +384,14 @@ def not_shown(comparison: Comparison, *, equal: bool, most_slower: float | None)
     if equal and (comparison.equality is None or comparison.equality.unequal):
         verdict = comparison.equality.sentence if comparison.equality else "nothing is known of it"
         unmet.append(f"not shown to train alike: {verdict}")
+    unmet += [
+        f"not shown to train alike: {row.sentence}; make it alike, or give --allow {row.field}"
+        for row in comparison.differences
+        # seeds act on starts, orders and dropout, which are compared
+        if equal
+        and row.severity in CHANGES_TRAINING
+        and not (row.allowed or row.field.startswith("seed."))
+    ]
     for result in comparison.results:
         if most_slower is None or result.role != "candidate":
             continue

@@ -53,6 +53,22 @@ def test_differences_that_nobody_asked_for_are_found(changes, field):
     assert [row.field for row in differences] == ([field] if field else [])
 
 
+def test_what_the_plan_asks_for_is_told_from_what_follows_and_what_a_library_brings():
+    """Threads that follow from the ranks were said to be asked for, and a transport was not."""
+    own = {"transport": "mpi", "bucket_cap_bytes": 1, "cache": 1}
+    first = arm("a", role="baseline", backend={"transport": "gloo", "bucket_cap_bytes": 2})
+    other = arm("b", backend=own, world_size=2, local_world_size=2, threads=2)
+    other = changed(other, options={"bucket_cap_mb": 1}, world_size=2)
+    rows = {row.field: (row.is_asked, row.is_default) for row in arm_differences([first, other])}
+    assert rows == {
+        "world_size": (True, False),
+        "threads": (False, False),
+        "backend.transport": (True, False),
+        "backend.bucket_cap_bytes": (True, False),
+        "backend.cache": (False, True),
+    }
+
+
 def test_variables_differ_only_where_asked_or_a_librarys_own():
     first = arm("a", role="baseline")
     other = make_record(arm="b", role="candidate", ranks=arm("b").ranks)

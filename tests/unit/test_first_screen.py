@@ -8,13 +8,14 @@ import re
 import pytest
 
 from measurement.conditions.differences import Difference
+from measurement.plans.settings import TrainingSettings
 from reports import conclude
 from reports.formats.html import HtmlReport, interval_axis
 from reports.formats.texts import caption, sections
-from reports.parts_schema import Equality
-from reports.schema import Explanation, MachineFigures, StallFigures
+from reports.parts_schema import ArmTraining, Equality, TrainingSummary
+from reports.schema import Estimate, Explanation, MachineFigures, StallFigures, ThreadFigures
 from reports.wording.first_screen import MAX_CAUSE, Candidate, first_screen
-from reports.wording.headlines import MAX_WORDS, interval_text
+from reports.wording.headlines import MAX_WORDS, headline, interval_text
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, write_results
 from tests.unit.test_study import study_of, write_points
@@ -146,7 +147,10 @@ def test_the_answer_comes_first_and_the_marks_say_what_weakens_it(shown):
         == "Fix horovod-mpi and run again: it failed, see 'What failed?'"
     )
     assert re.search("should decide horovod-(gloo|mpi)$", shown["undecided"][1].next_step)
-    assert re.fullmatch("Use [a-z-]+ for this model on this machine", shown["decided"][1].next_step)
+    assert (
+        shown["decided"][1].next_step
+        == "Stop here and keep ddp-gloo: more measuring should change no verdict"
+    )
 
 
 def test_a_headline_gives_no_interval_that_says_nothing(decided):
@@ -222,6 +226,93 @@ def test_stalls_of_the_baseline_are_in_the_mark_of_the_machine(decided):
     )
 
 
+def test_threads_that_wait_for_a_core_are_in_the_mark_of_the_machine(decided):
+    """They were in a table at the end that no sentence named."""
+
+    def mark(library_s):
+        times = {"running_s": 0.01, "runnable_s": 0.004, "library_s": library_s}
+        threads = ThreadFigures(**{name: Estimate(value=value) for name, value in times.items()})
+        arms = [
+            changed(arm, threads_s={"sync": threads} if arm.name == "horovod-mpi" else {})
+            for arm in decided.arms
+        ]
+        return first_screen(changed(decided, arms=arms)).marks[1]
+
+    assert mark(0.003).word == "quiet, short of cores" and mark(0.003).ok
+    waits = "Training threads waited for a core in each step: horovod-mpi 4.00 ms"
+    assert f"{waits} (its library's threads ran 3.00 ms)" in mark(0.003).explanation
+    assert f"{waits} (most of it for other processes)" in mark(0.0001).explanation
+
+
+def test_a_default_that_changes_training_is_in_the_mark_and_after_what_the_plan_asks_for(decided):
+    """The mark said 'same' beside a row of other training."""
+    rows = [
+        Difference(field=field, values={"a": 1, "b": 2}, sentence=f"words of {field}", **what)
+        for field, what in {
+            "bytes": {"severity": "speed", "allowed": True, "is_default": True},
+            "version": {"severity": "note", "allowed": True, "is_default": True},
+            "world_size": {"severity": "note", "allowed": True, "is_asked": True},
+            "backend.buffers": {"severity": "training", "allowed": True, "is_default": True},
+        }.items()
+    ]
+    differing = changed(decided, differences=rows)
+    mark = first_screen(differing).marks[2]
+    assert (mark.word, mark.ok) == ("same but for buffers", True)
+    assert "Not in this check: words of backend.buffers" in mark.explanation
+    tables = sections(differing)
+    texts = [row.entries[0].text for row in tables["differences"].table.rows]
+    assert texts == ["backend.buffers", "world_size", "bytes"]
+    assert [row.entries[0].text for row in tables["notes"].table.rows] == ["version"]
+
+
+def test_the_next_step_says_stop_where_more_measuring_decides_nothing(shown, decided):
+    undecided, _ = shown["undecided"]
+    near = [
+        changed(one, more_range=None, more_minutes=None) if one.role == "candidate" else one
+        for one in undecided.results
+    ]
+    screen = first_screen(changed(undecided, results=near))
+    assert re.fullmatch(
+        "Stop here: not even a day of measuring would decide [a-z-]+", screen.next_step
+    )
+    equal = [changed(one, verdict="equivalent") for one in decided.results]
+    tied = changed(decided, results=equal, fastest=[arm.name for arm in decided.arms])
+    assert first_screen(tied).next_step.startswith("Stop here and keep ddp-gloo")
+
+
+@pytest.mark.parametrize(
+    ("kind", "clause"),
+    [
+        ("decided", "horovod-gloo steps 7.1% slower than ddp-gloo, horovod-mpi 8.0%"),
+        ("undecided", "step speed is undecided"),
+    ],
+)
+def test_the_headline_of_a_training_says_who_steps_faster(shown, kind, clause):
+    """It said who converges and reaches the target, and left speed to the lines below."""
+    comparison, _ = shown[kind]
+    names = [arm.name for arm in comparison.arms if arm.role != "control"]
+    training = TrainingSummary(
+        settings=TrainingSettings(epochs=1),
+        reference=comparison.baseline,
+        baseline=comparison.baseline,
+        confidence=0.95,
+        arms=[ArmTraining(name=name, seeds=3, convergence="same") for name in names],
+    )
+    assert headline(changed(comparison, training=training)).endswith(f"; {clause}")
+
+
+def test_counters_of_a_library_are_lines(decided):
+    """They were JSON in one cell."""
+    arms = [changed(arm, described={"counters": {"first": 1, "second": 2}}) for arm in decided.arms]
+    assert b"first: 1<br>second: 2<br>" in HtmlReport().render(changed(decided, arms=arms))
+
+
+def test_sentences_say_which_mean_their_differences_are_from(decided):
+    """6.10 ms could not be computed from the table."""
+    said = "Differences in sentences are from the mean of ddp-gloo and ddp-gloo-control"
+    assert said in caption("terms", decided) and said in caption("phases", decided)
+
+
 def test_an_arm_without_terms_is_named_beside_them(decided):
     """fsdp2 was missing from the table without a word."""
     assert "Not in the table" not in caption(
@@ -242,10 +333,11 @@ def test_an_arm_without_terms_is_named_beside_them(decided):
         (0.93, 0.921, 1.38, "-7.9% to +38%"),
         (2.09, 0.2, 21.71, "0.200 to 21.710 times"),
         (0.05, 0.04, 0.08, "12.500 to 25.000 times"),
+        (0.28, 0.004, 18.587, "at most +1759%"),
     ],
 )
 def test_a_line_has_one_unit(ratio, low, high, text):
-    """A ratio of 2.09 times had an interval from -80% to +2071%."""
+    """A ratio of 2.09 times had an interval from -80% to +2071%, and one of 0.28 from -100%."""
     assert Candidate(arm="a", verdict="undecided", ratio=ratio, low=low, high=high).percents == text
 
 
@@ -260,4 +352,4 @@ def test_library_and_transport_that_differ_together_are_not_told_apart(decided):
     assert screen.next_step == "Run both with the same transport to separate library from transport"
     assert screen.marks[2].word == "2 unrequested differences"
     alone = first_screen(changed(decided, equality=equality, differences=rows[:1]))
-    assert alone.next_step.startswith("Use ") and alone.marks[2].word == "1 unrequested difference"
+    assert alone.next_step.startswith("Stop ") and alone.marks[2].word == "1 unrequested difference"

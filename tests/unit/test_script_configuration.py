@@ -390,6 +390,15 @@ def test_gradients_of_several_passes_may_be_apart_by_their_number():
     )
 
 
+def test_a_rate_that_is_as_many_times_as_high_as_ranks_and_passes_may_be_of_either():
+    two = {"accumulation": 2}
+    old, new = Script(configuration=two, learning_rate=0.2), Script(configuration=two)
+    assert differences(old, new)[0].sentence.endswith(
+        "the number of ranks: old scales it once more than new, or the number of passes in a step,"
+        " by which it may be scaled"
+    )
+
+
 def test_settings_are_said_in_words_and_the_most_telling_come_first():
     new = {
         "threads.torch": 2,

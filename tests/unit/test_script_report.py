@@ -10,6 +10,7 @@ from reports import conclude, make_report, write_reports
 from reports.formats.texts import sections
 from reports.wording.causes import short_cause
 from reports.wording.marks import first_lines
+from runners.scripts.ab_command import not_shown
 from tests.kit.changed import changed
 from tests.kit.results_factory import FORMATS, Truth, on_terminal
 from tests.kit.script_factory import (
@@ -51,6 +52,18 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def comparison(folder):
     return write_reports(folder)
+
+
+def test_another_training_that_first_steps_do_not_show_is_not_shown_to_be_alike(tmp_path):
+    late = {**HOROVOD, "sampler.drop_last": True}
+    found = conclude(folder_of(tmp_path / "late", {"new": Script(configuration=late)}))
+    assert found.equality.unequal == []
+    (line,) = not_shown(found, equal=True, most_slower=None)
+    assert "sampler.drop_last" in line and "--allow sampler.drop_last" in line
+    assert not_shown(found, equal=False, most_slower=None) == []
+    plan = script_plan(allow=["sampler"])
+    allowed = conclude(folder_of(tmp_path / "all", {"new": Script(configuration=late)}, plan=plan))
+    assert not_shown(allowed, equal=True, most_slower=None) == []
 
 
 def test_every_format_renders_scripts(folder, comparison):
