@@ -73,9 +73,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def _speed_clauses(comparison: Comparison) -> list[str]:
-    """Of arms that train to the end: which are faster or slower, besides when they reach a
-    target.
-    """
+    """Which arms that train to the end are faster or slower, whenever they reach a target."""
     timed = [result for result in comparison.candidates if result.throughput_ratio is not None]
     decided = in_order([result for result in timed if result.is_decided], comparison.question)
     names = {arm.name: arm.name for arm in comparison.arms}
