@@ -4,14 +4,13 @@ kept, nothing is left."""
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import REPOSITORY, no_process_stays, wait_until, write_plan
+from tests.conftest import no_process_stays, wait_until, write_plan
+from tests.kit.commands import started
 from tests.kit.comparisons import compare
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -90,23 +89,6 @@ TRIALS = 1
 """Lines of a rank's log before those of blocks: of the trial that sets the blocks' length."""
 
 
-def begin(tmp_path, **changes):
-    measurement = {"rounds": None, "seconds_per_launch": 120, "local_every": 0}
-    plan = write_plan(tmp_path, measurement=measurement, **changes)
-    command = [
-        sys.executable,
-        "-m",
-        "runners.cli",
-        "compare",
-        str(plan),
-        "-o",
-        str(tmp_path / "out"),
-    ]
-    return subprocess.Popen(
-        command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
 def wait_for_blocks(folder, *arms):
     """Until each arm has begun three blocks more, so that at least one of each has been recorded
     meanwhile."""
@@ -125,19 +107,16 @@ def blocks_begun(folder, arm):
 def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path):
     """Also the rounds since the last half minute's write: nothing but the interruption writes so
     soon. Another changes nothing."""
-    process = begin(tmp_path, arms={"ddp": SAYS_EACH_BLOCK})
-    try:
+    measurement = {"rounds": None, "seconds_per_launch": 120, "local_every": 0}
+    plan = write_plan(tmp_path, arms={"ddp": SAYS_EACH_BLOCK}, measurement=measurement)
+    with started("compare", plan, "-o", tmp_path / "out") as process:
         wait_for_blocks(tmp_path, "ddp", "ddp-control")
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGHUP)
         _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
     assert process.returncode == 129, errors
-    assert (
-        f"ringside: interrupted; go on with: ringside compare {tmp_path / 'plan.yaml'} -o {tmp_path / 'out'}"
-        in errors
-    )
+    line = f"ringside compare {plan} -o {tmp_path / 'out'}"
+    assert f"ringside: interrupted; go on with: {line}" in errors
     assert "Traceback" not in errors
     records = ResultsFolder(tmp_path / "out").records()
     assert {record.arm for record in records} == {"ddp", "ddp-control"}

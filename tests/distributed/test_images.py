@@ -21,8 +21,8 @@ from measurement.errors import PlanError
 from runners.launchers.base import RUN_ID, LaunchRequest
 from runners.processes.run_processes import end_run
 from runners.scripts.environments import with_image
-from tests.conftest import REPOSITORY, no_process_stays, ringside_here, wait_until
-from tests.kit.commands import environment
+from tests.conftest import no_process_stays, ringside_here, wait_until
+from tests.kit.commands import started
 from tests.kit.script_comparisons import compare_in
 
 SCRIPT = """\
@@ -146,27 +146,12 @@ def test_one_command_in_two_images(podman, users, tmp_path):
 @pytest.mark.costly
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGKILL])
 def test_an_interruption_leaves_no_container(podman, users, tmp_path, ended_by):
-    typed = [
-        sys.executable,
-        "-m",
-        "runners.cli",
-        "ab",
-        COMMAND,
-        *images("one", "two"),
-        "-o",
-        str(tmp_path / "out"),
-    ]
+    typed = ("ab", COMMAND, *images("one", "two"), "-o", tmp_path / "out")
     with no_process_stays():
-        own = environment() | {"PYTHONPATH": str(REPOSITORY)}
-        with subprocess.Popen(
-            typed, cwd=users, env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as driver:
-            try:
-                wait_until(lambda: podman("ps", "--quiet").stdout, seconds=120, every_s=1)
-                driver.send_signal(ended_by)
-                driver.wait(timeout=120)
-            finally:
-                driver.kill()
+        with started(*typed, cwd=users) as driver:
+            wait_until(lambda: podman("ps", "--quiet").stdout, seconds=120, every_s=1)
+            driver.send_signal(ended_by)
+            driver.wait(timeout=120)
         wait_until(lambda: not podman("ps", "--all", "--quiet").stdout, seconds=30, every_s=1)
 
 

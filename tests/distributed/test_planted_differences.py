@@ -20,14 +20,13 @@ from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
 from runners.scripts.script_setup import lists_for_agent
 from tests.conftest import needs_horovod, no_process_stays
-from tests.kit.script_factory import Script, one_launch, script_plan
-from tests.kit.scripts import ScriptDriver
+from tests.kit.script_factory import reported, script_plan
+from tests.kit.scripts import ScriptDriver, two_ranks
 
 pytestmark = [needs_horovod, pytest.mark.costly]
 
 STARTED_BY = {
     "horovod": "horovodrun --gloo -np 2 -H localhost:2 {} python plants.py horovod",
-    "ddp": "torchrun {} --nproc-per-node 2 plants.py ddp",
     "bound": "mpirun -np 2 {} python plants.py horovod",
 }
 PLANTED = {
@@ -199,18 +198,18 @@ def taken(tmp_path_factory):
     def take(script):
         library, *words = script.split(" ")
         flags = [one for one in words if one.startswith("-") or one.isdigit()]
-        folder, started = (
-            tmp_path_factory.mktemp(library),
-            STARTED_BY["bound" if "bound" in words else library],
-        )
+        words = [one for one in words if one not in flags]
+        if library == "ddp":
+            command = two_ranks("plants.py", library, *words)
+        else:
+            start = STARTED_BY["bound" if "bound" in words else library]
+            command = [*start.format(" ".join(flags)).split(), *words]
+        folder = tmp_path_factory.mktemp(library)
         with (
             no_process_stays(),
             contextlib.closing(ScriptDriver(folder, ranks=2, **lists_for_agent())) as arm,
         ):
-            arm.start(
-                *started.format(" ".join(flags)).split(),
-                *(one for one in words if one not in flags),
-            )
+            arm.start(*command)
             found = [reply.script for reply in arm.receive()]
             arm.finish()
         return found
@@ -221,18 +220,11 @@ def taken(tmp_path_factory):
 def beside(old, new):
     """What is said of two scripts: the fields that are named besides notes, and all that a user
     reads before the timing."""
-    plan = script_plan()
-    scripts = {"old": old, "old-control": old, "new": new}
-    records = [
-        one.model_copy(update={"scripts": scripts[one.arm]})
-        for one in one_launch(plan, dict.fromkeys(scripts, Script()))
-    ]
-    found, console = (
-        script_differences(records),
-        Console(width=200, file=io.StringIO(), force_terminal=False),
-    )
+    records = reported(old, new)
+    found = script_differences(records)
+    console = Console(width=200, file=io.StringIO(), force_terminal=False)
     console.print(differences_table(found))
-    equality = judge_equality(plan, records)
+    equality = judge_equality(script_plan(), records)
     text = "\n".join(
         [console.file.getvalue(), equality.sentence, describe_rank_difference(records[-1]) or ""]
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -13,13 +12,12 @@ import pytest
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from runners.driver.arm_processes import LAUNCHER_LOG
 from tests.conftest import (
-    REPOSITORY,
     needs_horovod,
     no_process_stays,
     ringside_here,
     wait_until,
 )
-from tests.kit.commands import environment, git
+from tests.kit.commands import git, started
 from tests.kit.script_comparisons import compare_in, write_script_plan
 from tests.kit.scripts import SCRIPTS
 
@@ -153,24 +151,11 @@ def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
         (ALONE, f"{ALONE} --seed 2", *NAMES, "--launches", "2", "--steps", "4"),
         tmp_path / "out",
     )
-    with no_process_stays():
-        short = [*SHORT, "--set", "measurement.start_timeout_s=120", "-o", "out"]
-        command = [sys.executable, "-m", "runners.cli", "ab", *typed, *short]
-        own = environment() | {"PYTHONPATH": str(REPOSITORY)}
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-            env=own,
-        ) as process:
-            try:
-                wait_until((out / "launch-001").exists, seconds=MAX_S)
-                process.send_signal(signal.SIGINT)
-                shown, told = process.communicate(timeout=120)
-            finally:
-                process.kill()
+    short = [*SHORT, "--set", "measurement.start_timeout_s=120", "-o", "out"]
+    with no_process_stays(), started("ab", *typed, *short, cwd=tmp_path) as process:
+        wait_until((out / "launch-001").exists, seconds=MAX_S)
+        process.send_signal(signal.SIGINT)
+        shown, told = process.communicate(timeout=120)
     assert process.returncode == 130, told
     assert (
         "one launch cannot tell" in shown and "parity gate" not in (out / "report.md").read_text()

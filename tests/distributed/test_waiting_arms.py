@@ -4,9 +4,6 @@ arms take turns."""
 from __future__ import annotations
 
 import contextlib
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,7 +11,8 @@ import psutil
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import REPOSITORY, no_process_stays, write_plan
+from tests.conftest import no_process_stays, write_plan
+from tests.kit.commands import started
 
 pytestmark = pytest.mark.costly("waiting arms")
 
@@ -87,15 +85,9 @@ def taken_turns(tmp_path_factory):
         arms={arm: {"backend": arm, "launcher": "spawn"} for arm in ARMS},
         measurement={"rounds": 8, "block_steps": 6, "local_every": 0},
     )
-    command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(folder / "out")]
-    with no_process_stays():
-        driver = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
-        try:
-            seen = watch(driver)
-            _, said = driver.communicate(timeout=240)
-        finally:
-            driver.send_signal(signal.SIGINT)
-            driver.wait(60)
+    with no_process_stays(), started("compare", plan, "-o", folder / "out") as driver:
+        seen = watch(driver)
+        _, said = driver.communicate(timeout=240)
     assert driver.returncode == 0, said
     results = ResultsFolder(folder / "out")
     return seen, {

@@ -13,14 +13,13 @@ from measurement.records.record_types import PHASES
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
 from tests.conftest import needs_horovod, no_process_stays
-from tests.kit.script_factory import Script, one_launch, script_plan
-from tests.kit.scripts import ScriptDriver
+from tests.kit.script_factory import reported, script_plan
+from tests.kit.scripts import ScriptDriver, two_ranks
 
 pytestmark = pytest.mark.costly
 
 COMMANDS = {
     "alone": [sys.executable, "ways.py"],
-    "ddp": ["torchrun", "--nproc-per-node", "2", "ways.py"],
     "horovod": ["horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python", "ways.py"],
 }
 
@@ -33,12 +32,14 @@ def taken(tmp_path_factory):
     @functools.cache
     def take(way, library="alone"):
         folder = tmp_path_factory.mktemp(way)
-        own = [way] if library == "alone" else [way, library]
+        words = [way] if library == "alone" else [way, library]
+        is_ddp = library == "ddp"
+        command = two_ranks("ways.py", *words) if is_ddp else [*COMMANDS[library], *words]
         with (
             no_process_stays(),
             contextlib.closing(ScriptDriver(folder, ranks=1 if library == "alone" else 2)) as arm,
         ):
-            arm.start(*COMMANDS[library], *own)
+            arm.start(*command)
             started, block = arm.receive(), arm.block(4)
             arm.finish()
         return [reply.script for reply in started], [reply.steps for reply in block]
@@ -48,13 +49,10 @@ def taken(tmp_path_factory):
 
 def beside(old, new):
     """What is said of two scripts: the differences by field, and whether they train alike."""
-    plan = script_plan()
-    scripts = {"old": old[0], "old-control": old[0], "new": new[0]}
-    records = [
-        one.model_copy(update={"scripts": scripts[one.arm]})
-        for one in one_launch(plan, dict.fromkeys(scripts, Script()))
-    ]
-    return {one.field: one for one in script_differences(records)}, judge_equality(plan, records)
+    records = reported(old[0], new[0])
+    return {one.field: one for one in script_differences(records)}, judge_equality(
+        script_plan(), records
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -23,6 +24,24 @@ def run(*command, timeout=200, cwd=REPOSITORY, **variables):
     return subprocess.run(
         words, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=env, check=False
     )
+
+
+@contextlib.contextmanager
+def started(*arguments, cwd=REPOSITORY):
+    """What a user types as ``ringside ARGUMENTS``, in a process of its own; it is killed if it still
+    runs afterwards."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "runners.cli", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env=environment(),
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def run_python(code, *arguments, **more):

@@ -234,6 +234,13 @@ def one_launch(plan: Plan, arms: Mapping[str, Script]) -> list[LaunchRecord]:
     )
 
 
+def reported(old: Sequence[ScriptReport], new: Sequence[ScriptReport]) -> list[LaunchRecord]:
+    """One launch of ``script_plan()`` in which ranks reported this."""
+    scripts = {"old": old, "old-control": old, "new": new}
+    records = one_launch(script_plan(), dict.fromkeys(scripts, Script()))
+    return [record.model_copy(update={"scripts": scripts[record.arm]}) for record in records]
+
+
 Losses = Callable[[int, str, int], float]
 """From launch, arm and step to the loss of all ranks."""
 

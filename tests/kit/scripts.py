@@ -7,10 +7,12 @@ import base64
 import contextlib
 import json
 import secrets
+import shlex
 import subprocess
 import sys
 from datetime import timedelta
 
+from measurement.addresses import free_port
 from measurement.agent.ringside_agent.channel import command_key, reply_key
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import REPLIES, BlockCommand, FinishCommand, StartCommand
@@ -20,6 +22,14 @@ from tests.kit.commands import environment
 SCRIPTS = REPOSITORY / "tests" / "outside" / "scripts"
 AGENT = REPOSITORY / "measurement" / "agent"
 TIMEOUT = timedelta(seconds=150)
+
+
+def two_ranks(*words):
+    """Start a script of PyTorch's as somebody does who exports the variables: ``torchrun`` would
+    import it once more."""
+    place = f"MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port()} WORLD_SIZE=2 LOCAL_WORLD_SIZE=2"
+    rank = f"RANK=$rank LOCAL_RANK=$rank python {shlex.join(words)}"
+    return ["sh", "-c", f"export {place}; for rank in 0 1; do {rank} & done; wait"]
 
 
 class ScriptDriver:

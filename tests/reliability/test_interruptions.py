@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 import signal
-import subprocess
-import sys
 
 import pytest
 
-from tests.conftest import REPOSITORY, wait_until, write_plan
+from tests.conftest import wait_until, write_plan
+from tests.kit.commands import started
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
@@ -26,26 +25,14 @@ def test_an_interruption_before_the_first_launch_has_its_exit_code_and_its_line(
     """Other signals have theirs: ``test_nothing_is_lost``."""
     (tmp_path / "slow.py").write_text(SLOW_TO_LOAD)
     plan = write_plan(tmp_path, workload=f"{tmp_path / 'slow.py'}:Slow")
-    asked = [
-        "compare",
-        str(plan),
-        "-o",
-        str(tmp_path / "my out"),
-        "--set",
-        "measurement={launches: 1, block_s: 0.2}",
-    ]
-    command = [sys.executable, "-m", "runners.cli", *asked, "--max-minutes", "60.0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
-    ) as process:
-        try:
-            wait_until((tmp_path / "slow.loading").exists, seconds=120)
-            process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=60)
-        finally:
-            process.kill()
+    short = ["--set", "measurement={launches: 1, block_s: 0.2}", "--max-minutes", "60.0"]
+    asked = ["compare", str(plan), "-o", str(tmp_path / "my out"), *short]
+    with started(*asked) as process:
+        wait_until((tmp_path / "slow.loading").exists, seconds=120)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
-    again = shlex.join(["ringside", *asked, "--max-minutes", "60.0"])
+    again = shlex.join(["ringside", *asked])
     assert told.splitlines() == [f"ringside: interrupted; go on with: {again}"], (
         "what is refused for another digest is no advice"
     )

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 
 from runners.launchers.base import RUN_ID
 from runners.processes import local
 from runners.processes.run_processes import SHARED_MEMORY, end_run
-from tests.conftest import HAS_HOROVOD, REPOSITORY, started_processes, wait_until
-from tests.kit.commands import environment, run, warm
+from tests.conftest import HAS_HOROVOD, started_processes, wait_until
+from tests.kit.commands import run, started, warm
 from tests.kit.other_mpi import environment_with, variables_of
+from tests.kit.script_comparisons import write_script_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
@@ -107,23 +107,14 @@ def test_a_killed_driver_leaves_no_rank_of_a_script_that_has_taken_no_step(tmp_p
     (tmp_path / "run.sh").write_text("torchrun --nproc-per-node 2 waits.py\npython waits.py")
     has = {"mpirun": local.find_program("mpirun") is not None, "horovodrun": HAS_HOROVOD}
     wanted = {name: launched for name, launched in LAUNCHED.items() if has.get(name, True)}
-    arms = {name: {"command": command} for name, (command, _) in wanted.items()}
-    content = {
-        "name": "left",
-        "baseline": "spawns",
-        "arms": arms,
-        "measurement": {"rehearsal": "never"},
-    }
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content))
-    own = environment() | {"PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-m", "runners.cli", "compare", "plan.yaml", "-o", "out"]
-    with subprocess.Popen(command, cwd=tmp_path, env=own, stdout=subprocess.DEVNULL) as driver:
-        try:
-            for name, (_, ranks) in wanted.items():
-                files = tmp_path / f"out/launch-000/{name}/files-0{tmp_path}"
-                wait_until(partial(all_written, files, ranks), seconds=300)
-        finally:
-            driver.kill()
+    arms = {name: command for name, (command, _) in wanted.items()}
+    plan = write_script_plan(
+        tmp_path, arms, measurement={"rehearsal": "never", "start_timeout_s": 400}
+    )
+    with started("compare", plan, "-o", "out", cwd=tmp_path):
+        for name, (_, ranks) in wanted.items():
+            files = tmp_path / f"out/launch-000/{name}/files-0{tmp_path}"
+            wait_until(partial(all_written, files, ranks), seconds=300)
 
 
 def segments():
