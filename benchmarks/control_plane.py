@@ -30,12 +30,12 @@ from typing import Any
 from measurement.plans.plan import Arm, Measurement, Plan
 from measurement.records.results import ResultsFolder
 from runners.driver import gates, run_comparison
-from runners.driver.arm_channel import ArmChannel
-from runners.driver.arm_processes import ArmProcesses
-from runners.driver.arm_session import ArmSession
 from runners.driver.launch import Launch
 from runners.driver.rounds import Rounds
 from runners.progress import LaunchProgress
+from runners.session.arm_channel import ArmChannel
+from runners.session.arm_processes import ArmProcesses
+from runners.session.arm_session import ArmSession
 
 LAUNCHER = f"{Path(__file__).parent / 'plugins' / 'idle_ranks.py'}:IdleRanks"
 PARTS: dict[str, tuple[Any, str]] = {

@@ -131,7 +131,7 @@ compare = command(
 def print_commands(plan: Plan) -> None:
     """Check all that needs no start, then print the command of each arm at each point of a plan."""
     from runners.driver.compared_arms import ComparedArms
-    from runners.driver.rehearsal import FOUND_LATER
+    from runners.driver.rehearsal_here import FOUND_LATER
     from runners.driver.run_study import point_plans
 
     say = partial(print, file=sys.stderr)

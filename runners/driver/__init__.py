@@ -1,3 +1,1 @@
-"""A comparison seen from the driver: launches, rounds, gates, and what becomes of an arm that
-fails.
-"""
+"""A comparison seen from the driver: the rehearsal, the launches, their rounds and gates."""

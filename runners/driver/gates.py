@@ -18,10 +18,10 @@ from functools import partial
 from measurement.conditions.differences import arm_differences, own_work
 from measurement.plans.plan import Measurement
 from measurement.records.record import LaunchRecord
-from runners.driver.arm_session import ArmRun, Say
-from runners.driver.diagnosis import ArmFailed
 from runners.protocol.gate_verdict import NOT_REPEATABLE, compare_state, drift_between, judge_gate
 from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
+from runners.session.arm_run import ArmRun, Say
+from runners.session.diagnosis import ArmFailed
 
 GATE_RUNS = 3
 """How many blocks' time the gate may take: each of its runs makes a workload, which loads its data

@@ -20,8 +20,6 @@ from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord
 from measurement.records.record import BlockRecord, Case, LaunchRecord
 from measurement.records.results import ResultsFolder
-from runners.driver.arm_session import ArmRun, Session, merge_reports
-from runners.driver.diagnosis import ArmFailed
 from runners.driver.gates import compare_conditions, require_together, run_gates
 from runners.driver.rounds import RoundLimit, Rounds, TrainingRounds, shuffled
 from runners.event_log import TensorboardLog
@@ -31,6 +29,8 @@ from runners.planning.workload import WorkloadSetup
 from runners.progress import LaunchProgress
 from runners.protocol.messages import StartedReply
 from runners.scripts.initial_state import SharedInitialState
+from runners.session.arm_run import ArmRun, Session, merge_reports
+from runners.session.diagnosis import ArmFailed
 
 KEEP_EVERY_S = 30.0
 """At most these seconds of measurements, and a round or an epoch, are lost with the driver."""

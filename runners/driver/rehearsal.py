@@ -2,11 +2,8 @@
 them.
 
 The rehearsal starts every arm on its real hosts, runs a few samples, takes the gate and ends. What
-a library refuses then costs seconds, not a launch. A passed rehearsal is stored under a digest of
-the plan, the versions, the machines and the user's sources, so that it is not repeated.
-
-The trial starts each command once, alone, up to the steps that are compared. Its results are
-stored, too.
+a library refuses then costs seconds, not a launch.
+The trial starts each command once, alone, up to the steps that are compared.
 
 The trace has every arm take a few steps under torch's profiler and Horovod's timeline, one arm
 after another.
@@ -14,39 +11,29 @@ after another.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from install.cache import cache_root
-from measurement.errors import LaunchError, PlanError, about, printable
-from measurement.plans.plan import Arm, Plan
+from measurement.errors import LaunchError
+from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
-from measurement.records.record_types import Written
 from measurement.records.results import TRACES_FILE, ResultsFolder, write_result
 from measurement.records.trace import ArmTrace, Traces
-from runners.driver.arm_session import ArmRun, ArmSession
-from runners.driver.endpoint import open_endpoint
 from runners.driver.launch import Launch
 from runners.hosts.placement import Placement
-from runners.hosts.preflight import inspect
-from runners.launchers.trial_facts import TrialFacts
-from runners.planning.arm_checks import require_executables
 from runners.planning.arm_specs import ArmSpec
-from runners.planning.arms import GATE_SAMPLES, resolve_arm, resolve_arms
-from runners.planning.check_process import require_own_work
-from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
-from runners.planning.workload_check import require_data
+from runners.planning.arms import GATE_SAMPLES, resolve_arms
+from runners.planning.workload import WorkloadSetup
 from runners.progress import LaunchProgress
 from runners.protocol.messages import TraceCommand, TraceReply
 from runners.scripts.initial_state import SharedInitialState
+from runners.session.arm_run import ArmRun
+from runners.session.arm_session import ArmSession
+from runners.session.endpoint import open_endpoint
 from runners.traces.nccl_log import VARIABLES, merge_ranks
 from runners.traces.trace_file import on_one_clock, perfetto_file
 
@@ -61,30 +48,11 @@ SHORT = {
 }
 """Changes of ``measurement``: one block with exchange, one without if the plan has such blocks,
 then the gate."""
-NOT_REHEARSED = {
-    *(
-        "name",
-        "measurement",
-        "reports",
-        "question",
-        "baseline",
-        "points",
-        "scaling",
-        "training",
-        "left_out",
-    ),
-    *("peak_tflops", "trace"),
-}
-"""Fields of a plan that do not change what a rehearsal shows."""
 TRACED_STEPS = 6
 GPU_IS_FULL = "CUDA out of memory"
 """How torch begins its OutOfMemoryError."""
-FOUND_LATER = "the largest batch that fits in memory, found before timing"
 RANK = re.compile(r"^ranks? [0-9, ]+: ")
 """Begins a message. Which rank reported it first may be chance."""
-WHO = re.compile(RANK.pattern + "(PlanError: )?")
-ON_THE_CPU = {"on-the-cpu": Arm(backend="ddp", transport="gloo")}
-"""Tries a workload if no arm of the plan can start."""
 
 
 def rehearse(
@@ -280,116 +248,6 @@ def trace_arms(
         shutil.rmtree(folder / "launch-000", ignore_errors=True)
 
 
-class Bar(LaunchProgress):
-    """Shows the stages on a terminal only, since the outcome of each arm is printed at the end."""
-
-    def say(self, what: str) -> None:
-        self._bar.update(self._task, description=printable(what))
-
-
-def rehearse_here(plan: Plan) -> tuple[list[str], bool]:
-    """Rehearse a plan on this machine alone. If the plan names hosts, two ranks are tried.
-
-    For an arm that cannot start here the reason is given. If none can, native DDP over Gloo tries
-    the workload on the CPU.
-
-    Returns:
-        Lines with the model, notes and the outcome of each arm, with the user's code around errors;
-        whether no arm failed.
-
-    Raises:
-        PlanError: there is no model, its data is missing, or every arm failed with the same error.
-    """
-    here: dict[str, Any] = {
-        "hosts": None,
-        "network_interface": None,
-        "driver_address": None,
-        "points": {},
-        "training": None,
-    }
-    epochs = plan.training.epochs if plan.training else 0
-    plan = plan.model_copy(
-        update={**here, "world_size": min(plan.world_size, 2) if plan.hosts else plan.world_size}
-    )
-    workload = resolve_workload(plan.workload, plan.workload_options)
-    require_model(workload)
-    with about(f"workload '{plan.workload}'"):
-        require_data(workload, local_batch_size=plan.local_batch_size, seed=plan.seed)
-    plan, outcomes = _plan_for_here(plan)
-    # mkdtemp's folder is readable for the user only
-    folder = Path(tempfile.mkdtemp(prefix="ringside-rehearsal-")) / "rehearsal"
-    with Bar(seconds_per_launch=1.0) as progress:
-        placement = inspect(plan).placement
-        launch = rehearse(
-            plan, workload, placement=placement, folder=folder, progress=progress, epochs=epochs
-        )
-    failed = {
-        name: [reason_of(record), *(record.error.excerpt if record.error else [])]
-        for name, record in launch.failed.items()
-    }
-    causes = {"\n".join([WHO.sub("", lines[0]), *lines[1:]]) for lines in failed.values()}
-    if len(failed) == len(plan.arms) and len(causes) == 1:
-        raise PlanError(f"{causes.pop()}\nlogs: {folder}")
-    outcomes |= {
-        name: "\n    ".join([f"{launch.failed[name].status}: {lines[0]}", *lines[1:]])
-        for name, lines in failed.items()
-    }
-    if not failed:
-        shutil.rmtree(folder.parent, ignore_errors=True)
-    notes = [f"note       {note}" for note in launch.notes]
-    arms = [f"arm        {name}: {outcome}" for name, outcome in outcomes.items()]
-    return [
-        *_model_of(launch),
-        *notes,
-        *arms,
-        *([f"logs       {folder}"] if failed else []),
-    ], not failed
-
-
-def _plan_for_here(plan: Plan) -> tuple[Plan, dict[str, str]]:
-    """The plan with the arms that can start on this machine, and by arm ``ok`` or why it cannot
-    start.
-
-    Raises a ``PlanError`` if an arm's own workload cannot run.
-    """
-    outcomes = {
-        name: f"ok, with {FOUND_LATER}" if arm.fit else "ok" for name, arm in plan.arms.items()
-    }
-    able = dict[str, ArmSpec]()
-    for name, arm in plan.arms.items():
-        try:
-            setup = resolve_arm(name, arm, plan)
-            require_executables([setup])
-            able[name] = setup
-        except PlanError as error:
-            outcomes[name] = f"not tried here: {error}"
-    require_own_work(able.values(), host=None)
-    tried: dict[str, Any] = {"arms": ON_THE_CPU, "device": "cpu", "precision": "fp32"}
-    if able:
-        tried = {"arms": {name: setup.arm for name, setup in able.items()}}
-    baseline = plan.baseline if plan.baseline in able else next(iter(tried["arms"]))
-    return plan.model_copy(update=tried | {"baseline": baseline}), outcomes
-
-
-def _model_of(launch: Launch) -> list[str]:
-    """Lines on model and optimizer, if a rank reported them."""
-    report = next(
-        (
-            arm.record.ranks[0]
-            for arm in launch.arms
-            if arm.record.ranks and arm.record.ranks[0].model
-        ),
-        None,
-    )
-    if report is None:
-        return []
-    parameters, tensors = report.model["parameters"], report.model["gradient_tensors"]
-    return [
-        f"model      {parameters:,} parameters; gradients of {tensors} tensors",
-        f"optimizer  {report.optimizer['class']}",
-    ]
-
-
 def reason_of(record: LaunchRecord) -> str:
     """The message of a record's error, or its status."""
     return record.error.message if record.error else record.status
@@ -427,52 +285,3 @@ def require_something_to_measure(
             [f"nothing was measured, since the rehearsal failed (its logs: {folder})", *lines]
         )
     )
-
-
-class Passed(Written):
-    """What is stored of a rehearsal, or a trial of commands, that every arm has passed."""
-
-    notes: list[str]
-    learned: dict[str, TrialFacts]
-    """By the arm's name."""
-
-
-class PassedRehearsals:
-    """Stores which rehearsals were passed, and their results.
-
-    If its folder cannot be written, none is stored.
-    """
-
-    def __init__(self, plan: Plan, *, conditions: Mapping[str, object]) -> None:
-        """``conditions``: versions, machines, digests of sources and variables that a rehearsal
-        depends on.
-        """
-        measured = plan.measurement
-        content = [
-            plan.model_dump(mode="json", exclude=NOT_REHEARSED),
-            measured.mode,
-            measured.control,
-            measured.floor,
-            dict(conditions),
-        ]
-        digest = hashlib.sha256(
-            json.dumps(content, sort_keys=True, default=str).encode()
-        ).hexdigest()[:24]
-        self._path = cache_root().parent / "rehearsals" / digest
-
-    def recall(self) -> Passed | None:
-        """The results of this rehearsal if it was passed before, else None."""
-        with suppress(OSError, ValueError):
-            return Passed.model_validate_json(self._path.read_text(encoding="utf-8"))
-        return None
-
-    def keep(self, passed: Passed) -> None:
-        """Store that it was passed."""
-        with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(passed.model_dump_json(), encoding="utf-8")
-
-    def forget(self) -> None:
-        """Have it repeated next time: an arm that had passed it has failed since."""
-        with suppress(OSError):
-            self._path.unlink()

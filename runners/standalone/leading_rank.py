@@ -19,8 +19,6 @@ from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, TrainingSettings
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
-from runners.driver.arm_session import Exchange, Expected
-from runners.driver.diagnosis import ArmFailed
 from runners.driver.launch import Launch
 from runners.planning.arm_specs import PlannedArm
 from runners.processes.process_exit import interrupted_code
@@ -36,6 +34,9 @@ from runners.protocol.messages import (
 from runners.rank.engine import Engine
 from runners.rank.remote_error import describe_error
 from runners.rank.worker import EngineRank
+from runners.session.arm_channel import Expected
+from runners.session.arm_run import Exchange
+from runners.session.diagnosis import ArmFailed
 
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 """Ignored while rank 0 writes what was measured before a failure. Launchers end ranks whose peer

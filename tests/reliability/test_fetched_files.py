@@ -11,11 +11,11 @@ import tarfile
 import pytest
 
 from measurement.errors import LaunchError
-from runners.driver.arm_processes import ArmProcesses
 from runners.hosts.placement import Placement
 from runners.launchers import HostSlots
 from runners.processes import remote_results
 from runners.rank.worker import redirect_output
+from runners.session.arm_processes import ArmProcesses
 
 RUN = "fetched"
 SECRET = b"a secret of the user's"

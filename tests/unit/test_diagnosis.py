@@ -15,14 +15,14 @@ import pytest
 from measurement.agent.ringside_agent.supervision.rank_supervisor import GONE, greet
 from measurement.conditions.disturbing_variables import Disturbance, disturbances
 from measurement.errors import PlanError
-from runners.driver.arm_processes import LAUNCHER_LOG, ArmProcesses
-from runners.driver.diagnosis import Diagnosis
 from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostCommand, HostSlots
 from runners.processes.remote_results import log_name
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import CheckReport, ErrorReply, GateReply
 from runners.rank.worker import error_reply
+from runners.session.arm_processes import LAUNCHER_LOG, ArmProcesses
+from runners.session.diagnosis import Diagnosis
 from tests.conftest import wait_until
 
 ARM, LAUNCH = "ddp", 0

@@ -8,10 +8,10 @@ import pytest
 from measurement.plans.plan import Measurement
 from measurement.records.record import Failure
 from runners.driver import gates
-from runners.driver.arm_session import ArmRun, Exchange
 from runners.driver.gates import gate_fails_for_all, run_gates
 from runners.protocol.gate_verdict import NOT_REPEATABLE
 from runners.protocol.messages import GateReply
+from runners.session.arm_run import ArmRun, Exchange
 from tests.kit.changed import changed
 from tests.kit.parity_reports import reports
 from tests.kit.results_factory import make_record

@@ -12,8 +12,8 @@ import pytest
 from measurement.probes.host_counters import read_counters
 from measurement.records.host_use import HostCounters
 from reports import write_reports
-from runners.driver.arm_session import Exchange
 from runners.driver.rounds import measured_outside
+from runners.session.arm_run import Exchange
 from tests.kit.changed import changed
 from tests.kit.commands import run_python
 from tests.kit.plans import tiny

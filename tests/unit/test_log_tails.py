@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from runners.driver.arm_processes import LOG_LINES, ArmProcesses
 from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostSlots
+from runners.session.arm_processes import LOG_LINES, ArmProcesses
 
 
 def tails(folder):

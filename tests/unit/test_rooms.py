@@ -34,13 +34,14 @@ INNER_ROOMS = {
     "runners/hosts": {"launchers", "processes"},
     "runners/planning": {"launchers", "hosts", "processes", "protocol"},
     "runners/rank": {"launchers", "planning", "processes", "protocol", "traces"},
+    "runners/session": {"hosts", "launchers", "planning", "processes", "protocol", "scripts"},
     "runners/driver": {
         "hosts",
         "launchers",
         "planning",
-        "processes",
         "protocol",
         "scripts",
+        "session",
         "traces",
     },
     "runners/standalone": {
@@ -51,6 +52,7 @@ INNER_ROOMS = {
         "processes",
         "protocol",
         "rank",
+        "session",
     },
     "runners/scripts": {"hosts", "launchers", "planning", "processes"},
     "runners/tuning": {"hosts", "planning"},

@@ -8,9 +8,9 @@ import pytest
 
 from measurement.plans.plan_file import check_plan
 from measurement.records.record import RankSteps
-from runners.driver.arm_session import ArmRun, Exchange
 from runners.driver.rounds import SLOWEST_BLOCK, Rounds
 from runners.progress import LaunchProgress
+from runners.session.arm_run import ArmRun, Exchange
 from tests.kit.results_factory import make_record
 
 PLAN = {

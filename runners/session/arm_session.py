@@ -1,28 +1,21 @@
 """One arm in one launch, seen from the driver: start it, exchange commands for replies, freeze,
-thaw, end; and its record.
+thaw, end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any
 
 from measurement.agent.ringside_agent.meeting import TAKEN, Meeting, read_notes
 from measurement.agent.ringside_agent.settings import COMPARED_STEPS, Settings
 from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from measurement.errors import LaunchError
-from measurement.records.host_use import HostCounters, HostUse
-from measurement.records.record import LaunchRecord, RankReport
-from measurement.records.script_report import LineUse
-from runners.driver.arm_channel import ArmChannel, ArmEnded, Expected, raise_if
-from runners.driver.arm_processes import ArmProcesses
-from runners.driver.diagnosis import ArmFailed, Diagnosis
-from runners.driver.endpoint import DriverEndpoint
+from measurement.records.host_use import HostCounters
 from runners.hosts.placement import Placement
 from runners.launchers.base import RUN_ID
 from runners.planning.arm_specs import PADDING, ArmSpec, ArmStart
@@ -32,15 +25,18 @@ from runners.processes.sandbox import Sandbox
 from runners.protocol.messages import (
     BlockCommand,
     BlockReply,
-    Can,
     Command,
     FinishCommand,
     FinishedReply,
     Job,
-    ParityReport,
     StartCommand,
     StartedReply,
 )
+from runners.session.arm_channel import ArmChannel, ArmEnded, Expected, raise_if
+from runners.session.arm_processes import ArmProcesses
+from runners.session.arm_run import Exchange, Say
+from runners.session.diagnosis import ArmFailed, Diagnosis
+from runners.session.endpoint import DriverEndpoint
 
 RINGSIDE_VARIABLES = (PADDING, AGENT, RUN_ID)
 """Variables that are Ringside's own, and differ from start to start."""
@@ -50,71 +46,6 @@ SUPERVISOR_TIMEOUT_S = 10.0
 MIN_WAIT_S = 1.0
 """For the ready ranks of an arm that was waited for after others, whose time to start is over as
 well."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exchange(Generic[Expected]):
-    """What came of a command."""
-
-    replies: list[Expected]
-    """Every rank's, by rank."""
-    took_s: float
-    """From the command to the last reply."""
-    hosts: dict[str, HostUse]
-    """What the hosts did meanwhile; those are missing that cannot be read."""
-
-
-class Session(Protocol):
-    """What a launch needs of an arm's ranks, whether a driver started them or rank 0 leads them."""
-
-    name: str
-    started_s: float
-    """When they were started last, by the monotonic clock."""
-    starts: int
-    """How often they were started in this launch."""
-    restarting_s: float
-    """Seconds that restarting them took."""
-    counts_iterations: bool
-    """Whether a step counts as one, since samples cannot be counted in every arm."""
-
-    @property
-    def exit_codes(self) -> list[int | None]:
-        """Those of the launchers; empty until they have ended."""
-
-    def commands_as_run(self) -> list[dict[str, Any]]:
-        """Host, argv and environment of each command, for the record."""
-
-    def command(self, seed: int) -> str:
-        """The shell line that the arm stands for with a seed, for the record; empty if it is not
-        known.
-        """
-
-    def log_of(self, rank: int) -> Path:
-        """The path of a rank's log, or of what is kept of it."""
-
-    def start(self, job: Job) -> None:
-        """Start the ranks; returns at once."""
-
-    def await_ready(self) -> list[StartedReply]:
-        """Wait until all have built their models; returns their first reports, by rank, while they
-        wait for a command.
-        """
-
-    def exchange(
-        self, command: Command, expected: type[Expected], *, timeout_s: float
-    ) -> Exchange[Expected]:
-        """Have all ranks carry out a command and wait for their replies; raises ``ArmFailed`` if
-        one does not.
-        """
-
-    def ask_to_finish(self) -> None:
-        """Ask for the last reports, which ``finish`` waits for."""
-
-    def finish(self) -> list[FinishedReply]:
-        """Wait for the last reports."""
-
-    def end(self) -> None:
-        """End whatever still runs. Calling it twice is harmless."""
 
 
 class ArmSession:
@@ -132,7 +63,7 @@ class ArmSession:
         launch: int,
         folder: Path,
         endpoint: DriverEndpoint,
-        say: Callable[[str], None],
+        say: Say,
         state: Mapping[str, str] | None = None,
         padding_bytes: int = 0,
         is_trial: bool = False,
@@ -458,75 +389,3 @@ class ArmSession:
             }
             for command in self.commands
         ]
-
-
-Say = Callable[[str], None]
-
-
-@dataclass(kw_only=True)
-class ArmRun:
-    """An arm in one launch: its session and the record that is being filled."""
-
-    session: Session
-    job: Job
-    record: LaunchRecord
-    say: Say
-    ready: list[RankReport] = field(default_factory=list)
-    """What its ranks reported when they had started, before the first step: all arms compare at
-    this moment, see ``conditions``."""
-    gate: ParityReport | None = None
-    """Rank 0's report of the parity gate; None: not taken, or a micro-benchmark."""
-    lines: Sequence[list[LineUse]] = ()
-    """Times of the lines of a script's loop by rank, from its trial; empty: this launch takes
-    them."""
-    can: frozenset[Can] = frozenset()
-    """What all its ranks support, as they reported when they had started."""
-
-    @property
-    def conditions(self) -> LaunchRecord:
-        """The record with the ranks as they started: DDP, for one, rebuilds its buckets in an arm's
-        first steps.
-        """
-        return self.record.model_copy(update={"ranks": self.ready})
-
-    @property
-    def is_running(self) -> bool:
-        """Whether this arm is still to be measured."""
-        return self.record.status == "ok" and not self.session.exit_codes
-
-    def refuse(self, rehearsal: LaunchRecord) -> None:
-        """Do not start this arm: it failed in the rehearsal, as this record of it says."""
-        self.record.status, self.record.error, self.record.parity = (
-            rehearsal.status,
-            rehearsal.error,
-            rehearsal.parity,
-        )
-
-    def run_unless_failed(self, act: Callable[[ArmRun], None]) -> None:
-        """Call ``act`` on an arm that still runs. Its failure ends this arm and no other."""
-        if not self.is_running:
-            return
-        try:
-            act(self)
-        except ArmFailed as failed:
-            self.fail(failed)
-
-    def fail(self, failed: ArmFailed) -> None:
-        """Record the failure and end the arm: it is not timed any further in this launch."""
-        self.record.status, self.record.error = failed.status, failed.failure
-        failure = failed.failure
-        self.session.end()
-        self.say(
-            "\n".join([f"{self.session.name} {failed.status}: {failure.message}", *failure.excerpt])
-        )
-        if failure.excerpt and failure.ranks:
-            self.say(f"the rank's whole log: {self.session.log_of(failure.ranks[0])}")
-
-
-def merge_reports(new: RankReport, old: RankReport) -> RankReport:
-    """A rank's last report, with model and optimizer of its first: the last knows the rebuilt
-    buckets, but may have no model.
-    """
-    return new.model_copy(
-        update={"optimizer": old.optimizer or new.optimizer, "model": old.model or new.model}
-    )

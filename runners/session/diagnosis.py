@@ -17,7 +17,6 @@ from measurement.agent.ringside_agent.users_lines import Place, place_in
 from measurement.conditions.disturbing_variables import Disturbance
 from measurement.errors import LaunchError, cut
 from measurement.records.record import Failure
-from runners.driver.arm_processes import LAST_WORDS, ArmProcesses
 from runners.hosts.placement import Placement
 from runners.processes.sandbox import Sandbox
 from runners.processes.supervised_arm import SupervisedRank
@@ -34,6 +33,7 @@ from runners.scripts.arrival import (
 )
 from runners.scripts.launchers_log import lines_of_script, scripts_exception
 from runners.scripts.other_pythons import lacking_module
+from runners.session.arm_processes import LAST_WORDS, ArmProcesses
 
 SETTLE_S = 1.0
 """How long the driver waits for the others' reports after a rank or launcher has ended."""

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from measurement.agent.ringside_agent.channel import command_key, job_key, reply_key
 from measurement.errors import LaunchError
-from runners.driver.diagnosis import SETTLE_S, ArmFailed, Diagnosis
 from runners.processes.remote_results import kept_replies
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import REPLIES, Command, EndedReply, ErrorReply, Job, Message, Reply
+from runners.session.diagnosis import SETTLE_S, ArmFailed, Diagnosis
 
 POLL = timedelta(milliseconds=500)
 Expected = TypeVar("Expected", bound=Message)

@@ -1,0 +1,279 @@
+"""What a session does once before its first launch: find the largest batches, rehearse the arms or
+try their commands, and show what scripts do differently.
+
+A passed rehearsal or trial is stored under a digest of the plan, the versions, the machines and the
+user's sources, so that it is not repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from install.cache import cache_root
+from measurement.environment import steering_environment
+from measurement.plans.plan import Plan
+from measurement.records.record import LaunchRecord
+from measurement.records.record_types import Written
+from measurement.records.results import ResultsFolder
+from reports.formats.terminal import differences_table, shown
+from reports.scripts.configuration import script_differences
+from reports.scripts.equality import judge_equality
+from reports.scripts.lines import TIMED
+from reports.scripts.script_arms import notes_on_files
+from runners.driver.batch_search import find_batch
+from runners.driver.compared_arms import ComparedArms
+from runners.driver.comparison_folder import ComparisonHistory
+from runners.driver.launch import is_comparable
+from runners.driver.rehearsal import rehearse, require_something_to_measure, try_commands
+from runners.hosts.placement import Placement
+from runners.launchers.trial_facts import TrialFacts
+from runners.planning.workload import WorkloadSetup
+from runners.progress import LaunchProgress
+from runners.scripts.initial_state import FIRST_STATE, SharedInitialState
+
+NOT_REHEARSED = {
+    *(
+        "name",
+        "measurement",
+        "reports",
+        "question",
+        "baseline",
+        "points",
+        "scaling",
+        "training",
+        "left_out",
+    ),
+    *("peak_tflops", "trace"),
+}
+"""Fields of a plan that do not change what a rehearsal shows."""
+
+
+class Preparation:
+    """Prepares the arms of one session, and keeps what the rehearsal or trial has shown."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: ResultsFolder,
+        *,
+        compared: ComparedArms,
+        progress: LaunchProgress,
+        tried: Sequence[LaunchRecord] = (),
+    ) -> None:
+        """``tried``: records of an earlier trial, whose commands are not tried again."""
+        self.plan, self.folder = plan, folder
+        self.compared, self.progress = compared, progress
+        self.refused: dict[str, LaunchRecord] = {}
+        """By name, the rehearsal's records of arms that failed in it."""
+        self._is_done = False
+        self._tried = list(tried)
+        """The trial's records of commands, if this session held one."""
+        self._rehearsals: PassedRehearsals | None = None
+        self._shown_differences = ""
+        """The differences between scripts as shown last."""
+        self._shown_files: set[str] = set()
+        """The notes on files that scripts write, as shown so far."""
+
+    def prepare(self, history: ComparisonHistory) -> list[str]:
+        """Find batches and rehearse at the first call of a session; returns notes for readers of
+        the report.
+        """
+        if self._is_done:
+            return []
+        self._is_done = True
+        if self.compared.workload is not None:
+            self._fit(self.compared.workload, history)
+        return self._rehearse(history)
+
+    def _fit(self, workload: WorkloadSetup, history: ComparisonHistory) -> None:
+        """Find the largest batch of each arm that asks for it, unless an earlier session has found
+        it.
+        """
+        fitted = history.manifest.fitted
+        placement, folder = self.compared.inspection.placement, self.folder.root / "fit"
+        for name in (
+            name for name, arm in self.plan.arms.items() if arm.fit and name not in fitted
+        ):
+            fitted[name] = find_batch(
+                self.plan,
+                name,
+                workload,
+                placement=placement,
+                folder=folder,
+                progress=self.progress,
+            )
+            history.write()
+        if fitted:
+            history.begin_clock()
+        self.compared.fit(fitted)
+
+    def _rehearse(self, history: ComparisonHistory) -> list[str]:
+        """Rehearse, or try commands, unless arms take the gate first; returns notes."""
+        wanted, workload = self.plan.measurement.rehearsal, self.compared.workload
+        gate_comes_first = workload is not None and workload.gate_comes_first(self.plan.training)
+        if wanted == "never" or gate_comes_first:
+            return []
+        conditions = history.environment | steering_environment(os.environ)
+        self._rehearsals = rehearsals = PassedRehearsals(self.plan, conditions=conditions)
+        passed = rehearsals.recall() if wanted == "once" else None
+        if passed is None:
+            passed = self._try_arms(workload)
+            if not self.refused:
+                rehearsals.keep(passed)
+        self.compared.learn(passed.learned)
+        if passed.learned and not (
+            self.plan.measurement.rounds or self.plan.measurement.steps_per_launch
+        ):
+            self.progress.expect_start(
+                sum(trial.first_steps_s for trial in passed.learned.values())
+            )
+        return passed.notes
+
+    def _try_arms(self, workload: WorkloadSetup | None) -> Passed:
+        """Run the rehearsal of a workload, or the trial of commands, and then show the differences
+        between these.
+        """
+        placement, progress = self.compared.inspection.placement, self.progress
+        if workload is not None:
+            folder, on_gpus = self.folder.root / "rehearsal", self.compared.are_on_gpus
+            rehearsal = rehearse(
+                self.compared.plan,
+                workload,
+                placement=placement,
+                folder=folder,
+                progress=progress,
+                on_gpus=on_gpus,
+            )
+            self.refused = rehearsal.failed
+            require_something_to_measure(self.plan, self.refused, folder=folder)
+            return Passed(notes=rehearsal.notes, learned={})
+        tried = {record.arm for record in self._tried}
+        commands = [arm for arm in self.compared.without_control if arm.name not in tried]
+        notes: list[str] = []
+        if commands:
+            folder, state = self.folder.root / "trial", self.initial_state()
+            trial = try_commands(
+                self.plan,
+                commands,
+                placement=placement,
+                folder=folder,
+                state=state,
+                progress=progress,
+            )
+            self.refused, notes = trial.failed, trial.notes
+            self._tried += [arm.record for arm in trial.arms]
+        self.show_differences(self._tried)
+        return Passed(
+            notes=notes,
+            learned={
+                record.arm: TrialFacts.from_record(record)
+                for record in self._tried
+                if record.status == "ok"
+            },
+        )
+
+    def try_commands(self) -> list[LaunchRecord]:
+        """Run the trial of commands; returns its records, none if a command failed."""
+        self._try_arms(None)
+        return [] if self.refused else self._tried
+
+    def forget(self) -> None:
+        """Have what was passed before rehearsed next time: an arm has failed since."""
+        if self._rehearsals is not None:
+            self._rehearsals.forget()
+
+    def initial_state(self, placement: Placement | None = None) -> SharedInitialState | None:
+        """The file with which all scripts start, if the plan asks for it."""
+        placement = placement or self.compared.inspection.placement
+        return (
+            SharedInitialState(self.folder.root / FIRST_STATE, placement)
+            if self.plan.scripts.same_start
+            else None
+        )
+
+    def show_files(self, records: Sequence[LaunchRecord]) -> None:
+        """Show notes on files that scripts write, each once."""
+        notes = [note for note in notes_on_files(records) if note not in self._shown_files]
+        self._shown_files.update(notes)
+        for note in notes:
+            self.progress.show(shown(note))
+
+    def show_differences(self, records: Sequence[LaunchRecord]) -> None:
+        """Show what changed since last time: files that scripts write, their differences, and
+        whether they train the same.
+        """
+        if not self._shown_differences:
+            self.show_files(records)
+        if self.plan.is_alone:
+            return
+        tried = {record.arm for record in records}
+        failed = [record.arm for record in records if record.status != "ok"]
+        if any(arm.name not in tried for arm in self.compared.without_control) or not is_comparable(
+            self.plan, failed
+        ):
+            return
+        differences = script_differences(records, allow=self.plan.allow)
+        summary = repr(
+            [
+                (difference.field, difference.sentence)
+                for difference in differences
+                if not difference.field.startswith(TIMED)
+            ]
+        )
+        if summary != self._shown_differences and any(record.scripts for record in records):
+            self._shown_differences = summary
+            self.progress.show(differences_table(differences))
+            self.progress.show(shown(judge_equality(self.plan, records).sentence))
+
+
+class Passed(Written):
+    """What is stored of a rehearsal, or a trial of commands, that every arm has passed."""
+
+    notes: list[str]
+    learned: dict[str, TrialFacts]
+    """By the arm's name."""
+
+
+class PassedRehearsals:
+    """Stores which rehearsals were passed, and their results.
+
+    If its folder cannot be written, none is stored.
+    """
+
+    def __init__(self, plan: Plan, *, conditions: Mapping[str, object]) -> None:
+        """``conditions``: versions, machines, digests of sources and variables that a rehearsal
+        depends on.
+        """
+        measured = plan.measurement
+        content = [
+            plan.model_dump(mode="json", exclude=NOT_REHEARSED),
+            measured.mode,
+            measured.control,
+            measured.floor,
+            dict(conditions),
+        ]
+        digest = hashlib.sha256(
+            json.dumps(content, sort_keys=True, default=str).encode()
+        ).hexdigest()[:24]
+        self._path = cache_root().parent / "rehearsals" / digest
+
+    def recall(self) -> Passed | None:
+        """The results of this rehearsal if it was passed before, else None."""
+        with suppress(OSError, ValueError):
+            return Passed.model_validate_json(self._path.read_text(encoding="utf-8"))
+        return None
+
+    def keep(self, passed: Passed) -> None:
+        """Store that it was passed."""
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(passed.model_dump_json(), encoding="utf-8")
+
+    def forget(self) -> None:
+        """Have it repeated next time: an arm that had passed it has failed since."""
+        with suppress(OSError):
+            self._path.unlink()
