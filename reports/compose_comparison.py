@@ -244,7 +244,7 @@ def _warning_fields(
     remedies = page_fault_lines(arms, freed_memory=plan.freed_memory)
     lines = [
         *describe_variables(left),
-        load_sentence(summarise_load(evidence.readings)),
+        load_sentence(summarise_load(evidence.block_counters)),
         *elsewhere,
         *floor_lines(ordered),
         crowded,

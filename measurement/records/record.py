@@ -76,7 +76,7 @@ class RankReport(Written):
     world_size: int
     local_world_size: int
     launcher: str
-    """The family of environment variables that gave the rank its place."""
+    """The launcher whose environment variables gave the rank its place."""
     host: str
     pid: int
     device: str

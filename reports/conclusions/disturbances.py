@@ -53,7 +53,7 @@ SHARES = ["foreign_share", "steal_share", "other_threads_share"]
 THREADS = ["running_s", "runnable_s", "library_s", "others_s"]
 """Fields of ``measurement.records.record.ThreadTimes``."""
 BLOCK_FIELDS = ["turn", "round", "steps", "skipped_steps", "restarts"]
-READINGS: dict[str, Any] = {
+COUNTERS: dict[str, Any] = {
     "launch": "int64",
     "arm": str,
     "is_ok": bool,
@@ -87,9 +87,9 @@ def inherited_variables(
     return {arm: list(inherited.values()) for arm, inherited in by_arm.items()}
 
 
-def tabulate_readings(records: Sequence[LaunchRecord]) -> pd.DataFrame:
-    """What was read with the steps of every block: columns ``READINGS``, NaN where not known, and
-    whether it was ``disturbed``.
+def tabulate_counters(records: Sequence[LaunchRecord]) -> pd.DataFrame:
+    """What was counted over every block: columns ``COUNTERS``, NaN where not known, and whether it
+    was ``disturbed``.
 
     Shares are of the ranks' cores; ``is_ok`` is the launch's.
     """
@@ -100,14 +100,14 @@ def tabulate_readings(records: Sequence[LaunchRecord]) -> pd.DataFrame:
         for record in records
         for block in record.blocks
     ]
-    table = pd.DataFrame(rows, columns=list(READINGS)).astype(READINGS)
+    table = pd.DataFrame(rows, columns=list(COUNTERS)).astype(COUNTERS)
     table["steal_share"] = table["steal_share"].fillna(0.0)
     return table.assign(disturbed=table["foreign_share"] + table["steal_share"] > MIN_FOREIGN_SHARE)
 
 
-def summarise_load(readings: pd.DataFrame) -> LoadFigures | None:
+def summarise_load(counters: pd.DataFrame) -> LoadFigures | None:
     """The load over these blocks; None where it is known of none."""
-    with_load = readings[readings["foreign_share"].notna()]
+    with_load = counters[counters["foreign_share"].notna()]
     if not len(with_load):
         return None
     means = with_load[[*SHARES, "disturbed"]].mean()
@@ -127,9 +127,9 @@ def is_quiet(load: LoadFigures | None) -> bool:
     return load is None or load.disturbed_share <= MAX_DISTURBED_SHARE
 
 
-def undisturbed(blocks: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
+def undisturbed(blocks: pd.DataFrame, counters: pd.DataFrame) -> pd.DataFrame:
     """The blocks without those that were disturbed."""
-    hit = pd.MultiIndex.from_frame(readings.loc[readings["disturbed"], TURN])
+    hit = pd.MultiIndex.from_frame(counters.loc[counters["disturbed"], TURN])
     return blocks[~pd.MultiIndex.from_frame(blocks[TURN]).isin(hit)]
 
 
@@ -194,9 +194,9 @@ def summarise_gaps(records: Sequence[LaunchRecord]) -> GapFigures | None:
     )
 
 
-def summarise_page_faults(readings: pd.DataFrame) -> PageFaults | None:
+def summarise_page_faults(counters: pd.DataFrame) -> PageFaults | None:
     """One arm's page faults in synchronised steps; None where they were not counted."""
-    counted = readings[(readings["kind"] == "sync") & readings["page_faults"].notna()]
+    counted = counters[(counters["kind"] == "sync") & counters["page_faults"].notna()]
     if not len(counted):
         return None
     sums = counted.groupby("launch")[["page_faults", "steps"]].sum()

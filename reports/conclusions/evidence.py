@@ -14,7 +14,7 @@ from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import Case, LaunchRecord
 from measurement.records.step_tables import HOST_USE_TYPES, empty
 from reports.conclusions.blocks import tabulate_blocks
-from reports.conclusions.disturbances import find_stalls, tabulate_readings
+from reports.conclusions.disturbances import find_stalls, tabulate_counters
 from reports.conclusions.step_terms import Terms
 from reports.conclusions.steps import Steps
 
@@ -32,8 +32,8 @@ class Evidence:
     """``reports.conclusions.blocks.tabulate_blocks``."""
     stalls: pd.DataFrame
     """``reports.conclusions.disturbances.find_stalls``."""
-    readings: pd.DataFrame
-    """``reports.conclusions.disturbances.tabulate_readings``."""
+    block_counters: pd.DataFrame
+    """``reports.conclusions.disturbances.tabulate_counters``."""
     host_use: pd.DataFrame
     """``measurement.records.results.ResultsFolder.host_use``."""
     terms: Terms
@@ -63,7 +63,7 @@ class Evidence:
         order = list(plan.roles())
         everything = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
         of_arms = [record for record in everything if record.arm != FLOOR]
-        valid, readings = steps.valid(everything), tabulate_readings(everything)
+        valid, counters = steps.valid(everything), tabulate_counters(everything)
         minutes = measured_minutes(plan, everything)
         timed, beside = (
             valid.without_arm(FLOOR),
@@ -75,9 +75,9 @@ class Evidence:
             steps=timed,
             blocks=tabulate_blocks(timed),
             stalls=find_stalls(timed.slowest),
-            readings=readings[readings["arm"] != FLOOR],
+            block_counters=counters[counters["arm"] != FLOOR],
             host_use=beside[beside["arm"] != FLOOR],
-            terms=Terms.find(everything, valid, readings),
+            terms=Terms.find(everything, valid, counters),
             minutes=minutes,
             spent_minutes=_spent_minutes(everything) or minutes,
             unlike_work=unlike_work or {},

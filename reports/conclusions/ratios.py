@@ -230,8 +230,12 @@ def _ratios_of_case(
     blocks = evidence.blocks if case is None else evidence.blocks[evidence.blocks["case"] == case]
     ratios = _Ratios.find(evidence, blocks)
     calm = _Ratios.find(evidence, without_stalls(blocks, evidence.stalls)) if case is None else None
-    is_disturbed = not is_quiet(summarise_load(evidence.readings))
-    quiet = _Ratios.find(evidence, undisturbed(blocks, evidence.readings)) if is_disturbed else None
+    is_disturbed = not is_quiet(summarise_load(evidence.block_counters))
+    quiet = (
+        _Ratios.find(evidence, undisturbed(blocks, evidence.block_counters))
+        if is_disturbed
+        else None
+    )
     by_speed = _by_speed(evidence, blocks) if case is None else {}
     results = []
     for name in plan.compared_arms():
@@ -297,9 +301,10 @@ def _by_speed(evidence: Evidence, blocks: pd.DataFrame) -> dict[str, RatioBySpee
 
 
 def _disturbed(evidence: Evidence, name: str) -> pd.DataFrame:
-    """Readings of the disturbed blocks of an arm and of those that it is compared with."""
+    """Counters of the disturbed blocks of an arm and of those that it is compared with."""
     arms = [name, *copies_of_baseline(evidence.plan, name)]
-    return evidence.readings[evidence.readings["disturbed"] & evidence.readings["arm"].isin(arms)]
+    counters = evidence.block_counters
+    return counters[counters["disturbed"] & counters["arm"].isin(arms)]
 
 
 def _marked(evidence: Evidence, pairs: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -84,7 +84,7 @@ class Terms:
     """By arm, of scripts."""
 
     @classmethod
-    def find(cls, records: Sequence[LaunchRecord], timed: Steps, readings: pd.DataFrame) -> Terms:
+    def find(cls, records: Sequence[LaunchRecord], timed: Steps, counters: pd.DataFrame) -> Terms:
         """Take them from the records of all arms, the floor's among them, and their steps that
         count.
         """
@@ -108,7 +108,7 @@ class Terms:
                 if arm != FLOOR
             },
             threads={
-                arm: threads_by_launch(readings[readings["arm"] == arm])
+                arm: threads_by_launch(counters[counters["arm"] == arm])
                 for arm in arms
                 if arm != FLOOR
             },
@@ -306,13 +306,13 @@ def dominant_cause(
     )
 
 
-def threads_by_launch(readings: pd.DataFrame) -> pd.DataFrame:
+def threads_by_launch(counters: pd.DataFrame) -> pd.DataFrame:
     """What the threads of an arm's ranks did, seconds per step: by kind of block and launch,
     columns ``THREADS``.
 
     Blocks of which nothing is known are left out.
     """
-    with_threads = readings[readings["is_ok"] & readings["running_s"].notna()]
+    with_threads = counters[counters["is_ok"] & counters["running_s"].notna()]
     sums = with_threads.groupby(["kind", "launch"])[[*THREADS, "steps"]].sum()
     return sums[THREADS].div(sums["steps"], axis="index")
 

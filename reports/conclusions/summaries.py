@@ -115,7 +115,7 @@ PERCENTILES = (5, 25, 50, 75, 95)
 def summarise_arm(evidence: Evidence, name: str) -> ArmSummary:
     """An arm of the plan; also one that failed or was never started."""
     records = [record for record in evidence.records if record.arm == name]
-    readings = evidence.readings[evidence.readings["arm"] == name]
+    counters = evidence.block_counters[evidence.block_counters["arm"] == name]
     sync = evidence.blocks[(evidence.blocks["arm"] == name) & (evidence.blocks["kind"] == "sync")]
     timing: dict[str, Any] = (
         {"launches": sync["launch"].nunique(), "blocks": len(sync)}
@@ -126,15 +126,15 @@ def summarise_arm(evidence: Evidence, name: str) -> ArmSummary:
         timing["cases"] = summarise_cases(records, sync, confidence=evidence.confidence)
     else:
         timing |= _training_steps(evidence, name, records, sync) | {
-            "page_faults": summarise_page_faults(readings)
+            "page_faults": summarise_page_faults(counters)
         }
     machine = summarise_machine(records, evidence.host_use[evidence.host_use["arm"] == name])
     return ArmSummary(
         **_identity(evidence, name, records),
         **timing,
-        skipped_steps=readings.loc[readings["kind"] == "sync", "skipped_steps"].sum(),
-        restarts=readings.loc[readings["kind"] == "sync", "restarts"].sum(),
-        load=summarise_load(readings),
+        skipped_steps=counters.loc[counters["kind"] == "sync", "skipped_steps"].sum(),
+        restarts=counters.loc[counters["kind"] == "sync", "restarts"].sum(),
+        load=summarise_load(counters),
         machine=machine,
         energy_per_sample_j=energy_per_sample_j(machine, timing.get("throughput_per_s")),
         resources=_resources(evidence, records, timing.get("throughput_per_s")),

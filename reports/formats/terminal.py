@@ -12,7 +12,7 @@ from rich.text import Text
 from measurement.conditions.differences import Difference
 from measurement.errors import printable
 from reports.schema import Comparison
-from reports.scripts.culprits import Culprit
+from reports.scripts.porting_mistakes import PortingMistake
 from reports.tables.arm_tables import against_table, case_table
 from reports.tables.arm_tables import differences_table as script_differences_table
 from reports.tables.table import Entry, Kind, Row, Table
@@ -184,22 +184,22 @@ def differences_table(differences: Sequence[Difference]) -> Group:
     """
     if not differences:
         return Group(shown("The scripts do nothing differently that the agent sees"))
-    culprits = [difference for difference in differences if isinstance(difference, Culprit)]
+    mistakes = [difference for difference in differences if isinstance(difference, PortingMistake)]
     rest = [
         difference
         for difference in differences
-        if not (difference.is_note or isinstance(difference, Culprit))
+        if not (difference.is_note or isinstance(difference, PortingMistake))
     ]
-    rest = (rest if culprits or rest else list(differences))[:MAX_DIFFERENCES]
+    rest = (rest if mistakes or rest else list(differences))[:MAX_DIFFERENCES]
     lines = [
         shown(
-            f"{'other work: ' if culprit.withholds else ''}{culprit.sentence}",
+            f"{'other work: ' if mistake.withholds else ''}{mistake.sentence}",
             style=STYLES["differs"],
         )
-        for culprit in culprits
+        for mistake in mistakes
     ]
     made: list[RichTable | Text] = [shown("What the scripts do differently:", style="bold"), *lines]
     if rest:
         made.append(rich_table(script_differences_table({"": rest}, in_words=False)))
-    more = len(differences) - len(culprits) - len(rest)
+    more = len(differences) - len(mistakes) - len(rest)
     return Group(*made, *([shown(f"and {more} more, in the report")] if more else []))

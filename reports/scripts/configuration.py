@@ -27,8 +27,8 @@ from measurement.conditions.differences import (
 )
 from measurement.conditions.known_bad import faults_clause
 from measurement.records.record import LaunchRecord
-from reports.scripts.culprits import FINDERS, Culprit, Pair
 from reports.scripts.lines import line_differences
+from reports.scripts.porting_mistakes import FINDERS, Pair, PortingMistake
 from reports.scripts.script_arms import OF_LOADER, SEEN, ScriptArm
 
 PARTS = ("accumulation", "rank_local_batch", "loader.batch_size", "loader.length")
@@ -50,11 +50,11 @@ def script_differences(
     if len(compared) < 2 or compared[0].role != "baseline":
         return []
     baseline, *candidates = arms = [ScriptArm.of(record) for record in compared]
-    pairs = [Pair(ours=candidate, theirs=baseline) for candidate in candidates]
-    culprits = [culprit for pair in pairs for finder in FINDERS for culprit in finder(pair)]
-    mistakes = _mistakes(culprits)
+    pairs = [Pair(candidate=candidate, baseline=baseline) for candidate in candidates]
+    mistakes = [mistake for pair in pairs for finder in FINDERS for mistake in finder(pair)]
+    by_field = _merge_by_field(mistakes)
     covered = {
-        start: culprit.field for culprit in culprits for start in (culprit.field, *culprit.covers)
+        start: mistake.field for mistake in mistakes for start in (mistake.field, *mistake.covers)
     }
     controls = [
         ScriptArm.of(record) for record in records if record.scripts and record.role == "control"
@@ -64,7 +64,7 @@ def script_differences(
         row for row in arm_differences(compared, allow=allow) if condition_of(row.field).scripts
     ]
     rows = []
-    for row in [*mistakes.values(), *(row for row in rest if row.field not in mistakes)]:
+    for row in [*by_field.values(), *(row for row in rest if row.field not in by_field)]:
         cause = next(
             (field for start, field in covered.items() if row.field.startswith(start)), row.field
         )
@@ -73,18 +73,18 @@ def script_differences(
     return by_severity([*rows, *line_differences(arms), *of_ranks])
 
 
-def _mistakes(culprits: Sequence[Culprit]) -> dict[str, Difference]:
-    """The culprits by field; those of several candidates in the same field together."""
+def _merge_by_field(mistakes: Sequence[PortingMistake]) -> dict[str, Difference]:
+    """The mistakes by field; those of several candidates in the same field together."""
     by_field: dict[str, Difference] = {}
-    for culprit in culprits:
-        before = by_field.setdefault(culprit.field, culprit)
-        if before is not culprit:
+    for mistake in mistakes:
+        before = by_field.setdefault(mistake.field, mistake)
+        if before is not mistake:
             both = {
-                "values": {**culprit.values, **before.values},
-                "sentence": f"{before.sentence}; {culprit.sentence}",
+                "values": {**mistake.values, **before.values},
+                "sentence": f"{before.sentence}; {mistake.sentence}",
             }
-            by_field[culprit.field] = culprit.model_copy(
-                update={**both, "changes_work": culprit.changes_work or before.changes_work}
+            by_field[mistake.field] = mistake.model_copy(
+                update={**both, "changes_work": mistake.changes_work or before.changes_work}
             )
     return by_field
 
@@ -96,7 +96,7 @@ def _settings(
     covered: Collection[str],
     own_fields: Collection[str],
 ) -> list[Difference]:
-    """Every setting in which arms differ, the most informative first; a note where a culprit says
+    """Every setting in which arms differ, the most informative first; a note where a mistake says
     it already.
     """
     rows = []

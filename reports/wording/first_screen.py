@@ -31,7 +31,7 @@ from reports.wording.formatting import (
     signed_difference,
 )
 from reports.wording.headlines import FAILURE_WORDS, PHASE_WORDS
-from reports.wording.marks import MAX_CULPRITS, Mark, culprit_lines, load_of, marks
+from reports.wording.marks import MAX_FINDINGS, Mark, difference_lines, load_of, marks
 from reports.wording.reasons import brief_reason, next_step, verdict_word
 
 MAX_CAUSE = 12
@@ -139,10 +139,10 @@ def _comparison_fields(comparison: Comparison) -> dict[str, Any]:
         return _profile_fields(comparison, comparison.profile)
     # in more than comes with a library
     differs = any(not difference.is_note for difference in comparison.differences)
-    culprit = culprit_lines(comparison)[:1] if differs else []
+    difference = difference_lines(comparison)[:1] if differs else []
     tried = [explanation.sentence for explanation in comparison.explanations]
     notes = (
-        [comparison.equality.sentence, *culprit, *tried]
+        [comparison.equality.sentence, *difference, *tried]
         if comparison.equality
         else _with_options(comparison.arms)
     )
@@ -184,7 +184,7 @@ def _profile_fields(comparison: Comparison, profile: Profile) -> dict[str, Any]:
     return {
         "candidates": [],
         "compared": ", ".join([_compared(comparison), *spread, *memory_text]),
-        "notes": profile.findings[:MAX_CULPRITS],
+        "notes": profile.findings[:MAX_FINDINGS],
         "bars": bars,
     }
 

@@ -19,7 +19,7 @@ from reports.wording.comparison_sentences import (
 from reports.wording.disturbances import core_lines, load_lines, load_sentence, stall_lines
 from reports.wording.formatting import count, difference_text, listed
 
-MAX_CULPRITS = 3
+MAX_FINDINGS = 3
 """Differences that the first screen names."""
 QUIET = "quiet machine"
 
@@ -215,27 +215,27 @@ def _same_work(place: Comparison) -> Mark:
 
 
 def first_lines(comparison: Comparison) -> list[str]:
-    """One line each: equality, ranks, loss, the first culprits, and how many more there are.
+    """One line each: equality, ranks, loss, the first differences, and how many more there are.
 
     None without scripts.
     """
     equality = comparison.equality
     if equality is None:
         return []
-    culprits = culprit_lines(comparison)
+    differences = difference_lines(comparison)
     ranks = [
         sentence
         for sentence in equality.ranks.values()
-        if not any(sentence in line for line in culprits)
+        if not any(sentence in line for line in differences)
     ]
     candidates = [arm.name for arm in comparison.arms if arm.role == "candidate"]
     losses = [
         loss.sentence for arm, loss in equality.loss.items() if loss.sentence and arm in candidates
     ]
-    return [equality.sentence, *ranks, *losses, *culprits]
+    return [equality.sentence, *ranks, *losses, *differences]
 
 
-def culprit_lines(comparison: Comparison) -> list[str]:
+def difference_lines(comparison: Comparison) -> list[str]:
     """The most important differences, and how many more there are."""
     differences = comparison.differences
     if not differences:
@@ -244,7 +244,7 @@ def culprit_lines(comparison: Comparison) -> list[str]:
         f"{_kind(difference)}: {difference.sentence}"
         for difference in differences
         if not difference.is_note
-    ][:MAX_CULPRITS]
+    ][:MAX_FINDINGS]
     more = len(differences) - len(lines)
     if not lines:
         return [f"{more} settings differ that come with the library: see the table"]

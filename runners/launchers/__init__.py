@@ -46,12 +46,12 @@ def known_rank_variables() -> list[RankVariables]:
     """Variables of all registered launchers, inner before outer since torchrun runs inside MPI
     jobs, plug-ins last.
     """
-    families: dict[RankVariables, None] = {}
+    known: dict[RankVariables, None] = {}
     for name in REGISTRY.names():
         # a plug-in that cannot be loaded is refused where a plan names it
         with suppress(PlanError):
-            families |= dict.fromkeys(make_launcher(name).rank_variables)
-    return list(families)
+            known |= dict.fromkeys(make_launcher(name).rank_variables)
+    return list(known)
 
 
 def read_own_world() -> World:
@@ -70,21 +70,21 @@ def meeting_place(environment: Mapping[str, str]) -> dict[str, str]:
     from_environment = {
         name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environment
     }
-    family = next(
-        (family for family in known_rank_variables() if family.are_set(environment)), None
+    variables = next(
+        (variables for variables in known_rank_variables() if variables.are_set(environment)), None
     )
-    return (family.meeting_place(environment) if family else {}) | from_environment
+    return (variables.meeting_place(environment) if variables else {}) | from_environment
 
 
 def without_rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """A copy without rank variables, so that no process takes itself for a rank of the job that
     this one runs in.
     """
-    families = known_rank_variables()
+    launchers = known_rank_variables()
     return {
         name: value
         for name, value in environment.items()
-        if not any(family.belong(name) for family in families)
+        if not any(variables.belong(name) for variables in launchers)
     }
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from measurement.agent.ringside_agent.place import RENDEZVOUS, Family, World, read_family
+from measurement.agent.ringside_agent.place import RENDEZVOUS, VariableNames, World, read_place
 from measurement.errors import LaunchError, cut
 
 
@@ -34,9 +34,9 @@ class RankVariables:
         return all(name in environment for name in (self.rank, self.world_size, self.local_rank))
 
     @property
-    def family(self) -> Family:
+    def names(self) -> VariableNames:
         """The names alone."""
-        return Family(
+        return VariableNames(
             self.name,
             self.rank,
             self.world_size,
@@ -52,7 +52,7 @@ class RankVariables:
             LaunchError: a variable does not hold a number that fits.
         """
         try:
-            world = read_family(environment, self.family)
+            world = read_place(environment, self.names)
         except ValueError as error:
             raise LaunchError(
                 f"the variables of {self.name} do not fit together: {cut(str(error))}; start with"
@@ -64,7 +64,7 @@ class RankVariables:
 
     def belong(self, name: str) -> bool:
         """Whether a variable belongs to a rank."""
-        return name in self.family[1:] or name.startswith(self.others or ("\0",))
+        return name in self.names[1:] or name.startswith(self.others or ("\0",))
 
     def meeting_place(self, environment: Mapping[str, str]) -> dict[str, str]:
         """MASTER_ADDR and MASTER_PORT from this launcher's variables; empty if it sets them itself,
@@ -105,17 +105,17 @@ FIRST_SPECIAL_STEP = 0xFFFF_FFF0
 ``srun``."""
 
 
-def read_world(environment: Mapping[str, str], families: Iterable[RankVariables]) -> World:
-    """This process's place from the first family whose variables are set; a world of one if no
+def read_world(environment: Mapping[str, str], launchers: Iterable[RankVariables]) -> World:
+    """This process's place from the first launcher whose variables are set; a world of one if no
     launcher started it.
 
     Raises:
         LaunchError: a variable does not hold a number that fits, or an unsupported launcher started
             several processes.
     """
-    family = next((family for family in families if family.are_set(environment)), None)
-    if family is not None:
-        return family.read(environment)
+    variables = next((variables for variables in launchers if variables.are_set(environment)), None)
+    if variables is not None:
+        return variables.read(environment)
     for launcher in UNKNOWN_LAUNCHERS:
         _refuse_several(environment, launcher)
     return World()

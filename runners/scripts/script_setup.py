@@ -74,9 +74,9 @@ def lists_for_agent() -> dict[str, Any]:
     """Lists that the agent shares with the driver: the rank variables of launchers, and which
     variables ranks report.
     """
-    families = [list(variables.family) for variables in known_rank_variables()]
+    rank_variables = [list(variables.names) for variables in known_rank_variables()]
     return {
-        "families": families,
+        "rank_variables": rank_variables,
         "recorded": [*STEERING, *DISTURBING],
         "left_out": PER_RANK,
         "secret": SECRET.pattern,

@@ -102,7 +102,7 @@ def test_the_facts_of_a_host_are_those_that_conditions_name():
     ],
 )
 def test_a_process_without_a_library_is_known_by_its_launchers_variables(variables, expected):
-    assert place.world_of_variables(variables, lists_for_agent()["families"]) == expected
+    assert place.world_of_variables(variables, lists_for_agent()["rank_variables"]) == expected
 
 
 def test_the_larger_world_of_two_libraries_counts(monkeypatch):

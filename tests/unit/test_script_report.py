@@ -1,5 +1,5 @@
-"""The report of scripts in every format: verdict first, then equality and the first culprits; work
-that differs has no verdict."""
+"""The report of scripts in every format: verdict first, then equality and the first differences;
+work that differs has no verdict."""
 
 from __future__ import annotations
 

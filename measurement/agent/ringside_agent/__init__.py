@@ -39,7 +39,7 @@ def begin() -> None:
         after_import(
             {
                 "torch": lambda: cpus_for_gpus.emulate_cuda(
-                    sys.modules["torch"], agent_settings.families
+                    sys.modules["torch"], agent_settings.rank_variables
                 ),
                 "horovod.torch": lambda: cpus_for_gpus.emulate_horovod_build(
                     sys.modules["horovod.torch"]

@@ -1,5 +1,5 @@
 """Which rank this process is, by its library where that is initialised, else by its launcher; and
-what launchers give ranks.
+what rank_variables give ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOROVOD = "horovod"
 """What Horovod finds its rank and the other ranks by: HOROVOD_* variables, or MPI's."""
 
 
-class Family(NamedTuple):
+class VariableNames(NamedTuple):
     """The variables in which a launcher gives a process its place."""
 
     launcher: str
@@ -43,7 +43,7 @@ class World:
     local_world_size: int = 1
     node_rank: int = 0
     launcher: str = "none"
-    """Names the family of variables it was read from, for the record."""
+    """The launcher whose variables it was read from, for the record."""
     gives: frozenset[str] = frozenset()
     """What the launcher gives its ranks: ``RENDEZVOUS``, ``MPI``, ``HOROVOD``."""
 
@@ -61,7 +61,7 @@ def find_world(settings: Settings) -> World:
     """This process's place, as its library counts it; where both are initialised, the one with the
     larger world.
     """
-    of_variables = world_of_variables(os.environ, settings.families)
+    of_variables = world_of_variables(os.environ, settings.rank_variables)
     counted = max(
         filter(None, (_of_torch(), _of_horovod())), key=lambda counts: counts[1], default=None
     )
@@ -80,41 +80,45 @@ def find_world(settings: Settings) -> World:
 
 
 def world_of_variables(
-    environment: Mapping[str, str], families: Sequence[Sequence[str | None]]
+    environment: Mapping[str, str], rank_variables: Sequence[Sequence[str | None]]
 ) -> World:
     """The place by the first launcher whose variables are there and fit; rank 0 of 1 without."""
-    for names in families:
-        family = Family(*names)  # type: ignore[arg-type]  # a launcher has all names but the last
-        if family.rank in environment and family.world_size in environment:
+    for names in rank_variables:
+        # a launcher has all names but the last
+        variables = VariableNames(*names)  # type: ignore[arg-type]
+        if variables.rank in environment and variables.world_size in environment:
             with contextlib.suppress(ValueError):
-                return read_family(environment, family)
+                return read_place(environment, variables)
     return World()
 
 
-def read_family(environment: Mapping[str, str], family: Family) -> World:
+def read_place(environment: Mapping[str, str], variables: VariableNames) -> World:
     """The place by a launcher's variables, of which only rank and world size must be set.
 
     Raises:
         ValueError: one holds no number, or they do not fit together.
     """
-    rank, world_size = _number(environment, family.rank), _number(environment, family.world_size)
+    rank, world_size = (
+        _number(environment, variables.rank),
+        _number(environment, variables.world_size),
+    )
     node = (
-        _number(environment, family.node_rank)
-        if family.node_rank and family.node_rank in environment
+        _number(environment, variables.node_rank)
+        if variables.node_rank and variables.node_rank in environment
         else None
     )
     local_world_size = (
-        _count_on_node(environment, family, node or 0)
-        if family.local_world_size in environment
+        _count_on_node(environment, variables, node or 0)
+        if variables.local_world_size in environment
         else world_size
     )
     local_rank = (
-        _number(environment, family.local_rank)
-        if family.local_rank in environment
+        _number(environment, variables.local_rank)
+        if variables.local_rank in environment
         else rank % max(local_world_size, 1)
     )
     node_rank = rank // max(local_world_size, 1) if node is None else node
-    return World(rank, world_size, local_rank, local_world_size, node_rank, family.launcher)
+    return World(rank, world_size, local_rank, local_world_size, node_rank, variables.launcher)
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:
@@ -126,16 +130,16 @@ def _number(environment: Mapping[str, str], name: str) -> int:
         ) from None
 
 
-def _count_on_node(environment: Mapping[str, str], family: Family, node: int) -> int:
+def _count_on_node(environment: Mapping[str, str], variables: VariableNames, node: int) -> int:
     """Ranks on a node. Slurm lists those of all nodes: ``4(x2),1``."""
-    listed, nodes_left = environment[family.local_world_size].strip(), node
+    listed, nodes_left = environment[variables.local_world_size].strip(), node
     for part in listed.split(","):
         read = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part)
         nodes_left -= int(read[2] or 1) if read else 0
         if read and (nodes_left < 0 or listed == read[1]):
             return int(read[1])
     raise ValueError(
-        f"environment variable {family.local_world_size} is {listed!r}; ranks on node {node} are"
+        f"environment variable {variables.local_world_size} is {listed!r}; ranks on node {node} are"
         " expected"
     )
 

@@ -29,8 +29,8 @@ class Settings(NamedTuple):
     untimed: str = "nothing"
     state_file: str | None = None
     state: str | None = None
-    families: Sequence[Sequence[str | None]] = ()
-    """Rank variables of each launcher, see ``place.Family``."""
+    rank_variables: Sequence[Sequence[str | None]] = ()
+    """Rank variables of each launcher, see ``place.VariableNames``."""
     recorded: Sequence[str] = ()
     """Beginnings of variables that ranks report."""
     left_out: Sequence[str] = ()

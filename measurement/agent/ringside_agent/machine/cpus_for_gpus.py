@@ -79,14 +79,14 @@ class Stream(contextlib.nullcontext):
     wait_stream = wait_event = synchronize
 
 
-def emulate_cuda(torch: Any, families: Sequence[Sequence[str | None]]) -> None:
+def emulate_cuda(torch: Any, rank_variables: Sequence[Sequence[str | None]]) -> None:
     """Replace CUDA by the CPU, in a process that has just imported torch.
 
-    ``families``: see ``settings.Settings``.
+    ``rank_variables``: see ``settings.Settings``.
     """
     to_cpu = functools.partial(on_cpu, torch)
     enter_mode(torch, to_cpu)
-    values = values_of(torch) | {"device_count": functools.partial(device_count, families)}
+    values = values_of(torch) | {"device_count": functools.partial(device_count, rank_variables)}
     for module in (
         torch.cuda,
         torch.cuda.memory,
@@ -248,14 +248,14 @@ def values_of(torch: Any) -> dict[str, Any]:
     }
 
 
-def device_count(families: Sequence[Sequence[str | None]]) -> int:
+def device_count(rank_variables: Sequence[Sequence[str | None]]) -> int:
     """GPUs that this host reports: those that are visible, or as many as a launcher starts ranks
     here.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible:
         return len(visible.split(","))
-    world = world_of_variables(os.environ, families)
+    world = world_of_variables(os.environ, rank_variables)
     return USUAL_DEVICES if world == World() else world.local_world_size
 
 

@@ -23,7 +23,7 @@ NEAR = 0.02
 """A factor within this share of a number is that number."""
 
 
-class Culprit(Difference):
+class PortingMistake(Difference):
     """A likely mistake behind a difference between two arms."""
 
     severity: Severity = "mistake"
@@ -35,12 +35,12 @@ class Culprit(Difference):
 class Pair:
     """A candidate and the baseline."""
 
-    ours: ScriptArm
-    theirs: ScriptArm
+    candidate: ScriptArm
+    baseline: ScriptArm
 
     def each(self, read: Callable[[ScriptArm], Any]) -> dict[str, Any]:
         """What is read of both arms, by arm."""
-        return {arm.name: read(arm) for arm in (self.theirs, self.ours)}
+        return {arm.name: read(arm) for arm in (self.baseline, self.candidate)}
 
     def values(self, field: str) -> dict[str, Any]:
         """Both arms' value of a setting."""
@@ -48,7 +48,7 @@ class Pair:
 
     def is_ranks(self, factor: float | None) -> bool:
         """Whether two numbers differ by as much as there are ranks."""
-        wanted = [float(arm.ranks) for arm in (self.ours, self.theirs) if arm.ranks > 1]
+        wanted = [float(arm.ranks) for arm in (self.candidate, self.baseline) if arm.ranks > 1]
         return factor is not None and any(
             _near(factor, ranks) or _near(factor, 1 / ranks) for ranks in wanted
         )
@@ -58,7 +58,7 @@ class Pair:
         of the passes in a step; empty without any.
         """
         size = max(factor, 1 / factor) if factor else 0.0
-        passes = [arm.number("accumulation") or 1 for arm in (self.ours, self.theirs)]
+        passes = [arm.number("accumulation") or 1 for arm in (self.candidate, self.baseline)]
         numbers = [
             *[f"the number of ranks: {by_ranks}"] * self.is_ranks(factor),
             *[f"the number of passes in a step{by_passes}"]
@@ -72,10 +72,10 @@ class Pair:
         """The arm for which something is so, and the other; none unless it is so for one and not
         for the other.
         """
-        ours, theirs = is_so(self.ours), is_so(self.theirs)
+        ours, theirs = is_so(self.candidate), is_so(self.baseline)
         if ours is None or theirs is None or ours == theirs:
             return []
-        return [(self.ours, self.theirs) if ours else (self.theirs, self.ours)]
+        return [(self.candidate, self.baseline) if ours else (self.baseline, self.candidate)]
 
     @cached_property
     def gradient_factor(self) -> float | None:
@@ -83,7 +83,7 @@ class Pair:
         to this factor.
         """
         mine, its = first_gradients(
-            matched(self.ours.first, self.theirs.first)[0], self.theirs.first
+            matched(self.candidate.first, self.baseline.first)[0], self.baseline.first
         )
         return gradient_factor(mine, its) if mine.names else None
 
@@ -106,9 +106,11 @@ CAUSES = {
 exchange."""
 
 
-def _ranks_apart(pair: Pair) -> Iterator[Culprit]:
+def _ranks_apart(pair: Pair) -> Iterator[PortingMistake]:
     agreements = {
-        arm.name: arm.agreement for arm in (pair.theirs, pair.ours) if arm.agreement is not None
+        arm.name: arm.agreement
+        for arm in (pair.baseline, pair.candidate)
+        if arm.agreement is not None
     }
     sentences = {name: agreement.sentence(name) for name, agreement in agreements.items()}
     for arm, _ in pair.differing(lambda arm: bool(sentences.get(arm.name))):
@@ -121,10 +123,10 @@ def _ranks_apart(pair: Pair) -> Iterator[Culprit]:
             if is_by_rank(value) or value is True or str(value).startswith("before")
         ]
         why = "".join(f": {CAUSES[name]}" for name in settings)
-        yield Culprit(field=field, sentence=f"{sentences[arm.name]}{why}", values=values)
+        yield PortingMistake(field=field, sentence=f"{sentences[arm.name]}{why}", values=values)
 
 
-def _summed(pair: Pair) -> Iterator[Culprit]:
+def _summed(pair: Pair) -> Iterator[PortingMistake]:
     factor = pair.gradient_factor
     if pair.has_same_gradients:
         return  # however each comes to them
@@ -135,7 +137,7 @@ def _summed(pair: Pair) -> Iterator[Culprit]:
             f"{arm.name} sums gradients over its ranks (horovod.op Sum) where {other.name} averages"
             " them"
         )
-        yield Culprit(
+        yield PortingMistake(
             field="horovod.op",
             sentence=f"{sentence}: {arm.ranks} times as large",
             values=pair.values("horovod.op"),
@@ -144,7 +146,7 @@ def _summed(pair: Pair) -> Iterator[Culprit]:
     if factor is None or len({shown(value) for value in pair.values("step.clipping").values()}) > 1:
         return  # gradients are those of a step, after they are clipped
     size = factor if factor > 1 else 1 / factor if factor else 0.0
-    arm, other = (pair.ours, pair.theirs) if factor > 1 else (pair.theirs, pair.ours)
+    arm, other = (pair.candidate, pair.baseline) if factor > 1 else (pair.baseline, pair.candidate)
     why = pair.reasons(
         factor,
         by_ranks="it sums where the other averages",
@@ -154,18 +156,18 @@ def _summed(pair: Pair) -> Iterator[Culprit]:
         f"gradients of {arm.name} are {size:.3g} times as large as those of {other.name}"
         f"{', ' * bool(why)}{why}"
     )
-    yield Culprit(
+    yield PortingMistake(
         field="gradients.scale",
         sentence=sentence,
-        values={pair.theirs.name: 1.0, pair.ours.name: factor},
+        values={pair.baseline.name: 1.0, pair.candidate.name: factor},
     )
 
 
-def _not_zeroed(pair: Pair) -> Iterator[Culprit]:
+def _not_zeroed(pair: Pair) -> Iterator[PortingMistake]:
     field = "optimizer.keeps_gradients"
     for arm, other in pair.differing(lambda arm: arm.fields.get(field)):
         how = "never zeroes its gradients: each step adds to those of the steps before"
-        yield Culprit(
+        yield PortingMistake(
             field=field,
             sentence=f"{arm.name} {how}; {other.name} has zero_grad()",
             values=pair.values(field),
@@ -196,7 +198,7 @@ def _unmoved(arm: ScriptArm) -> list[str]:
     ]
 
 
-def _not_optimized(pair: Pair) -> Iterator[Culprit]:
+def _not_optimized(pair: Pair) -> Iterator[PortingMistake]:
     left = pair.each(_without_optimizer)
     for arm, _ in pair.differing(lambda arm: bool(left[arm.name])):
         why = "its optimizer was made before the model was moved or replaced, or lacks them"
@@ -205,7 +207,7 @@ def _not_optimized(pair: Pair) -> Iterator[Culprit]:
             name: f"without {named(names)}" if names else "all parameters"
             for name, names in left.items()
         }
-        yield Culprit(
+        yield PortingMistake(
             field="optimizer.left_out",
             sentence=sentence,
             values=values,
@@ -217,7 +219,7 @@ def _not_optimized(pair: Pair) -> Iterator[Culprit]:
             f"the first {len(arm.first.steps)} steps of {arm.name} leave {named(stay[arm.name])} as"
             " before; its optimizer has it"
         )
-        yield Culprit(
+        yield PortingMistake(
             field="parameters.unmoved",
             sentence=sentence,
             values={name: named(names) or None for name, names in stay.items()},
@@ -225,11 +227,11 @@ def _not_optimized(pair: Pair) -> Iterator[Culprit]:
         )
 
 
-def _zeros_for_none(pair: Pair) -> Iterator[Culprit]:
+def _zeros_for_none(pair: Pair) -> Iterator[PortingMistake]:
     """Horovod exchanges zeros for a parameter that no pass used, so that an optimizer steps it; DDP
     leaves it alone.
     """
-    for arm, other in ((pair.theirs, pair.ours), (pair.ours, pair.theirs)):
+    for arm, other in ((pair.baseline, pair.candidate), (pair.candidate, pair.baseline)):
         if not arm.first.steps or not other.first.steps:
             return
         gradients, started, ended = (
@@ -252,7 +254,7 @@ def _zeros_for_none(pair: Pair) -> Iterator[Culprit]:
                 " decay moves them"
             )
             values = {arm.name: "zeros", other.name: None}
-            yield Culprit(
+            yield PortingMistake(
                 field="gradients.zeros",
                 sentence=f"{sentence} in {arm.name} alone",
                 values=values,
@@ -260,7 +262,7 @@ def _zeros_for_none(pair: Pair) -> Iterator[Culprit]:
             )
 
 
-def _stepped_empty(pair: Pair) -> Iterator[Culprit]:
+def _stepped_empty(pair: Pair) -> Iterator[PortingMistake]:
     """Horovod's ``broadcast_optimizer_state`` has a new optimizer make its state by a step in which
     all gradients are zero.
     """
@@ -281,19 +283,19 @@ def _stepped_empty(pair: Pair) -> Iterator[Culprit]:
                 f" broadcast_optimizer_state): {' and '.join(effects)}; {other.name} takes none"
             )
             values, covers = pair.values(field), ["optimizer.loaded"]
-            yield Culprit(
+            yield PortingMistake(
                 field=field, sentence=sentence, values=values, covers=covers, severity="training"
             )
 
 
-def _global_batch(pair: Pair) -> Iterator[Culprit]:
+def _global_batch(pair: Pair) -> Iterator[PortingMistake]:
     fields: Sequence[str] = ("loader.batch_size", "rank_local_batch", "samples")
-    if pair.ours.number("accumulation") != pair.theirs.number("accumulation"):
+    if pair.candidate.number("accumulation") != pair.baseline.number("accumulation"):
         fields = ("samples",)  # one of them makes up its step of several batches
     for field in fields:
         ours, theirs = (
             arm.samples if field == "samples" else arm.number(field)
-            for arm in (pair.ours, pair.theirs)
+            for arm in (pair.candidate, pair.baseline)
         )
         if ours and theirs and ours != theirs:
             break
@@ -301,15 +303,19 @@ def _global_batch(pair: Pair) -> Iterator[Culprit]:
         return
     if not pair.is_ranks(ours / theirs):
         return
-    big, small = (pair.ours, pair.theirs) if ours > theirs else (pair.theirs, pair.ours)
+    big, small = (
+        (pair.candidate, pair.baseline) if ours > theirs else (pair.baseline, pair.candidate)
+    )
     most, least = max(ours, theirs), min(ours, theirs)
     sentence = (
         f"each rank of {big.name} takes {most:g} samples, of {small.name} {least:g}, a factor of"
         f" {most / least:g}, the number of ranks: one batch is global"
     )
-    values = {pair.theirs.name: int(theirs), pair.ours.name: int(ours)}
+    values = {pair.baseline.name: int(theirs), pair.candidate.name: int(ours)}
     covers = ["loader.batch_size", "rank_local_batch", "loader.length", "epoch.steps"]
-    yield Culprit(field=field, sentence=sentence, values=values, covers=covers, changes_work=True)
+    yield PortingMistake(
+        field=field, sentence=sentence, values=values, covers=covers, changes_work=True
+    )
 
 
 def _is_sharded_by_sampler(arm: ScriptArm) -> bool | None:
@@ -325,7 +331,7 @@ def _is_sharded_by_sampler(arm: ScriptArm) -> bool | None:
     return False if arm.fields.get("sampler.class") in WHOLE else None
 
 
-def _same_data(pair: Pair) -> Iterator[Culprit]:
+def _same_data(pair: Pair) -> Iterator[PortingMistake]:
     covers = ["sampler.", "loader.length", "epoch.steps", "loader.class"]
     shared, sampled = (
         pair.differing(lambda arm: arm.shares_batches),
@@ -333,7 +339,7 @@ def _same_data(pair: Pair) -> Iterator[Culprit]:
     )
     lengths = [
         length
-        for arm in (pair.ours, pair.theirs)
+        for arm in (pair.candidate, pair.baseline)
         if (length := arm.number("loader.length", "epoch.steps"))
     ]
     changes_work = len(set(lengths)) > 1
@@ -351,7 +357,7 @@ def _same_data(pair: Pair) -> Iterator[Culprit]:
             " different ones"
         )
         values = {arm.name: "the same on all ranks", other.name: "different by rank"}
-        yield Culprit(
+        yield PortingMistake(
             field="batches.by_rank",
             sentence=sentence,
             values=values,
@@ -365,7 +371,7 @@ def _same_data(pair: Pair) -> Iterator[Culprit]:
             f" {other.name} has one"
         )
         values = pair.values("sampler.class")
-        yield Culprit(
+        yield PortingMistake(
             field="sampler.class",
             sentence=sentence,
             values=values,
@@ -374,22 +380,24 @@ def _same_data(pair: Pair) -> Iterator[Culprit]:
         )
 
 
-def _scaled_rate(pair: Pair) -> Iterator[Culprit]:
+def _scaled_rate(pair: Pair) -> Iterator[PortingMistake]:
     field = next(
         (
             name
-            for name in pair.theirs.fields
+            for name in pair.baseline.fields
             if name.startswith("optimizer.0.") and name.endswith(".lr")
         ),
         "optimizer.0.0.lr",
     )
     ours, theirs = (
         arm.learning_rates[0] if arm.learning_rates else arm.number(field)
-        for arm in (pair.ours, pair.theirs)
+        for arm in (pair.candidate, pair.baseline)
     )
     if not ours or not theirs:
         return
-    arm, other = (pair.ours, pair.theirs) if ours > theirs else (pair.theirs, pair.ours)
+    arm, other = (
+        (pair.candidate, pair.baseline) if ours > theirs else (pair.baseline, pair.candidate)
+    )
     factor = max(ours, theirs) / min(ours, theirs)
     if pair.is_ranks(factor):
         why = pair.reasons(
@@ -406,10 +414,14 @@ def _scaled_rate(pair: Pair) -> Iterator[Culprit]:
         f" {ours:.4g}), {why}"
     )
     covers = [
-        name for name in pair.theirs.fields if name.startswith("optimizer.") and name.endswith("lr")
+        name
+        for name in pair.baseline.fields
+        if name.startswith("optimizer.") and name.endswith("lr")
     ]
-    values = {pair.theirs.name: theirs, pair.ours.name: ours}
-    yield Culprit(field=field, sentence=sentence, values=values, covers=[*covers, "schedule.lr"])
+    values = {pair.baseline.name: theirs, pair.candidate.name: ours}
+    yield PortingMistake(
+        field=field, sentence=sentence, values=values, covers=[*covers, "schedule.lr"]
+    )
 
 
 def _counts_steps(arm: ScriptArm) -> bool | None:
@@ -422,7 +434,7 @@ def _counts_steps(arm: ScriptArm) -> bool | None:
     return True if stepped >= steps - 1 else False if stepped == 0 else None
 
 
-def _schedule(pair: Pair) -> Iterator[Culprit]:
+def _schedule(pair: Pair) -> Iterator[PortingMistake]:
     reported = pair.values("schedule.lr")
     rates = pair.each(
         lambda arm: (
@@ -454,28 +466,32 @@ def _schedule(pair: Pair) -> Iterator[Culprit]:
             if name.startswith("optimizer.") and name.endswith("lr")
         )
         covers = ["schedule.", *settings]
-        yield Culprit(field="schedule.lr", sentence=sentence, values=rates, covers=covers)
+        yield PortingMistake(field="schedule.lr", sentence=sentence, values=rates, covers=covers)
 
 
 def _span(rates: Sequence[float]) -> str:
     return f"{rates[0]:.4g}" + f" to {rates[-1]:.4g}" * (len(set(rates)) > 1)
 
 
-def _compressed(pair: Pair) -> Iterator[Culprit]:
-    ours, theirs = pair.ours.compression, pair.theirs.compression
+def _compressed(pair: Pair) -> Iterator[PortingMistake]:
+    ours, theirs = pair.candidate.compression, pair.baseline.compression
     if ours == theirs:
         return
-    arm, other = (pair.ours, pair.theirs) if ours is not None else (pair.theirs, pair.ours)
+    arm, other = (
+        (pair.candidate, pair.baseline) if ours is not None else (pair.baseline, pair.candidate)
+    )
     field = "horovod.compression" if "horovod.compression" in arm.fields else "ddp.comm_hook"
     sentence = (
         f"{arm.name} exchanges gradients {_exchanged(arm)} ({field}), {other.name}"
         f" {_exchanged(other)}"
     )
-    values = {pair.theirs.name: theirs, pair.ours.name: ours}
+    values = {pair.baseline.name: theirs, pair.candidate.name: ours}
     is_harmless = pair.has_same_gradients and not {ours, theirs} & {"float16", "bfloat16"}
     severity: Severity = "speed" if is_harmless else "mistake"
     covers = ["horovod.compression", "ddp.comm_hook"]
-    yield Culprit(field=field, sentence=sentence, values=values, covers=covers, severity=severity)
+    yield PortingMistake(
+        field=field, sentence=sentence, values=values, covers=covers, severity=severity
+    )
 
 
 def _exchanged(arm: ScriptArm) -> str:
@@ -489,16 +505,18 @@ def _exchanged(arm: ScriptArm) -> str:
     )
 
 
-def _seeds(pair: Pair) -> Iterator[Culprit]:
+def _seeds(pair: Pair) -> Iterator[PortingMistake]:
     for arm, other in pair.differing(lambda arm: arm.seeds_alike):
         sentence = (
             f"seeds are alike on all ranks of {arm.name} and differ on those of {other.name}: "
             f"dropout and augmentation draw alike on all ranks of {arm.name}"
         )
-        yield Culprit(field="seed.torch", sentence=sentence, values=pair.values("seed.torch"))
+        yield PortingMistake(
+            field="seed.torch", sentence=sentence, values=pair.values("seed.torch")
+        )
 
 
-def _buffers(pair: Pair) -> Iterator[Culprit]:
+def _buffers(pair: Pair) -> Iterator[PortingMistake]:
     field, of_horovod = "ddp.broadcast_buffers", "horovod" in pair.values("library").values()
 
     def own(arm: ScriptArm) -> Sequence[str] | None:
@@ -507,13 +525,13 @@ def _buffers(pair: Pair) -> Iterator[Culprit]:
         return arm.agreement.buffers if arm.agreement else None
 
     buffers = pair.each(own)
-    if any(arm.number("model.buffers") != 0 for arm in (pair.ours, pair.theirs)):
+    if any(arm.number("model.buffers") != 0 for arm in (pair.candidate, pair.baseline)):
         # Horovod has none
         for arm, _ in pair.differing(
             lambda arm: None if (kept := arm.fields.get(field)) is None else not kept
         ):
             kept = "each rank keeps its own, such as statistics of batch norm"
-            yield Culprit(
+            yield PortingMistake(
                 field=field,
                 sentence=f"{arm.name} does not broadcast buffers ({field}): {kept}",
                 values=pair.values(field),
@@ -536,7 +554,7 @@ def _buffers(pair: Pair) -> Iterator[Culprit]:
             len({str(script.fields.get("model.norms")) for script in (arm, other)}) > 1
         )
         severity: Severity = "training" if comes_with_it or has_other_norms else "mistake"
-        yield Culprit(
+        yield PortingMistake(
             field="buffers.by_rank",
             sentence=sentence,
             values=values,
@@ -546,7 +564,7 @@ def _buffers(pair: Pair) -> Iterator[Culprit]:
         )
 
 
-FINDERS: tuple[Callable[[Pair], Iterator[Culprit]], ...] = (
+FINDERS: tuple[Callable[[Pair], Iterator[PortingMistake]], ...] = (
     _ranks_apart,
     _summed,
     _not_zeroed,
