@@ -24,7 +24,7 @@ import psutil
 import yaml
 
 from measurement.records.results import ResultsFolder
-from runners.processes.key_file import PREFIX
+from runners.session.endpoint import KEY_PREFIX
 from tests.kit.faults import (
     AT_EVERY_ROUND,
     ENDS_S,
@@ -223,5 +223,5 @@ def _spools() -> set[Path]:
     return {
         path
         for path in Path(tempfile.gettempdir()).glob("ringside-*")
-        if not path.name.startswith(PREFIX)
+        if not path.name.startswith(KEY_PREFIX)
     }

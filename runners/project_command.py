@@ -81,29 +81,22 @@ def project(
                 "--to and --fit-up-to are for other sizes, --what-if and --link for the size"
                 " measured; give one of both"
             )
-        from reports.projection.what_if import Links
-
-        measured = _rates("--measured-link", measured_link)
-        if len(measured) > 1:
-            raise PlanError(
-                f"--measured-link is {quoted(measured_link)}; give one rate, such as 1gbit"
-            )
-        _answer_what_if(
-            source,
-            Links(rates=_rates("--link", links), measured=next(iter(measured), None)),
-            form=form,
-        )
+        _answer_what_if(source, _links(links, measured_link), form=form)
         return
     if to is None:
         raise PlanError(
             "nothing says what to project to; give sizes, such as --to 32,64, or --what-if"
         )
+    _project_to(source, _sizes(to), fit_up_to=fit_up_to, form=form)
+
+
+def _project_to(source: Path, sizes: list[int], *, fit_up_to: int | None, form: str) -> None:
+    """Project a study to other sizes; print it and store it in its folder."""
     from measurement.records.results import write_result
     from reports.projection.project import project as project_series
     from reports.projection.project import refusals
     from reports.projection.series import series_of
 
-    sizes = _sizes(to)
     limit = float("inf") if fit_up_to is None else fit_up_to
     series, pairs = series_of(_concluded(source))
     projection = project_series(series, sizes, source=str(source), fit_up_to=limit, pairs=pairs)
@@ -185,6 +178,16 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
     console = new_console()
     console.print(rich_table(what_if_table(comparison)))
     console.print(shown(caption("what_if", comparison)), soft_wrap=True)
+
+
+def _links(rates: str | None, measured: str | None) -> Links:
+    """The links to answer for, and the rate of those it was measured over."""
+    from reports.projection.what_if import Links
+
+    measured_rates = _rates("--measured-link", measured)
+    if len(measured_rates) > 1:
+        raise PlanError(f"--measured-link is {quoted(measured)}; give one rate, such as 1gbit")
+    return Links(rates=_rates("--link", rates), measured=next(iter(measured_rates), None))
 
 
 def _rates(flag: str, text: str | None) -> list[int]:

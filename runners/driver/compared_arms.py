@@ -15,7 +15,6 @@ from measurement.records.record import Case
 from runners.hosts.host_facts import CARDS, EXCLUSIVE
 from runners.hosts.preflight import Preflight, inspect
 from runners.launchers import HERE
-from runners.launchers.trial_facts import TrialFacts
 from runners.planning.arm_checks import (
     require_executables,
     require_findable,
@@ -24,7 +23,7 @@ from runners.planning.arm_checks import (
     require_shared_gpus,
     require_undisturbed,
 )
-from runners.planning.arm_specs import ArmSpec, computes_on_gpu
+from runners.planning.arm_specs import ArmSpec, TrialFacts, computes_on_gpu
 from runners.planning.arms import floor_beside, resolve_arm, resolve_arms
 from runners.planning.check_process import OwnFindings, facts_of, require_data_on, require_own_work
 from runners.planning.workload import WorkloadSetup, resolve_cases, resolve_workload

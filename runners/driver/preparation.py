@@ -30,7 +30,7 @@ from runners.driver.comparison_folder import ComparisonHistory
 from runners.driver.launch import is_comparable
 from runners.driver.rehearsal import rehearse, require_something_to_measure, try_commands
 from runners.hosts.placement import Placement
-from runners.launchers.trial_facts import TrialFacts
+from runners.planning.arm_specs import TrialFacts
 from runners.planning.workload import WorkloadSetup
 from runners.progress import LaunchProgress
 from runners.scripts.initial_state import FIRST_STATE, SharedInitialState

@@ -20,11 +20,13 @@ from measurement.agent.ringside_agent.settings import Settings, encode
 from measurement.conditions.disturbing_variables import Disturbance, Library, disturbances
 from measurement.environment import forwarded_by_name
 from measurement.plans.plan import Arm, Plan
+from measurement.records.record import LaunchRecord
+from measurement.records.record_types import Written
+from measurement.records.script_report import LineUse
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand, Launcher, LaunchRequest
 from runners.launchers.base import RUN_ID, interface_environment
 from runners.launchers.slurm_job import shared_cores
-from runners.launchers.trial_facts import TrialFacts
 from runners.planning.command_place import CommandPlace
 from runners.planning.meeting_ports import meeting_settings, num_ports_needed
 from runners.planning.standalone_flags import MODULES, flags_for
@@ -79,6 +81,30 @@ class ArmStart:
     def padding(self) -> dict[str, str]:
         """The variable that pads the environment."""
         return {PADDING: "x" * self.padding_bytes} if self.padding_bytes else {}
+
+
+class TrialFacts(Written):
+    """Facts about a command that has taken its compared steps once, alone."""
+
+    ranks: int
+    """Number of ranks that it starts, by their own count."""
+    first_steps_s: float
+    """Seconds from its start to the end of the compared steps."""
+    ports: tuple[int, ...] = ()
+    """Ports that its processes asked for, launchers included, and at which ranks meet."""
+    lines: tuple[list[LineUse], ...] = ()
+    """Lines of its training loop, by rank, timed while it ran alone."""
+
+    @classmethod
+    def from_record(cls, record: LaunchRecord) -> TrialFacts:
+        """Take it from the record of an arm's trial."""
+        ports = {port for report in record.scripts for port in report.ports}
+        return cls(
+            ranks=record.world_size,
+            first_steps_s=record.start_s or 0.0,
+            ports=tuple(sorted(ports)),
+            lines=tuple(report.lines for report in record.scripts),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

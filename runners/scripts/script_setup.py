@@ -103,12 +103,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
     with about(f"arm '{name}'"):
         line = read_command(arm.command)
         if not arm.image and any(other.packages is not None for other in plan.arms.values()):
-            path = os.environ.get("PATH", os.defpath)
-            named_python = arm.python or str(
-                python_of(line.words, path) or shutil.which("python", path=path) or sys.executable
-            )
-            python = interpreter(named_python, is_here=True)
-            arm = arm.model_copy(update={"python": with_packages(python, arm.packages or "")})
+            arm = arm.model_copy(update={"python": _python_with_packages(arm, line)})
         if flag := blocking_flag(line):
             raise PlanError(
                 f"python {flag} does not read PYTHONPATH, which loads Ringside's agent; leave that"
@@ -162,6 +157,15 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
             },
             may_end=True,
         )
+
+
+def _python_with_packages(arm: Arm, line: CommandLine) -> str:
+    """The Python of an environment with the arm's packages, beside those of the command's own."""
+    path = os.environ.get("PATH", os.defpath)
+    named_python = arm.python or str(
+        python_of(line.words, path) or shutil.which("python", path=path) or sys.executable
+    )
+    return with_packages(interpreter(named_python, is_here=True), arm.packages or "")
 
 
 def _require_undisturbed(line: CommandLine, environment: Mapping[str, str]) -> None:

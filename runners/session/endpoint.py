@@ -1,19 +1,38 @@
-"""Where the ranks of all arms find the driver: its store and its supervisor server."""
+"""Where the ranks of all arms find the driver: its store, its supervisor server and its key.
+
+By the key, driver, supervisors and ranks authenticate each other. They read it from a file that
+only the user can read. It is never in a command line or a shell's environment, which ``ps`` shows.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
-from collections.abc import Iterator
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 from measurement.addresses import listen, with_port
+from measurement.errors import LaunchError
 from runners.hosts.placement import Placement
+from runners.processes import remote
 from runners.processes.driver_watch import ended_with_driver
-from runners.processes.key_file import shared_key
+from runners.processes.run_processes import remove_left_folders
 from runners.processes.supervisor_server import SupervisorServer
+
+KEY_PREFIX = "ringside-key-"
+PUT_KEY = (
+    'umask 077 && mkdir -p -- "$1" && cat > "$1/key" && { test -s "$1/key" || { echo "its shell'
+    ' reads standard input, see ~/.bashrc there" >&2; exit 1; }; }'
+)
+REMOVE_KEY = 'rm -rf -- "$1"'
+KEY_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,3 +90,48 @@ def _serve_store(address: str) -> Iterator[str]:
         yield with_port(address, port)
     finally:
         del store  # it ends with its last reference
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyFile:
+    """A key, and its path on every host."""
+
+    key: str = field(repr=False)
+    """32 random bytes in hexadecimal digits."""
+    path: Path
+
+
+@contextmanager
+def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
+    """Make a key and store it here and on other hosts while the context lasts, in a new folder with
+    a random name.
+
+    Keys that killed drivers have left are removed.
+
+    Raises:
+        LaunchError: a host cannot be reached.
+    """
+    remove_left_folders(Path(tempfile.gettempdir()), KEY_PREFIX)
+    prefix = f"{KEY_PREFIX}{socket.gethostname()}-{os.getpid()}-"
+    made = KeyFile(key=secrets.token_hex(32), path=Path(tempfile.mkdtemp(prefix=prefix)) / "key")
+    try:
+        with os.fdopen(
+            os.open(made.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as file:
+            file.write(made.key)
+        _everywhere(hosts, PUT_KEY, made)
+        yield made
+    finally:
+        # a lost host keeps the key, which is of no use after the comparison
+        with contextlib.suppress(LaunchError):
+            _everywhere(hosts, REMOVE_KEY, made)
+        shutil.rmtree(made.path.parent, ignore_errors=True)
+
+
+def _everywhere(hosts: Sequence[str], script: str, key: KeyFile) -> None:
+    remote.run_on(
+        hosts,
+        ["sh", "-c", script, "sh", str(key.path.parent)],
+        timeout_s=KEY_TIMEOUT_S,
+        stdin=key.key.encode(),
+    )

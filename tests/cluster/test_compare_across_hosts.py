@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
-from runners.processes.key_file import PREFIX
+from runners.session.endpoint import KEY_PREFIX
 from tests import conftest
 from tests.cluster.conftest import beside, enter, processes_of
 from tests.conftest import REPOSITORY, drawn, needs_horovod, wait_until
@@ -45,7 +45,7 @@ def spools():
     return {
         path
         for path in Path(tempfile.gettempdir()).glob("ringside-*")
-        if not path.name.startswith((PREFIX, "ringside-rehearsal-"))
+        if not path.name.startswith((KEY_PREFIX, "ringside-rehearsal-"))
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 from measurement.plans.plan_file import check_plan
 from runners.driver import compared_arms
 from runners.driver.preparation import Passed, PassedRehearsals
-from runners.launchers.trial_facts import TrialFacts
+from runners.planning.arm_specs import TrialFacts
 from tests.conftest import TINY, ringside_here, write_plan
 from tests.kit.comparisons import compare, compare_plan
 

@@ -21,9 +21,8 @@ from runners.hosts.placement import Placement, with_hosts
 from runners.launchers import HERE, HostSlots, LaunchRequest
 from runners.launchers.carried_variables import with_variables
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
-from runners.launchers.trial_facts import TrialFacts
 from runners.launchers.users_command import AGENT_FOLDER, for_each_host, with_agent_path, with_seed
-from runners.planning.arm_specs import ArmStart
+from runners.planning.arm_specs import ArmStart, TrialFacts
 from runners.planning.meeting_ports import NUM_SPARE_PORTS, named_ports
 from runners.planning.plan_reading import read_plan
 from runners.processes.supervised_arm import SupervisedRank
