@@ -10,7 +10,7 @@
   the best of all settings, what it gains, what the search itself saw of that, whether Optuna's
   importances name the setting with the largest effect, and what fresh launches say. At effect 0 all
   settings are exactly equal, so every 'faster' there is false.
-- ``planted`` tunes back ends with a bad default (``plugins/bad_defaults.py``), and prints what each
+- ``planted`` tunes backends with a bad default (``plugins/bad_defaults.py``), and prints what each
   came to.
 """
 
@@ -52,7 +52,7 @@ OWN = 0.002
 """Standard deviation of what an option set has of its own, beyond effects of settings and of one
 pair of them."""
 PLANTED = {"ddp": ("SmallBuckets", "torchrun"), "horovod": ("SlowCycle", "horovodrun")}
-"""By library, its back end with a bad default, and the launcher."""
+"""By library, its backend with a bad default, and the launcher."""
 
 
 def spaces() -> dict[str, list[SearchedSetting]]:

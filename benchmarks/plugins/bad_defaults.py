@@ -1,4 +1,4 @@
-"""Back ends with a bad default, for ``benchmarks/tuning.py``: buckets of 1 KiB, and a cycle of 100
+"""Backends with a bad default, for ``benchmarks/tuning.py``: buckets of 1 KiB, and a cycle of 100
 ms.
 """
 

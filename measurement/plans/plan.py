@@ -49,7 +49,7 @@ FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
 """Settings of ``measurement`` that replace ``minutes``."""
 BY_COMMAND, BY_BACKEND, IN_TRAINING = (
     "for arms by command",
-    "for arms of a back end",
+    "for arms of a backend",
     "with training, whose blocks are epochs",
 )
 OWN_BATCHES, FITTED = (
@@ -200,7 +200,7 @@ class Arm(Section):
     """Your own script, by the command that starts it, such as ``horovodrun -np 2 -H localhost:2
     python train.py``. It runs unmodified."""
     directory: str | None = None
-    """Where the command is started, or the ranks of a back end, which find ``file.py:Class`` there.
+    """Where the command is started, or the ranks of a backend, which find ``file.py:Class`` there.
     None: where ``ringside`` is."""
     python: str | None = None
     """A Python of another environment, such as /envs/old/bin/python. Its folder comes first on
@@ -726,7 +726,7 @@ class Plan(Section):
 
     @property
     def has_own_work(self) -> bool:
-        """Whether an arm of a back end has work of its own."""
+        """Whether an arm of a backend has work of its own."""
         return any(arm.command is None and arm.has_own_work for arm in self.arms.values())
 
     @property

@@ -55,7 +55,7 @@ def find_plan(plan: Path) -> Path:
     """
     if plan.suffix == ".py":
         raise PlanError(
-            f"'{plan}' is a script, not a plan; {TWO_SCRIPTS}; to compare back ends on a workload"
+            f"'{plan}' is a script, not a plan; {TWO_SCRIPTS}; to compare backends on a workload"
             f" in it, write a plan that names it (ringside init): 'workload: {plan}:CLASS'"
         )
     shipped = PLANS / f"{plan.stem if plan.suffix in ('.yaml', '.yml') else plan.name}.yaml"

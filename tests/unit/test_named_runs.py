@@ -1,4 +1,4 @@
-"""Runs that people started themselves, under names that they give: two commits of one back end, or
+"""Runs that people started themselves, under names that they give: two commits of one backend, or
 two environments."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def of(**changes):
 
 
 def write_two(root, number=2, *, old=None, new=None):
-    """Runs of one back end, of which the new ones are a fifth slower; alternating."""
+    """Runs of one backend, of which the new ones are a fifth slower; alternating."""
     slower = replace(SLOWER, ratios={"ddp": 0.8})
     for launch in range(number):
         write_run(root / f"a-{launch}", DDP, minute=2 * launch, change=of(**(old or {})))

@@ -104,7 +104,7 @@ def test_allow_is_for_such_arms_and_changes_no_digest():
         ),
         (
             {"backend": "ddp", "samples_per_step": 2},
-            "samples_per_step means nothing for arms of a back end; leave it out",
+            "samples_per_step means nothing for arms of a backend; leave it out",
         ),
     ],
 )

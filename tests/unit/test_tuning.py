@@ -105,7 +105,7 @@ def test_what_means_nothing_beside_the_others_is_left_out():
 
 
 def test_without_one_setting_goes_what_means_nothing_beside_its_default():
-    """A back end whose default bucket is not PyTorch's was tried with a first bucket beside it, and
+    """A backend whose default bucket is not PyTorch's was tried with a first bucket beside it, and
     refused."""
     cap = SearchedSetting(option="bucket_cap_mb", values=[0.001, None], default=0.001)
     first = SearchedSetting(

@@ -205,7 +205,7 @@ def overflows():
 
 
 def compiled():
-    """The model and the optimizer's step, which then waits for others, are compiled by a back end
+    """The model and the optimizer's step, which then waits for others, are compiled by a backend
     that needs no compiler."""
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
