@@ -27,7 +27,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from measurement.plans.plan import Arm, Measurement, Plan
+from measurement.plans.arm import Arm
+from measurement.plans.measuring import Measurement
+from measurement.plans.plan import Plan
 from measurement.records.results import ResultsFolder
 from runners.driver import gates, run_comparison
 from runners.driver.launch import Launch

@@ -23,7 +23,9 @@ import pyarrow as pa
 from pyarrow.parquet import ParquetWriter
 
 from measurement.conditions.same_environment import plan_digest
-from measurement.plans.plan import Arm, Measurement, Plan
+from measurement.plans.arm import Arm
+from measurement.plans.measuring import Measurement
+from measurement.plans.plan import Plan
 from measurement.records.record import (
     STEP_COLUMNS,
     BlockRecord,

@@ -20,7 +20,8 @@ from measurement.conditions.conditions import CONDITIONS, MAY_CHANGE_IN_A_PLAN
 from measurement.conditions.differences import is_allowed
 from measurement.conditions.same_environment import SOURCE, Values, changes_since, format_changes
 from measurement.errors import PlanError, RecordError
-from measurement.plans.plan import FIXED_LENGTH, FLOOR, Plan
+from measurement.plans.measuring import FIXED_LENGTH
+from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import LaunchRecord, Manifest
 from measurement.records.results import ResultsFolder
 from reports.conclusions.blocks import copies_of_baseline, log_levels, total_tables

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from measurement.plans.plan import FLOOR, USUAL_LAUNCHES, Plan
+from measurement.plans.measuring import USUAL_LAUNCHES
+from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
 from reports.conclusions.blocks import tabulate_blocks

@@ -12,7 +12,8 @@ from functools import partial
 from measurement.conditions.differences import by_severity, in_words, is_allowed
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
-from measurement.plans.plan import Arm, Plan, Point
+from measurement.plans.arm import Arm
+from measurement.plans.plan import Plan, Point
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from reports import write_files

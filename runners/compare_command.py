@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from measurement.errors import PlanError, RingsideError, printable
-from measurement.plans.plan import Measurement, Plan
+from measurement.plans.measuring import Measurement
+from measurement.plans.plan import Plan
 from runners.flags import (
     MINUTES,
     Flag,

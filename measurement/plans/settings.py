@@ -221,3 +221,71 @@ def fields_at(model: type[BaseModel], path: Iterable[str | int]) -> list[str]:
         if isinstance(section, type) and issubclass(section, BaseModel)
         else []
     )
+
+
+BY_COMMAND, BY_BACKEND, IN_TRAINING = (
+    "for arms by command",
+    "for arms of a backend",
+    "with training, whose blocks are epochs",
+)
+OWN_BATCHES, FITTED = (
+    "where arms have batches of their own",
+    "with fit: memory, which leaves none for an arm that waits",
+)
+IN_IMAGE = "in an image, which has its own packages"
+MEANINGLESS = {
+    BY_COMMAND: (
+        "fit transport launcher options workload_options container training points trace nodes"
+    ),
+    BY_BACKEND: "samples_per_step iteration_ends untimed impose packages image scripts",
+    IN_IMAGE: "python packages",
+    IN_TRAINING: "",
+    OWN_BATCHES: "training points",
+    FITTED: "",
+}
+"""Keys that mean nothing in some plans and arms: only their default is accepted there."""
+NEUTRAL: dict[str, dict[str, Any]] = {
+    BY_COMMAND: {"floor": False, "local_every": 0},
+    BY_BACKEND: {},
+    IN_TRAINING: {"control": False, "local_every": 0, "minutes": None},
+    OWN_BATCHES: {},
+    FITTED: {"mode": "sequential"},
+}
+"""Keys of ``measurement`` that mean nothing there, with their values then."""
+ALTERNATIVES = {
+    "container": "name it before python in each command",
+    "nodes": "the launchers' flags choose the hosts",
+}
+"""What to do instead of some of them."""
+
+
+def require_meaning(section: Any, where: str) -> None:
+    """Refuse keys that mean nothing there, in a plan or an arm."""
+    fields = type(section).model_fields
+    keys = [name for name in MEANINGLESS[where].split() if name in fields]
+    meaningless = [
+        name
+        for name in keys
+        if getattr(section, name) != fields[name].get_default(call_default_factory=True)
+    ]
+    if "measurement" in fields:
+        meaningless += [
+            f"measurement.{name}"
+            for name, only in NEUTRAL[where].items()
+            if getattr(section.measurement, name) != only
+        ]
+    if meaningless:
+        raise ValueError(
+            f"{meaningless[0]} means nothing {where};"
+            f" {ALTERNATIVES.get(meaningless[0], 'leave it out')}"
+        )
+
+
+def with_neutral(content: dict[str, Any], where: str) -> dict[str, Any]:
+    """A plan's content, with the ``NEUTRAL`` values in ``measurement`` as defaults."""
+    measurement = content.get("measurement", {})
+    return (
+        {**content, "measurement": {**NEUTRAL[where], **measurement}}
+        if isinstance(measurement, dict)
+        else content
+    )

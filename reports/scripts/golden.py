@@ -11,7 +11,9 @@ from pydantic import ValidationError
 
 from measurement.errors import PlanError
 from measurement.files import read_text, write_whole
-from measurement.plans.plan import SCRIPT, Arm, Measurement, Plan
+from measurement.plans.arm import SCRIPT, Arm
+from measurement.plans.measuring import Measurement
+from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.record_types import Written
 from measurement.records.script_report import ScriptReport

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from measurement.conditions.differences import arm_differences, own_work
-from measurement.plans.plan import Measurement
+from measurement.plans.measuring import Measurement
 from measurement.records.record import LaunchRecord
 from runners.protocol.gate_verdict import NOT_REPEATABLE, compare_state, drift_between, judge_gate
 from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport

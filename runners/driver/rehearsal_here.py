@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from measurement.errors import PlanError, about, printable
-from measurement.plans.plan import Arm, Plan
+from measurement.plans.arm import Arm
+from measurement.plans.plan import Plan
 from runners.driver.launch import Launch
 from runners.driver.rehearsal import RANK, reason_of, rehearse
 from runners.hosts.preflight import inspect

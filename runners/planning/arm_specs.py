@@ -19,7 +19,8 @@ from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from measurement.agent.ringside_agent.settings import Settings, encode
 from measurement.conditions.disturbing_variables import Disturbance, Library, disturbances
 from measurement.environment import forwarded_by_name
-from measurement.plans.plan import Arm, Plan
+from measurement.plans.arm import Arm
+from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.record_types import Written
 from measurement.records.script_report import LineUse

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from measurement.errors import PlanError, UnavailableError
-from measurement.plans.plan import Arm, Plan
+from measurement.plans.arm import Arm
+from measurement.plans.plan import Plan
 from measurement.records.results import ResultsFolder
 from runners.planning.arm_checks import require_executables
 from runners.planning.arms import resolve_arm

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from measurement.errors import PlanError, UnavailableError, about, quoted
-from measurement.plans.plan import Arm, Plan
+from measurement.plans.arm import Arm
+from measurement.plans.plan import Plan
 from runners.planning.worktrees import commit_of, has_in_commit, kept_worktree, repository_of
 
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from measurement.errors import PlanError
-from measurement.plans.plan import Arm, Measurement, Plan, ScriptSettings
+from measurement.plans.arm import Arm
+from measurement.plans.measuring import Measurement, ScriptSettings
+from measurement.plans.plan import Plan
 from runners.flags import (
     MINUTES,
     Flag,

@@ -18,7 +18,8 @@ from measurement.agent.ringside_agent import imposing
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY, refusal
 from measurement.environment import DISTURBING, PER_RANK, SECRET, STEERING
 from measurement.errors import PlanError, UnavailableError, about, unknown_name
-from measurement.plans.plan import Arm, Plan
+from measurement.plans.arm import Arm
+from measurement.plans.plan import Plan
 from runners.launchers import known_rank_variables, without_rank_variables
 from runners.launchers.command_lines import (
     HOROVODRUN,

@@ -17,7 +17,8 @@ import pandas as pd
 from backends import Backend
 from backends.base import Setting
 from measurement.errors import LaunchError, PlanError, unknown_name
-from measurement.plans.plan import Arm, Plan
+from measurement.plans.arm import Arm
+from measurement.plans.plan import Plan
 from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder
 from reports.conclusions.blocks import total_tables

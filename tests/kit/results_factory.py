@@ -14,7 +14,9 @@ import numpy as np
 from rich.console import Console
 
 from measurement.conditions.same_environment import plan_digest
-from measurement.plans.plan import FLOOR, Arm, Measurement, Plan
+from measurement.plans.arm import Arm
+from measurement.plans.measuring import Measurement
+from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import (
     BlockRecord,
     Case,

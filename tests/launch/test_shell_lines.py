@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from measurement.agent.ringside_agent.place import World
-from measurement.plans.plan import Arm
+from measurement.plans.arm import Arm
 from reports.formats.html import HtmlReport
 from reports.formats.texts import MarkdownReport
 from runners.flags import command, values_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from measurement.plans.plan import Measurement
+from measurement.plans.measuring import Measurement
 from measurement.records.record import Failure
 from runners.driver import gates
 from runners.driver.gates import gate_fails_for_all, run_gates

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from measurement.errors import PlanError, RecordError
-from measurement.plans.plan import Arm, Measurement, Plan
+from measurement.plans.arm import Arm
+from measurement.plans.measuring import Measurement
+from measurement.plans.plan import Plan
 from measurement.plans.settings import TrainingSettings
 from measurement.records.results import ResultsFolder
 from reports import conclude

@@ -8,7 +8,9 @@ import math
 import pytest
 
 from measurement.conditions.same_environment import plan_digest
-from measurement.plans.plan import Arm, Measurement, Plan, Point
+from measurement.plans.arm import Arm
+from measurement.plans.measuring import Measurement
+from measurement.plans.plan import Plan, Point
 from measurement.plans.settings import EpochRecord, TrainingSettings
 from reports.compose_comparison import compare, compare_points
 from reports.conclusions.steps import Steps

@@ -11,7 +11,7 @@ import yaml
 
 from backends import make_backend
 from measurement.errors import LaunchError, PlanError
-from measurement.plans.plan import Arm
+from measurement.plans.arm import Arm
 from measurement.plans.plan_file import check_plan
 from reports import write_reports
 from reports.tuning import (
