@@ -14,13 +14,13 @@ from tests.conftest import HAS_HOROVOD, REPOSITORY
 from tests.distributed.test_scripts import ab, cache  # noqa: F401 - no command was tried before
 from tests.kit.commands import run_python
 
-FAMILIES = lists_for_agent()["families"]
+RANK_VARIABLES = lists_for_agent()["rank_variables"]
 
 AS_WRITTEN = """
 import copy, sys, threading, torch
 sys.path.insert(0, {agent!r})
 from ringside_agent.machine import cpus_for_gpus
-cpus_for_gpus.emulate_cuda(torch, {families!r})
+cpus_for_gpus.emulate_cuda(torch, {rank_variables!r})
 
 assert torch.cuda.is_available() and torch.cuda.device_count() == 2
 torch.cuda.set_device("cuda:1")
@@ -88,7 +88,7 @@ print("all")
 def test_what_asks_for_a_gpu_gets_the_cpu(tmp_path):
     code = AS_WRITTEN.format(
         agent=str(REPOSITORY / "measurement" / "agent"),
-        families=FAMILIES,
+        rank_variables=RANK_VARIABLES,
         file=str(tmp_path / "w.pt"),
         has_horovod=HAS_HOROVOD,
     )
@@ -107,7 +107,7 @@ def test_what_asks_for_a_gpu_gets_the_cpu(tmp_path):
 def test_there_are_as_many_gpus_as_are_visible_or_have_ranks(monkeypatch, variables, devices):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert cpus_for_gpus.device_count(FAMILIES) == devices
+    assert cpus_for_gpus.device_count(RANK_VARIABLES) == devices
 
 
 CASES = {

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
-from runners.driver.arm_processes import LAUNCHER_LOG
+from runners.session.arm_processes import LAUNCHER_LOG
 from tests.conftest import (
     needs_horovod,
     no_process_stays,

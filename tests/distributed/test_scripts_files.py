@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from measurement.records.results import ResultsFolder
-from runners.driver.arm_processes import LAUNCHER_LOG
+from runners.session.arm_processes import LAUNCHER_LOG
 from tests.kit.script_comparisons import compare_in, write_script_plan
 from tests.kit.scripts import SCRIPTS
 from tests.unit.test_sandbox import digests

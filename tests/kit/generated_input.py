@@ -443,18 +443,18 @@ def take_cifar(content, folder):
 
 def environments():
     """Any of the variables that launchers set, with what they hold and what they do not."""
-    families = known_rank_variables()
+    launchers = known_rank_variables()
     known = [
         (
-            family.rank,
-            family.world_size,
-            family.local_rank,
-            family.local_world_size,
-            family.node_rank,
+            launcher.rank,
+            launcher.world_size,
+            launcher.local_rank,
+            launcher.local_world_size,
+            launcher.node_rank,
         )
-        for family in families
+        for launcher in launchers
     ]
-    others = [(*family.rank, *family.size) for family in UNKNOWN_LAUNCHERS]
+    others = [(*launcher.rank, *launcher.size) for launcher in UNKNOWN_LAUNCHERS]
     values = (
         st.integers(-2, 5).map(str)
         | st.sampled_from(["", " 1 ", "²", "1" * 5000, "0x1", "1_0", "٣", "4294967280"])
@@ -466,9 +466,9 @@ def environments():
     whole = st.one_of(
         [
             st.fixed_dictionaries(
-                {family.rank: values, family.world_size: values, family.local_rank: values}
+                {launcher.rank: values, launcher.world_size: values, launcher.local_rank: values}
             )
-            for family in families
+            for launcher in launchers
         ]
     )
     return whole | st.dictionaries(names, values, max_size=8)

@@ -19,7 +19,7 @@ from torch.distributed import TCPStore
 from measurement.agent.ringside_agent import settings
 from measurement.records.results import ResultsFolder
 from runners.launchers.base import RUN_ID
-from runners.processes.key_file import PREFIX, shared_key
+from runners.session.endpoint import KEY_PREFIX, shared_key
 from tests.conftest import REPOSITORY, needs_horovod, started_processes, wait_until, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -238,9 +238,9 @@ def test_the_key_of_a_driver_that_was_killed_goes_with_the_next_comparison(tmp_p
     ended.wait()
     host = socket.gethostname()
     names = [
-        f"{PREFIX}{host}-{ended.pid}-x",
-        f"{PREFIX}{host}-{os.getppid()}-x",
-        f"{PREFIX}another-{ended.pid}-x",
+        f"{KEY_PREFIX}{host}-{ended.pid}-x",
+        f"{KEY_PREFIX}{host}-{os.getppid()}-x",
+        f"{KEY_PREFIX}another-{ended.pid}-x",
         "ringside-1",
     ]
     for name in names:
