@@ -94,10 +94,12 @@ def with_packages(python: str, packages: str) -> str:
 def _make(made: Path, *, of: str, requirements: Sequence[str], index: Mapping[str, str]) -> None:
     """Install the user's packages, then the requirements; other packages change only if these
     conflict with them.
+
+    All is compiled, as pip does: with PYTHONDONTWRITEBYTECODE every start would do that again.
     """
     shutil.rmtree(folder := made.parent.parent, ignore_errors=True)
     _uv("venv", "--python", of, str(folder), index=index)
-    install = ("pip", "install", "--python", str(made))
+    install = ("pip", "install", "--compile-bytecode", "--python", str(made))
     write_whole(listed := folder / "as-it-was.txt", "\n".join(frozen(of)))
     _uv(*install, "--no-deps", "-r", str(listed), index=index)
     if requirements:

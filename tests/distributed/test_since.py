@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import yaml
@@ -78,6 +79,7 @@ def users(tmp_path_factory):
 def test_an_environment_has_what_is_asked_for_and_what_must_change_with_it(users, capsys):
     """It is made once; a copy without a change is equal."""
     made = environments.with_packages(users, "tiny==2.0")
+    assert [*Path(made).parent.parent.glob("lib/*/site-packages/__pycache__/tiny.*.pyc")]
     assert environments.installed(made) == {"tiny": "2.0", "above": "2.0", "gone": "1.0"}
     assert "with tiny==2.0: above 1.0 -> 2.0, tiny 1.0 -> 2.0" in capsys.readouterr().err
     copy = environments.with_packages(users, "")
