@@ -8,6 +8,7 @@ train the same.
 import contextlib
 import copy
 import sys
+import tempfile
 import threading
 import time
 
@@ -292,8 +293,7 @@ while True:
     if has("barriers"):
         dist.barrier()
     if has("saves"):
-        torch.save(
-            [net.state_dict()] * 200, f"checkpoint-{rank}.pt", _use_new_zipfile_serialization=False
-        )
+        with tempfile.TemporaryFile() as file:
+            torch.save([net.state_dict()] * 200, file, _use_new_zipfile_serialization=False)
     if has("prints"):
         print("\n".join(f"{loss.item():.3f}" for _ in range(2000)), flush=True)
