@@ -15,9 +15,7 @@ from measurement.records.record import Case
 from reports import conclude, make_report
 from reports.charts.comparison_charts import charts
 from reports.charts.point_charts import point_charts
-from reports.formats.html import interval_axis
 from reports.statistics.student import ratio_bounds
-from reports.wording.first_screen import first_screen
 from reports.wording.formatting import difference_text, ratio, signed_difference
 from tests.kit.results_factory import FORMATS, Truth, concluded, make_plan, on_terminal
 from tests.unit.test_separate_runs import compared, write_alternating
@@ -74,21 +72,6 @@ def test_one_launch_gives_a_ratio_and_no_verdict(tmp_path, rounds):
     )
     assert comparison.fastest == [comparison.baseline, ONE], "neither is shown to be faster"
     assert comparison.undecided == [result], "--max-minutes measures on"
-
-
-def test_two_launches_that_disagree_say_so_and_how_many_are_needed(tmp_path):
-    comparison = sound(tmp_path, launch_noise=1.0, launches=2)
-    assert comparison.result(ONE).verdict == "undecided"
-    assert (
-        "two launches disagree, or agree by chance; measure three or more (the plan's measurement.launches)"
-        in comparison.findings[0]
-    )
-    assert comparison.control.startswith(
-        "The A/A control's interval is so wide that it checks nothing below"
-    )
-    assert comparison.result(ONE).more_minutes is None
-    bar = interval_axis(first_screen(comparison).candidates).bars[0]
-    assert 0 <= bar.left < bar.dot < bar.left + bar.width <= 100
 
 
 def test_two_launches_without_any_noise_are_decided_with_a_caution(tmp_path):

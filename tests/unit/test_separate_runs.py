@@ -83,17 +83,6 @@ def test_undecided_runs_say_how_many_more_should_decide(tmp_path):
     assert (result.more_minutes, result.more_runs > 0) == (None, True)
 
 
-def test_all_of_one_before_all_of_the_other_is_told(tmp_path):
-    paths = [write_run(tmp_path / f"ddp-{n}", DDP, minute=n) for n in range(3)]
-    paths += [write_run(tmp_path / f"hvd-{n}", HVD, minute=10 + n) for n in range(3)]
-    comparison = compared(paths)
-    assert comparison.result("horovod").run_order == "one after the other"
-    assert any("came before all of the other" in line for line in comparison.warnings)
-    assert any(
-        "3 runs of each estimate the variance poorly" in line for line in comparison.warnings
-    )
-
-
 def test_arms_are_named_after_what_tells_them_apart(tmp_path):
     paths = [
         write_run(tmp_path / "a", DDP),

@@ -175,20 +175,6 @@ def test_another_accuracy_is_said_first():
     )
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
-def test_one_seed_has_no_interval_and_two_that_agree_are_no_certainty(seeds):
-    comparison = conclude_from(
-        make_plan(launches=seeds), {name: ending_with(*[198] * seeds) for name in ARMS}
-    )
-    assert {arm.convergence for arm in comparison.training.arms if arm.name != "single"} == {
-        "undecided"
-    }
-    assert comparison.headline.startswith(
-        "It is undecided, since fewer than 3 seeds have no interval, whether ddp, horovod reach the same accuracy"
-    )
-    assert comparison.training.arm("ddp").difference.ci_low is None
-
-
 def test_seeds_that_miss_the_target_are_later_than_all_others():
     slow = [epochs([100, 110, 120, 130]), *ending_with(198, 198)]
     comparison = conclude_from(
