@@ -122,6 +122,7 @@ def test_minutes_to_go_follow_from_width_and_distance():
     assert Seen(minutes=10).more_minutes(0.98) is None
 
 
+@pytest.mark.slow
 def test_no_commit_is_named_where_none_is_slower():
     """By the intervals that reports have, on launches whose noise was measured:
     ``benchmarks/bisection.py`` has all regimes."""

@@ -342,6 +342,8 @@ def test_a_rank_of_a_script_that_is_late_is_told_by_what_it_was_waited_for(
 ):
     scene.is_script = True
     scene.connect(0, 1, 2)
+    for connection in scene.ranks.values():
+        connection.sendall(b"trace\n")
     diagnosis = scene.diagnosis
     diagnosis.has_reported = has_reported
     failed = diagnosis.for_timeout([0], timeout_s=8)

@@ -41,6 +41,7 @@ def test_fewer_minutes_than_it_takes_are_refused_with_the_number(tmp_path, capsy
         minutes_to_spend(file, slower="5%", asked=needed / 2)
 
 
+@pytest.mark.slow
 def test_pull_requests_on_a_noisy_runner_come_out_as_promised():
     """``benchmarks/gate.py`` has 200 of them in all regimes."""
     random, regime = np.random.default_rng(7), REGIMES[5]

@@ -74,6 +74,7 @@ def test_bencher_has_each_figure_with_its_interval(comparison):
     assert figures[f"{comparison.name}/horovod-mpi"] == {}, "it failed"
 
 
+@pytest.mark.slow
 def test_otava_has_one_row_whose_columns_do_not_depend_on_what_failed(folder, comparison, tmp_path):
     row = otava(comparison)
     assert (row["time"], row["comparison"]) == (comparison.created_at, comparison.comparison_id)

@@ -156,6 +156,7 @@ def test_reports_need_no_torch(folder, tmp_path):
     assert (done.stderr, done.stdout.strip()) == ("", "2")
 
 
+@pytest.mark.slow
 def test_an_arm_of_two_speeds_is_seen_launch_by_launch(tmp_path):
     """Each launch is a dot of its arm's row; the mean alone would hide that no launch ran at it."""
     faster = {launch: Truth(ratios={"horovod-gloo": 1.3}) for launch in (1, 3)}
@@ -179,16 +180,18 @@ def printed(folder, *flags):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_one_value_of_the_json_is_printed_alone(tmp_path):
-    folder = write_results(tmp_path)
-    result = write_reports(folder).result("horovod-gloo")
-    assert printed(folder, "--json", "results.horovod-gloo.throughput_ratio") == (
-        0,
-        f"{result.throughput_ratio!r}\n",
-        "",
-    )
-    assert printed(folder, "--json", "results.1.candidate") == (0, "horovod-gloo\n", "")
-    assert printed(folder, "--json", "measurement.launches") == (0, "3\n", "")
+@pytest.mark.parametrize(
+    ("path", "value"), [("results.1.candidate", "horovod-gloo"), ("measurement.launches", "3")]
+)
+def test_one_value_of_the_json_is_printed_alone(folder, path, value):
+    """With the exit code of the report: an arm failed."""
+    assert printed(folder, "--json", path) == (1, f"{value}\n", "")
+
+
+def test_a_figure_of_the_json_is_printed_with_all_its_digits(folder, comparison):
+    value = comparison.result("horovod-gloo").throughput_ratio
+    path = "results.horovod-gloo.throughput_ratio"
+    assert printed(folder, "--json", path) == (1, f"{value!r}\n", "")
 
 
 @pytest.mark.parametrize(
@@ -209,20 +212,19 @@ def test_one_value_of_the_json_is_printed_alone(tmp_path):
         ),
     ],
 )
-def test_a_path_that_leads_nowhere_is_told_with_what_is_there(path, message, tmp_path):
-    code, out, errors = printed(write_results(tmp_path), "--json", path)
+def test_a_path_that_leads_nowhere_is_told_with_what_is_there(path, message, folder):
+    code, out, errors = printed(folder, "--json", path)
     assert (code, out) == (2, "") and errors.startswith(f"ringside: unknown {message}"), errors
 
 
+@pytest.mark.slow
 def test_a_key_of_one_value_gives_the_comparisons_own_figures(tmp_path):
     folder = write_results(tmp_path)
-    rows, shown = (
-        conclude(folder),
-        {row.entries[1].text: row for row in table_by_key(folder, "workload").rows},
-    )
-    assert [*shown] == [arm.name for arm in rows.arms]
-    for result in rows.results:
-        speed = rows.arm(result.candidate).throughput_per_s
+    sound = conclude(folder)
+    shown = {row.entries[1].text: row for row in table_by_key(folder, "workload").rows}
+    assert [*shown] == [arm.name for arm in sound.arms]
+    for result in sound.results:
+        speed = sound.arm(result.candidate).throughput_per_s
         value, _, throughput, _, *figures = (
             entry.text for entry in shown[result.candidate].entries
         )
@@ -234,6 +236,7 @@ def test_a_key_of_one_value_gives_the_comparisons_own_figures(tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_a_key_shows_in_which_launch_or_rank_an_arm_is_faster(tmp_path):
     faster = {launch: Truth(ratios={"horovod-gloo": 1.3}) for launch in (1, 3)}
     folder = write_results(
@@ -262,6 +265,6 @@ def test_a_key_shows_in_which_launch_or_rank_an_arm_is_faster(tmp_path):
         ),
     ],
 )
-def test_a_key_that_no_record_has_is_told_with_those_that_there_are(flags, message, tmp_path):
-    code, out, errors = printed(write_results(tmp_path), *flags)
+def test_a_key_that_no_record_has_is_told_with_those_that_there_are(flags, message, folder):
+    code, out, errors = printed(folder, *flags)
     assert (code, out) == (2, "") and errors.startswith(f"ringside: {message}"), errors

@@ -101,6 +101,7 @@ def test_what_a_broken_launch_has_left_is_replaced(tmp_path, users, is_kept):
     assert box.root.exists() == is_kept
 
 
+@pytest.mark.slow
 def test_a_script_may_log_to_mlflow_which_writes_into_the_folder_of_its_start(
     tmp_path, users, monkeypatch
 ):

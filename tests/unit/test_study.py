@@ -182,6 +182,7 @@ def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
     assert "host 'host2': it does not answer |" in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_what_is_asked_of_a_comparison_is_answered_at_each_point(by_point, tmp_path):
     study = study_of({name: {} for name in RATIOS}, hosts="host1:1,host2:1")
     slower = RATIOS | {"four": 0.8 * 0.7}
