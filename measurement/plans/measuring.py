@@ -86,7 +86,8 @@ class Measurement(Section):
     max_minutes: float | None = Field(default=None, gt=0)
     """Add launches until no verdict is 'undecided', but start none after this many minutes."""
     start_timeout_s: float = Field(default=180.0, gt=0)
-    """How long the ranks of an arm may take to start, connect and build their model."""
+    """How long the ranks of an arm may take to start, connect and build their model. A command that
+    is slow to start alone gets more beside others."""
     block_timeout_s: float = Field(default=120.0, gt=0)
     """How long one block may take before the arm counts as hung. The parity gate may take three
     times as long, an epoch with its evaluation 30 times."""

@@ -153,6 +153,14 @@ class ArmSpec(PlannedArm):
     """Whether its ranks may end before they are asked to, as a script's do."""
 
     @property
+    def start_limit_s(self) -> float:
+        """How long its ranks may take to start: the plan's limit, or what the trial took alone for
+        each arm, its control included, since all of a launch start side by side.
+        """
+        alone_s = self.trial.first_steps_s if self.trial else 0.0
+        return max(self.plan.measurement.start_timeout_s, alone_s * (len(self.plan.arms) + 1))
+
+    @property
     def environment(self) -> dict[str, str]:
         """Variables that are set in this arm's ranks only."""
         return {**self.variables, **self.arm.environment}

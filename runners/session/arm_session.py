@@ -194,7 +194,7 @@ class ArmSession:
         """Wait until all ranks and their supervisors have connected and built their models; freeze;
         return the first reports.
         """
-        limit_s = self._measure.start_timeout_s
+        limit_s = self._setup.start_limit_s
         left_s = self.started_s + limit_s - time.monotonic()
         try:
             replies = self._channel.receive(
