@@ -25,18 +25,15 @@ from runners.progress import LaunchProgress
 class LaunchSchedule:
     """The launches of one session that measures into a folder."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        folder: ResultsFolder,
-        history: ComparisonHistory,
-        progress: LaunchProgress,
-    ) -> None:
+    history: ComparisonHistory
+    """Known when launches begin."""
+
+    def __init__(self, plan: Plan, folder: ResultsFolder, progress: LaunchProgress) -> None:
         self.limit: RoundLimit | None = None
         """When the next launch has enough rounds, if the plan has a budget of minutes."""
         self.ended_s: float | None = None
         """When the last launch of this session ended; None before the first."""
-        self._plan, self._folder, self._history, self._progress = plan, folder, history, progress
+        self._plan, self._folder, self._progress = plan, folder, progress
         self._between: list[float] = []
         """Seconds from the end of each launch of this session until the next began."""
         self._blocks: dict[int, pd.DataFrame] = {}
@@ -44,11 +41,34 @@ class LaunchSchedule:
         self._planned: int | None = None
         """Launches that the plan asked for, known once they are measured."""
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether the folder already has all launches that the plan asks for, so that only reports
+        are to be written.
+        """
+        plan, folder, measure = self._plan, self._folder, self._plan.measurement
+        done = self._complete()
+        manifest = folder.read_manifest() if folder.manifest_path.is_file() else None
+        if (
+            manifest is None
+            or len(done) not in manifest.looks
+            or (plan.trace and folder.traces() is None)
+        ):
+            return False
+        if measure.minutes is None and not done.issuperset(range(measure.launches)):
+            return False
+        spent_s = manifest.seconds.get("total", 0.0)
+        if measure.minutes is not None and self._choose(done, spent_s=spent_s):
+            return False
+        return not measure.until_decided or (
+            folder.read_plan().measurement == measure and not conclude(folder).undecided
+        )
+
     def numbers(self) -> Iterator[int]:
         """Yield the numbers of launches to run: the plan's, then more with ``until_decided`` while
         there is time.
         """
-        measured = complete_launches(self._plan, self._folder)
+        measured = self._complete()
         for number in self._planned_numbers(measured):
             measured.add(number)
             yield number
@@ -68,11 +88,11 @@ class LaunchSchedule:
 
     def note_look(self) -> None:
         """Record that the verdicts are seen now, unless launches of the plan are still to come."""
-        done = len(complete_launches(self._plan, self._folder))
+        done = len(self._complete())
         if self._plan.measurement.minutes is None:
-            self._history.note_look(done, planned=self._plan.measurement.launches)
+            self.history.note_look(done, planned=self._plan.measurement.launches)
         else:
-            self._history.note_look(done, planned=0 if self._planned is not None else done + 1)
+            self.history.note_look(done, planned=0 if self._planned is not None else done + 1)
 
     def _planned_numbers(self, measured: set[int]) -> Iterator[int]:
         """Yield the plan's launches that are not measured yet; with a budget, those for which it
@@ -85,91 +105,52 @@ class LaunchSchedule:
             yield from missing
             return
         self._progress.expect(0, before=len(measured))
-        while choice := self._choose(measured, spent_s=self._history.spent_s):
+        while choice := self._choose(measured, spent_s=self.history.spent_s):
             self._progress.expect_in_all(choice.launches)
             self._set_limit(choice)
             yield choice.launch
 
     def _choose(self, measured: set[int], *, spent_s: float) -> LengthChoice | None:
-        between_s = statistics.median(self._between) if self._between else 0.0
-        return _next_length(
+        """The length of the next launch within the budget; None if no launch fits."""
+        measure = self._plan.measurement
+        assert measure.minutes is not None
+        return choose_length(
             self._plan,
             self._folder,
-            measured,
-            spent_s=spent_s,
-            between_s=between_s,
+            launch=next(number for number in itertools.count() if number not in measured),
+            left_s=60 * min(measure.minutes, measure.max_minutes or measure.minutes) - spent_s,
+            between_s=statistics.median(self._between) if self._between else 0.0,
             read_blocks=self._blocks,
         )
 
     def _set_limit(self, choice: LengthChoice | None) -> None:
         """Set the length of the next launch; None keeps that of the last one."""
         if choice is not None:
-            manifest = self._history.manifest
+            manifest = self.history.manifest
             others = [earlier for earlier in manifest.choices if earlier.launch != choice.launch]
             manifest.choices = [*others, choice]
             self._progress.expect_end(choice.left_s)
             self.limit = RoundLimit(rounds=choice.rounds, budget_s=choice.left_s)
 
     def _wants_more(self) -> bool:
-        measure, history = self._plan.measurement, self._history
+        measure, history = self._plan.measurement, self.history
         if measure.max_minutes is None or history.elapsed_s > 60 * measure.max_minutes:
             return False
         planned = (
             measure.launches if self._planned is None or measure.minutes is None else self._planned
         )
-        done = len(complete_launches(self._plan, self._folder))
+        done = len(self._complete())
         if done < next_analysis(history.manifest.looks, launches=planned):
             return True
         self.note_look()
         return bool(conclude(self._folder).undecided)
 
-
-def is_measured(plan: Plan, folder: ResultsFolder) -> bool:
-    """Whether the folder already has all launches that the plan asks for, so that only reports are
-    to be written.
-    """
-    done, measure = complete_launches(plan, folder), plan.measurement
-    manifest = folder.read_manifest() if folder.manifest_path.is_file() else None
-    if (
-        manifest is None
-        or len(done) not in manifest.looks
-        or (plan.trace and folder.traces() is None)
-    ):
-        return False
-    if measure.minutes is None and not done.issuperset(range(measure.launches)):
-        return False
-    spent_s = manifest.seconds.get("total", 0.0)
-    if measure.minutes is not None and _next_length(plan, folder, done, spent_s=spent_s):
-        return False
-    return not measure.until_decided or (
-        folder.read_plan().measurement == measure and not conclude(folder).undecided
-    )
-
-
-def complete_launches(plan: Plan, folder: ResultsFolder) -> set[int]:
-    """Return the launches in which every arm has a record and none was interrupted."""
-    records = folder.records()
-    interrupted = {record.launch for record in records if not record.complete}
-    by_arm = [
-        {record.launch for record in records if record.arm == arm} for arm in plan.compared_arms()
-    ]
-    return set.intersection(*by_arm) - interrupted
-
-
-def _next_length(
-    plan: Plan,
-    folder: ResultsFolder,
-    measured: set[int],
-    *,
-    spent_s: float,
-    between_s: float = 0.0,
-    read_blocks: dict[int, pd.DataFrame] | None = None,
-) -> LengthChoice | None:
-    """The length of the next launch within the budget; None if no launch fits."""
-    measure = plan.measurement
-    assert measure.minutes is not None
-    left_s = 60 * min(measure.minutes, measure.max_minutes or measure.minutes) - spent_s
-    number = next(number for number in itertools.count() if number not in measured)
-    return choose_length(
-        plan, folder, launch=number, left_s=left_s, between_s=between_s, read_blocks=read_blocks
-    )
+    def _complete(self) -> set[int]:
+        """The launches in which every arm has a record and none was interrupted."""
+        records = self._folder.records()
+        interrupted = {record.launch for record in records if not record.complete}
+        by_arm = [
+            {record.launch for record in records if record.arm == arm}
+            for arm in self._plan.compared_arms()
+        ]
+        return set.intersection(*by_arm) - interrupted

@@ -34,7 +34,7 @@ from runners.driver.comparison_folder import (
 )
 from runners.driver.gates import gate_fails_for_all
 from runners.driver.launch import Launch, is_comparable
-from runners.driver.launch_schedule import LaunchSchedule, is_measured
+from runners.driver.launch_schedule import LaunchSchedule
 from runners.driver.preparation import Preparation
 from runners.driver.rehearsal import trace_arms
 from runners.driver.rounds import RoundLimit
@@ -70,6 +70,7 @@ class ComparisonRun:
         self.compared = ComparedArms(plan, say=progress.say)
         make_reports(plan.reports)  # refused before anything is measured
         self._notes = [left_out_line(plan.left_out)] if plan.left_out else []
+        self._schedule = LaunchSchedule(plan, folder, progress)
         self.preparation = Preparation(
             plan, folder, compared=self.compared, progress=progress, tried=tried
         )
@@ -97,8 +98,8 @@ class ComparisonRun:
 
     @cached_property
     def is_measured(self) -> bool:
-        """See ``launch_schedule.is_measured``."""
-        return is_measured(self.plan, self.folder)
+        """See ``LaunchSchedule.is_measured``."""
+        return self._schedule.is_measured
 
     def check_hosts(self) -> None:
         """Check hosts and launchers; raises a ``PlanError`` or ``LaunchError`` with what to do."""
@@ -115,7 +116,7 @@ class ComparisonRun:
             sources=digests(sources) | compared.revisions(),
             warnings=list(compared.inspection.warnings),
         )
-        self.history = ComparisonHistory(
+        self.history = self._schedule.history = ComparisonHistory(
             self.folder, now, sources=sources | compared.own_work.files
         )
 
@@ -141,7 +142,6 @@ class ComparisonRun:
         self.history.begin(notes=self._notes)
         for warning in (*self.compared.warnings(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
             self.progress.say(f"warning: {warning}")
-        self._schedule = LaunchSchedule(self.plan, self.folder, self.history, self.progress)
         try:
             opened = open_endpoint(
                 self.compared.inspection.placement, has_store=not self.plan.are_scripts
