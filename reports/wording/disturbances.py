@@ -205,23 +205,18 @@ def load_lines(arms: Sequence[ArmSummary]) -> list[str]:
 
 
 def core_lines(arms: Sequence[ArmSummary]) -> list[str]:
-    """The arms whose training threads wait long for a core, and what ran there, in one sentence;
-    empty without any.
+    """The arms whose training threads wait long for a core, and how long their library's threads
+    ran, in one sentence; empty without any.
     """
     waits = []
     for arm in arms:
         threads, step_s = arm.threads_s.get("sync"), (arm.step_time_s or {}).get("p50", math.inf)
         if threads is None or threads.runnable_s.value < MIN_CORE_WAIT_SHARE * step_s:
             continue
-        waited_s, library_s = threads.runnable_s.value, threads.library_s.value
-        who = (
-            f"its library's threads ran {milliseconds(library_s)} ms"
-            if library_s >= waited_s / 2
-            else "most of it for other processes"
-        )
-        waits.append(f"{arm.name} {milliseconds(waited_s)} ms ({who})")
+        waited, ran = milliseconds(threads.runnable_s.value), milliseconds(threads.library_s.value)
+        waits.append(f"{arm.name} {waited} ms, while its library's threads ran {ran} ms")
     return [
-        f"Training threads waited for a core in each step: {', '.join(waits)}. With a core to spare"
+        f"Training threads waited for a core in each step: {'; '.join(waits)}. With a core to spare"
         " for each rank, ratios may be others: see 'Who had the core'"
     ] * bool(waits)
 
