@@ -66,7 +66,7 @@ from reports.wording.headlines import headline, inherited_variables_note
 from reports.wording.reasons import ratio_note, work_note
 from reports.wording.training_sentences import (
     NO_CONTROL,
-    training_findings,
+    training_finding,
     training_note,
     training_warnings,
 )
@@ -215,7 +215,7 @@ def _answer_fields(
     noted = [arm.model_copy(update={"note": training_note(arm, training)}) for arm in training.arms]
     training = training.model_copy(update={"arms": noted})
     return {
-        "findings": [*training_findings(training), *lines],
+        "findings": [training_finding(training), *lines],
         "control": NO_CONTROL,
         "training": training,
     }

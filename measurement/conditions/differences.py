@@ -190,8 +190,16 @@ def noted_work(records: Iterable[LaunchRecord], *, allow: Collection[str] = ()) 
 
 
 def by_severity(differences: Iterable[Difference]) -> list[Difference]:
-    """The most important first."""
-    return sorted(differences, key=lambda row: SEVERITIES.index(row.severity))
+    """What changes training first, then what was asked for, what affects speed, and notes; of each
+    a library's defaults last.
+    """
+    before_speed = SEVERITIES.index("speed") - 0.5
+
+    def order(row: Difference) -> tuple[float, bool]:
+        severity = SEVERITIES.index(row.severity)
+        return min(severity, before_speed) if row.is_asked else severity, row.is_default
+
+    return sorted(differences, key=order)
 
 
 def own_work(records: Sequence[LaunchRecord]) -> set[str]:

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from measurement.conditions.conditions import Severity
-from measurement.conditions.differences import SEVERITIES, Difference, shown
+from measurement.conditions.differences import Difference, by_severity, shown
 from measurement.records.record import Case
-from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.summaries import OUTCOMES, Outcome, count_verdicts
 from reports.parts_schema import Against, ArmTraining, Change, ChangeVerdict, TrainingSummary
 from reports.reasons import REASONS
@@ -25,19 +24,19 @@ from reports.wording.formatting import (
     bandwidth,
     bounds_text,
     interval,
-    minutes_words,
     percent,
     points,
     rate,
     rate_interval,
     ratio,
     seconds,
+    share,
     size_text,
     with_interval,
 )
 from reports.wording.headlines import figure_name
 from reports.wording.points import trained_to
-from reports.wording.training_sentences import times_to_target
+from reports.wording.training_sentences import times_to_target, unpaired_note
 
 POINT = Column("point", "place", optional=True)
 ARM = Column("arm", "arm.name")
@@ -93,18 +92,9 @@ def _verdict(row: ArmRow) -> Entry:
 
 
 def _note(arm: ArmSummary, result: RatioSummary | None) -> str:
-    """What went wrong, else how much longer to measure, else what weakens the figure."""
+    """What went wrong, else what weakens the figure."""
     if arm.errors:
         return first_line(arm.errors[0].message)
-    if result and result.more_runs is not None:
-        return f"{result.more_runs} more of each"
-    if (
-        result
-        and result.role == "candidate"
-        and result.more_minutes is not None
-        and is_quiet(arm.load)
-    ):
-        return f"{minutes_words(result.more_minutes)} more"
     return (result and result.note) or ("" if arm.complete else "interrupted")
 
 
@@ -190,7 +180,7 @@ def training_table(training: TrainingSummary) -> Table:
     """One row per arm, in the plan's order; with times to accuracy where the plan has a target."""
     target, (statistic, by_arm) = training.settings.target_accuracy, times_to_target(training)
     columns = [
-        Column("arm", lambda arm: Entry(text=arm.name, note=arm.note or "")),
+        Column("arm", lambda arm: Entry(text=arm.name, note=arm.note or unpaired_note(arm))),
         Column("accuracy", "final_top1", accuracy_interval, wraps=True),
         Column(f"points from {training.reference}", "difference", points, wraps=True),
         Column("convergence", lambda arm: _convergence(arm, training), wraps=True),
@@ -198,7 +188,7 @@ def training_table(training: TrainingSummary) -> Table:
     times = [
         Column(
             f"{percent(target or 0)} after ({statistic})",
-            lambda arm: seconds(by_arm.get(arm.name)),
+            lambda arm: seconds(by_arm.get(arm.name)) + _resolution(arm),
             wraps=True,
         ),
         Column("reached", lambda arm: f"{arm.seeds_reached} of {arm.seeds}", wraps=True),
@@ -211,6 +201,10 @@ def training_table(training: TrainingSummary) -> Table:
         ),
     ]
     return table([*columns, *(times if target is not None else [])], training.arms)
+
+
+def _resolution(arm: ArmTraining) -> str:
+    return f" (one epoch: {share(arm.epoch_share)})" if arm.epoch_share else ""
 
 
 def _convergence(arm: ArmTraining, training: TrainingSummary) -> Entry:
@@ -294,8 +288,8 @@ KINDS: dict[str, Kind] = {
 def differences_table(
     by_place: Mapping[str, Sequence[Difference]], *, in_words: bool = True
 ) -> Table:
-    """One row for each field: its value in every arm, and what the difference means. What changes
-    training comes first, then what was asked for, what affects speed, and defaults.
+    """One row for each field: its value in every arm, and what the difference means,
+    the most important first.
 
     Arms are columns named like them.
 
@@ -316,13 +310,7 @@ def differences_table(
         Column("", _meaning, wraps=True),
         *([Column("in words", _in_words, wraps=True)] if in_words else []),
     ]
-    return table(columns, sorted(distinct, key=_order))
-
-
-def _order(row: Difference) -> tuple[float, bool]:
-    order = SEVERITIES.index(row.severity)
-    before_speed = SEVERITIES.index("speed") - 0.5
-    return min(order, before_speed) if row.is_asked else order, row.is_default
+    return table(columns, by_severity(distinct))
 
 
 def _value(arm: str, row: Difference) -> str:

@@ -16,9 +16,7 @@ from reports.wording.formatting import (
     count,
     percent,
     points,
-    ratio,
     seconds,
-    with_interval,
 )
 
 MAX_NAMED = 3
@@ -127,77 +125,25 @@ def _convergence(training: TrainingSummary, figures: str) -> list[str]:
     )
 
 
-def time_sentence(training: TrainingSummary) -> str:
-    """Who reaches the target and how soon, in this order; empty before any arm has trained to its
-    end.
-    """
-    target = percent(training.settings.target_accuracy or 0.0)
-    reached = _by_time(training)
-    missed = [
-        f"{arm.name} ({arm.seeds_reached} of {arm.seeds})"
-        for arm in training.arms
-        if arm.seeds and arm.time_to_accuracy_s is None
-    ]
-    parts = []
-    if reached:
-        statistic, by_arm = times_to_target(training)
-        times = [f"{arm.name} {seconds(by_arm[arm.name])}" for arm in reached]
-        parts.append(f"Time to {target}, {statistic} over seeds: {', '.join(times)}")
-    if missed:
-        parts.append(f"{target} is not reached with most seeds by {', '.join(missed)}")
-    return "; ".join(parts)
-
-
-def training_findings(training: TrainingSummary) -> list[str]:
-    """Accuracy, then time; then a sentence per arm beside the reference, in the plan's order."""
+def training_finding(training: TrainingSummary) -> str:
+    """Who ends with the reference's accuracy; times and differences stand in the table."""
     reference = training.arm(training.reference)
-    times = time_sentence(training) if training.settings.target_accuracy else ""
-    top1 = reference.final_top1
     figures = (
-        f"{accuracy(top1)} of held-out samples, {count(reference.seeds, 'seed')}"
-        if top1
+        f"{accuracy(reference.final_top1)} of held-out samples, {count(reference.seeds, 'seed')}"
+        if reference.final_top1
         else "no accuracy"
     )
-    first = [
-        sentence for sentence in ("; ".join(_convergence(training, figures)), times) if sentence
-    ]
-    return [
-        *first,
-        *(_finding(arm, training) for arm in training.arms if arm.name != training.reference),
-    ]
+    return "; ".join(_convergence(training, figures))
 
 
-def _finding(arm: ArmTraining, training: TrainingSummary) -> str:
-    if arm.difference is None:
-        return f"{arm.name}: no accuracy to compare with {training.reference}'s" + (
-            f" ({arm.note})" if arm.note else ""
-        )
-    figures = (
-        f"{points(arm.difference)} percentage points from {training.reference},"
-        f" {count(arm.pairs, 'seed')}"
+def unpaired_note(arm: ArmTraining) -> str:
+    """Why the ratio of times has no interval; empty where it has one."""
+    return (
+        f"time compared with {count(arm.time_pairs, 'seed')}; with {arm.time_unpaired} one of the"
+        " two did not reach it, so there is no interval"
+        if arm.time_unpaired
+        else ""
     )
-    verdict = {
-        "same": "the same accuracy",
-        "differs": "another accuracy",
-        "undecided": "undecided",
-        None: "",
-    }[arm.convergence]
-    why = f"; {arm.note}" if arm.note else ""
-    words = f"{arm.name} ends with {accuracy(arm.final_top1)}, {figures}: {verdict}{why}"
-    if arm.time_ratio is None:
-        return words
-    target = percent(training.settings.target_accuracy or 0.0)
-    words += (
-        f"; its time to {target} is {with_interval(arm.time_ratio, ratio)} of {training.baseline}'s"
-    )
-    if arm.time_unpaired:
-        words += (
-            f" with the {count(arm.time_pairs, 'seed')} with which both reached it; with"
-            f" {arm.time_unpaired} one of them did not, so there is no interval"
-        )
-    if arm.epoch_share is not None:
-        words += f" (resolution: one epoch, {arm.epoch_share:.0%} of that time)"
-    return words
 
 
 def training_warnings(training: TrainingSummary) -> list[str]:

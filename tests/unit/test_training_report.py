@@ -18,6 +18,7 @@ from reports.conclusions.training_results import MIN_SEEDS, converges, reference
 from reports.estimate import Estimate
 from reports.schema import Comparison
 from reports.statistics.student import t_interval
+from reports.tables.arm_tables import training_table
 from reports.wording.training_sentences import times_to_target
 from tests.kit.changed import changed
 from tests.kit.results_factory import COMPARISON_ID, make_record
@@ -102,6 +103,16 @@ def ending_with(*answers, train_s=2.0):
     return [epochs([*RIGHT[:-1], last], train_s=train_s) for last in answers]
 
 
+def training_texts(comparison):
+    """By arm and title of a column, what the table of a training says."""
+    table = training_table(comparison.training)
+    titles = [column.title for column in table.columns]
+    return {
+        row.entries[0].text: dict(zip(titles, [one.text for one in row.entries], strict=True))
+        for row in table.rows
+    }
+
+
 @pytest.fixture(scope="module")
 def alike():
     """Three seeds; Horovod always one answer worse, DDP equal; Horovod half as slow again as
@@ -156,7 +167,9 @@ def test_time_to_accuracy_counts_training_alone_and_is_held_against_the_baseline
     assert (ratio.value, ratio.ci_low, ratio.ci_high) == pytest.approx((1.5, 1.5, 1.5))
     assert ddp.time_ratio is None
     assert horovod.epoch_share == pytest.approx(1 / 3)
-    assert "(resolution: one epoch, 33% of that time)" in alike.findings[3]
+    assert training_texts(alike)["horovod"]["97% after (geometric mean)"] == (
+        "9.00 s (one epoch: 33%)"
+    )
 
 
 def test_another_accuracy_is_said_first():
@@ -185,15 +198,13 @@ def test_seeds_that_miss_the_target_are_later_than_all_others():
     assert horovod.time_to_accuracy_s == 6.0
     assert (horovod.seeds_reached, horovod.time_pairs, horovod.time_unpaired) == (2, 2, 1)
     assert horovod.time_ratio == Estimate(value=1.0), "the seed that is left out is the slow one"
+    table = training_table(comparison.training)
     assert (
-        "with the 2 seeds with which both reached it; with 1 one of them did not, so there is no interval"
-        in comparison.findings[3]
+        table.rows[-1].entries[0].note
+        == "time compared with 2 seeds; with 1 one of the two did not reach it, so there is no interval"
     )
     never = conclude_from(make_plan(launches=1), {name: [epochs([1, 2, 3, 4])] for name in ARMS})
-    assert (
-        "97% is not reached with most seeds by ddp (0 of 1), single (0 of 1), horovod (0 of 1)"
-        in never.findings[1]
-    )
+    assert {row["reached"] for row in training_texts(never).values()} == {"0 of 1"}
     assert never.training.arm("horovod").time_ratio is None
 
 
