@@ -96,14 +96,7 @@ def test_arms_of_the_plan_for_two_hosts(no_file_left, tmp_path):
 
     All arms where all cases are asked for."""
     content = yaml.safe_load((REPOSITORY / "plans" / "two-hosts.yaml").read_text())
-    short = {
-        "rehearsal": "never",
-        "launches": 1,
-        "rounds": 2,
-        "local_every": 2,
-        "control": False,
-        "floor": False,
-    }
+    short = {**conftest.TINY["measurement"], "rounds": 2, "local_every": 2, "control": False}
     arms = {
         "ddp-gloo": content["arms"].pop("ddp-gloo"),
         **dict(drawn([*content["arms"].items()], number=1)),

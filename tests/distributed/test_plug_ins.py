@@ -13,19 +13,11 @@ import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder, read_record
-from tests.conftest import FORKED, REPOSITORY, documented_files
+from tests.conftest import FORKED, REPOSITORY, TINY, documented_files
 from tests.kit.commands import run
 from tests.kit.comparisons import Compared
 
-SHORT = {
-    "rehearsal": "never",
-    "launches": 1,
-    "rounds": 3,
-    "block_steps": 3,
-    "local_every": 3,
-    "control": False,
-    "floor": False,
-}
+SHORT = {**TINY["measurement"], "control": False}
 SET_SHORT = [
     part
     for name, value in SHORT.items()
