@@ -496,8 +496,8 @@ class RatioSummary(Stored):
     equivalence_high: float | None = None
     run_low: float | None = None
     run_high: float | None = None
-    """Where one launch, or run, is expected: a prediction interval, wider than that of
-    the mean."""
+    """Where one long training, or run, is expected: a prediction interval, at least as wide as that
+    of the mean."""
     confidence: float
     verdict: Verdict
     verdict_alone: Verdict

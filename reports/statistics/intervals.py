@@ -61,8 +61,8 @@ class RatioEstimate(Estimate):
     are those of a 90% interval."""
     equivalence_high: float | None = None
     run_low: float | None
-    """Where one launch, or run, is expected, since launches differ: a prediction interval of the
-    same confidence."""
+    """Where one long training, or run, is expected, since launches differ: a prediction interval of
+    the same confidence, without the noise within a launch."""
     run_high: float | None
     launches: int
     pairs: int
@@ -104,7 +104,7 @@ class HalfWidths:
     equivalence: float | None = None
     """Half the width of its one-sided bounds."""
     run: float | None = None
-    """Half the width of the prediction interval of one launch."""
+    """Half the width of the prediction interval."""
 
 
 def ratio_estimate(

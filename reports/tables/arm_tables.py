@@ -61,7 +61,7 @@ def verdict_table(comparison: Comparison) -> Table:
         number(f"{percent(comparison.confidence)} interval", "result", interval),
         Column("verdict", _verdict),
         number(
-            f"prediction, one {'run' if comparison.runs else 'launch'}",
+            f"prediction, one {'run' if comparison.runs else 'long training'}",
             "result",
             lambda result: bounds_text(result.run_low, result.run_high),
             optional=True,

@@ -55,8 +55,9 @@ def findings(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: 
         return _findings_by_case(candidates, arms, plan)
     ordered = in_order(candidates, plan.asked_arms())
     by_name = {arm.name: arm for arm in arms}
+    verb = "looks" if any(map(is_wide, results)) else "is"
     return [
-        finding(result, by_name[result.candidate], by_name[plan.baseline], plan)
+        finding(result, by_name[result.candidate], by_name[plan.baseline], plan, verb=verb)
         for result in ordered
     ]
 
@@ -127,8 +128,12 @@ def counts_words(counts: Counter[Outcome]) -> str:
     )
 
 
-def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: Plan) -> str:
-    """The finding on one candidate, in one sentence."""
+def finding(
+    result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: Plan, *, verb: str = "is"
+) -> str:
+    """The finding on one candidate, in one sentence. ``verb``: "looks" where the control is too
+    wide to confirm it.
+    """
     ours, theirs = result.candidate, result.baseline
     if result.throughput_ratio is None:
         return _no_timing(arm if arm.throughput_per_s is None else baseline, ours, theirs)
@@ -140,11 +145,11 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
             nearest = result.ci_low if result.verdict == "faster" else result.ci_high
             least = (
                 ""
-                if nearest is None or at_least(nearest) == at_least(1.0)
+                if nearest is None or verb != "is" or at_least(nearest) == at_least(1.0)
                 else f", at least {at_least(nearest)}"
             )
             return (
-                f"{ours} is {how} than {theirs}{least}"
+                f"{ours} {verb} {how} than {theirs}{least}"
                 f" {figures}{why}{_typical_block_clause(result, plan)}{beyond_load(result)}"
             )
         case "equivalent":
@@ -184,7 +189,7 @@ def interval_words(result: RatioSummary) -> str:
     ):
         parts.append(f"{one_sided_percent(result.confidence)} interval {sides}")
     if run := bounds_text(result.run_low, result.run_high, none=""):
-        one = "launch" if result.run_order is None else "run"
+        one = "long training" if result.run_order is None else "run"
         parts.append(f"prediction of one {one} {run}")
     if result.run_order is not None:
         return ", ".join([*parts, count(result.launches, "run of each", "runs of each")])

@@ -68,9 +68,11 @@ def stall_lines(arms: Sequence[ArmSummary]) -> list[str]:
             if stalls.count < MIN_STALLS
             else ""
         )
+        longest = milliseconds(stalls.longest_s)
         lengths = (
-            f"of {milliseconds(stalls.typical_s)} ms each (median; the longest"
-            f" {milliseconds(stalls.longest_s)} ms)"
+            f"of {milliseconds(stalls.typical_s)} ms each (median; the longest {longest} ms)"
+            if stalls.count > 1
+            else f"of {longest} ms"
         )
         lines.append(
             f"{name} stalled: {_stall_share(stalls)}, {lengths}{rarity}"

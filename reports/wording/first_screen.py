@@ -36,6 +36,8 @@ from reports.wording.reasons import brief_reason, next_step, verdict_word
 
 MAX_CAUSE = 12
 """The most words that a cause has."""
+MAX_STALL_SHARE = 0.1
+"""More measuring is not proposed where stalls take a larger share of an arm's time."""
 MAX_LINES = 8
 """Candidates that a format shows; it says how many more there are."""
 WRONG = "failed the check of its values before it was timed"
@@ -365,7 +367,17 @@ def _next_step(shown: Comparison) -> str | None:
         return "Have both train alike first: see 'What differed?'"
     loads = [load for place in shown.places.values() if (load := load_of(place.arms))]
     results = [result for place in shown.places.values() for result in place.candidates]
-    advice = next_step(results, shown.arms_anywhere, is_disturbed=not all(map(is_quiet, loads)))
+    undecided = [result for result in results if result.verdict == "undecided"]
+    stalled = {
+        arm.stalls.share: arm.name
+        for arm in shown.arms_anywhere
+        if arm.stalls
+        and any(arm.name in (result.candidate, result.baseline) for result in undecided)
+    }
+    is_disturbed = not all(map(is_quiet, loads))
+    if not is_disturbed and (share := max(stalled, default=0.0)) >= MAX_STALL_SHARE:
+        return f"Find what stalls {stalled[share]}, for {share:.0%} of its time, and measure again"
+    advice = next_step(results, shown.arms_anywhere, is_disturbed=is_disturbed)
     is_open = shown.training or (shown.equality and shown.equality.unequal)
     if advice or starved or is_open or not shown.fastest:
         return advice or (

@@ -61,10 +61,9 @@ def about(value: float) -> str:
 
 
 def at_least(value: float) -> str:
-    """``about`` rounded toward no difference: ``14%`` for 0.853, ``2.08 times`` for 2.087."""
+    """``about`` rounded toward no difference: ``14.6%`` for 0.8532, ``2.08 times`` for 2.087."""
     if _is_percent(value):
-        step = 0.01 if abs(value - 1) >= 0.0995 else 0.001
-        return f"{math.floor(abs(value - 1) / step + 1e-6) * step:.{0 if step == 0.01 else 1}%}"
+        return f"{math.floor(abs(value - 1) / 0.001 + 1e-6) * 0.001:.1%}"
     factor = max(value, 1 / value) if value > 0 else math.inf
     step = 10.0 ** (math.floor(math.log10(factor)) - 2) if factor <= LARGEST else 1.0
     return difference_text(math.floor(factor / step + 1e-6) * step)
@@ -93,7 +92,7 @@ def difference_range(value: float, low: float, high: float) -> str:
         texts = [f"{bound - 1:+.{0 if abs(bound - 1) >= 0.0995 else 1}%}" for bound in (low, high)]
         return " to ".join(texts) if texts[0] != "-100%" else f"at most {texts[1]}"
     ends = (low, high) if value > 1 else (1 / high, 1 / low)
-    return f"{ratio(ends[0])} to {ratio(ends[1])} times"
+    return f"{significant(ends[0])} to {significant(ends[1])} times"
 
 
 def percent(share: float) -> str:

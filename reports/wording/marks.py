@@ -196,7 +196,7 @@ def _same_work(place: Comparison) -> Mark:
     word = bad or (f"same but for {settings}" if names else "same")
     reasons = [f"{lead}: {', '.join(dict.fromkeys(names))}" for _, names, lead in checks if names]
     if equality is None and not reasons:
-        of_ranks = " of as many ranks" if len({arm.world_size for arm in arms}) > 1 else ""
+        of_ranks = " with equally many ranks" if len({arm.world_size for arm in arms}) > 1 else ""
         reasons = [
             f"The same samples gave the same gradients in all arms{of_ranks}, before they were"
             " timed"

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from measurement.errors import PlanError, about, printable
+from measurement.errors import PlanError, UnavailableError, about, printable
 from measurement.plans.arm import Arm
 from measurement.plans.plan import Plan
 from runners.driver.launch import Launch
@@ -98,7 +98,7 @@ def _plan_for_here(plan: Plan) -> tuple[Plan, dict[str, str]]:
     """The plan with the arms that can start on this machine, and by arm ``ok`` or why it cannot
     start.
 
-    Raises a ``PlanError`` if an arm's own workload cannot run.
+    Raises a ``PlanError`` if an arm is refused on any machine, or its own workload cannot run.
     """
     outcomes = {
         name: f"ok, with {FOUND_LATER}" if arm.fit else "ok" for name, arm in plan.arms.items()
@@ -109,7 +109,7 @@ def _plan_for_here(plan: Plan) -> tuple[Plan, dict[str, str]]:
             setup = resolve_arm(name, arm, plan)
             require_executables([setup])
             able[name] = setup
-        except PlanError as error:
+        except UnavailableError as error:
             outcomes[name] = f"not tried here: {error}"
     require_own_work(able.values(), host=None)
     tried: dict[str, Any] = {"arms": ON_THE_CPU, "device": "cpu", "precision": "fp32"}

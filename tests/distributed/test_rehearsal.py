@@ -125,6 +125,14 @@ def test_a_plan_is_checked_by_its_rehearsal_here(tmp_path):
     assert "raises: failed: rank" in done.stdout
 
 
+def test_an_arm_that_no_machine_can_start_is_refused_by_check_as_by_compare(tmp_path):
+    """It was 'not tried here', and no problem was found."""
+    arms = {"ddp": "ddp", "odd": {"backend": "horovod", "launcher": "torchrun"}}
+    done = ringside_here("check", write_plan(tmp_path, arms=arms))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "launcher 'torchrun' cannot start backend 'horovod'" in done.stderr
+
+
 OUTSIDE = Path(__file__).parents[1] / "outside"
 BESIDE = """
 from gpt_model_beside import make

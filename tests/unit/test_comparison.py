@@ -407,10 +407,10 @@ def test_blocks_with_a_skipped_step_do_not_count(stored):
 @pytest.mark.parametrize(
     ("bound", "words"),
     [
-        (0.853, "14%"),
-        (0.414, "58%"),
+        (0.853, "14.7%"),
+        (0.4142, "58.5%"),
         (0.9951, "0.4%"),
-        (1.234, "23%"),
+        (1.2349, "23.4%"),
         (2.087, "2.08 times"),
         (0.0479, "20.8 times"),
     ],

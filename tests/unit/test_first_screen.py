@@ -14,10 +14,11 @@ from reports.formats.html import HtmlReport, interval_axis
 from reports.formats.texts import caption, sections
 from reports.parts_schema import ArmTraining, Equality, TrainingSummary
 from reports.schema import Estimate, Explanation, MachineFigures, StallFigures, ThreadFigures
+from reports.wording.comparison_sentences import findings
 from reports.wording.first_screen import MAX_CAUSE, Candidate, first_screen
 from reports.wording.headlines import MAX_WORDS, headline, interval_text
 from tests.kit.changed import changed
-from tests.kit.results_factory import Truth, write_results
+from tests.kit.results_factory import Truth, make_plan, write_results
 from tests.unit.test_study import study_of, write_points
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
@@ -226,6 +227,25 @@ def test_stalls_of_the_baseline_are_in_the_mark_of_the_machine(decided):
     )
 
 
+def test_what_stalls_half_of_its_time_is_looked_into_before_more_is_measured(shown):
+    """More minutes were to decide it."""
+    close = shown["undecided"][0]
+    stalls = StallFigures(count=40, seconds=30.0, share=0.52, typical_s=0.27, longest_s=0.36)
+    arms = [changed(arm, stalls=stalls) if arm.role == "baseline" else arm for arm in close.arms]
+    advice = first_screen(changed(close, arms=arms)).next_step
+    assert advice == f"Find what stalls {close.baseline}, for 52% of its time, and measure again"
+
+
+def test_a_finding_claims_no_more_than_the_headline_where_the_control_is_too_wide(decided):
+    """'is 60% faster, at least 23%' stood below 'looks 60% faster'."""
+    results = [
+        changed(result, ci_low=0.5, ci_high=2.0) if result.role == "control" else result
+        for result in decided.results
+    ]
+    lines = findings(results, decided.arms, make_plan())
+    assert lines and all(" looks " in line and "at least" not in line for line in lines)
+
+
 def test_threads_that_wait_for_a_core_are_in_the_mark_of_the_machine(decided):
     """They were in a table at the end that no sentence named."""
 
@@ -330,8 +350,8 @@ def test_an_arm_without_terms_is_named_beside_them(decided):
     ("ratio", "low", "high", "text"),
     [
         (0.93, 0.921, 1.38, "-7.9% to +38%"),
-        (2.09, 0.2, 21.71, "0.200 to 21.710 times"),
-        (0.05, 0.04, 0.08, "12.500 to 25.000 times"),
+        (2.09, 0.2, 21.71, "0.200 to 21.7 times"),
+        (0.05, 0.04, 0.08, "12.5 to 25.0 times"),
         (0.28, 0.004, 18.587, "at most +1759%"),
     ],
 )
