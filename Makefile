@@ -12,7 +12,7 @@ COMPUTE_CAPABILITIES ?=
 WORKERS ?= 3
 # Unit tests only compute.
 QUICK_WORKERS ?= 2
-# commit: a sixth of the costly tests, another sixth for each commit. all: every test and every case.
+# commit: a twelfth of the costly tests, another twelfth for each commit. all: every test and every case.
 DRAW ?= commit
 # More arguments for pytest, such as PYTEST_ARGS="tests/unit -x".
 PYTEST_ARGS ?=

@@ -1,4 +1,4 @@
-"""Which costly tests run: a sixth, by the commit; every one for some commit, and all of them
+"""Which costly tests run: a twelfth, by the commit; every one for some commit, and all of them
 where that is asked for."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ TESTS = """
 import pytest
 
 @pytest.mark.costly
-@pytest.mark.parametrize("number", range(30))
+@pytest.mark.parametrize("number", range(36))
 def test_costly(number): ...
 
 def test_cheap(): ...
@@ -32,16 +32,16 @@ def run_at(pytester, monkeypatch):
         monkeypatch.setenv("RINGSIDE_DRAW", draw)
         monkeypatch.setattr(conftest, "commit", lambda: commit)
         passed, skipped, failed = pytester.inline_run("-p", "no:cacheprovider").listoutcomes()
-        assert len(passed) + len(skipped) == 31 and not failed
+        assert len(passed) + len(skipped) == 37 and not failed
         return {report.nodeid.partition("::")[2] for report in passed}
 
     return run_them
 
 
 @pytest.mark.slow
-def test_a_sixth_is_drawn_by_the_commit_and_all_if_asked(run_at):
+def test_a_twelfth_is_drawn_by_the_commit_and_all_if_asked(run_at):
     first = run_at("a")
-    assert len(first) == 1 + 5 and "test_cheap" in first
+    assert len(first) == 1 + 3 and "test_cheap" in first
     assert run_at("a") == first, "the same again for who looks at a failure"
     assert run_at("b") != first
-    assert len(run_at("a", draw="all")) == 31
+    assert len(run_at("a", draw="all")) == 37
