@@ -52,9 +52,9 @@ def first_traceback(log: str) -> list[str]:
                 del open_in[prefix]
         elif line.startswith(CHAINED):
             chained.add(prefix)
-    return next(
-        (lines for _, lines in tracebacks if lines and not LAUNCHERS_ERROR.match(lines[-1])), []
-    )
+    of_script = [lines for _, lines in tracebacks if lines and not LAUNCHERS_ERROR.match(lines[-1])]
+    # ranks that write at once cut each other's off
+    return min(of_script, key=lambda lines: lines[-1].startswith(" "), default=[])
 
 
 def scripts_exception(log: str) -> Described | None:

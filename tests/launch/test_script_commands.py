@@ -729,6 +729,23 @@ def test_what_a_launcher_says_has_a_remedy():
     assert hint_of("all is well") is None
 
 
+def test_of_tracebacks_that_ranks_write_at_once_one_with_its_exception_is_taken():
+    """The message was a line of a traceback that the other rank's had cut off."""
+    log = """\
+Traceback (most recent call last):
+  File "/u/train.py", line 84, in <module>
+    init_process_group(backend=backend)
+  File "/e/site-packages/torch/distributed/c10d_logger.py", line 81, in wrapper
+Traceback (most recent call last):
+  File "/u/train.py", line 84, in <module>
+    init_process_group(backend=backend)
+    return func(*args, **kwargs)
+ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!
+ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!
+"""
+    assert first_traceback(log)[-1].startswith("ValueError: ProcessGroupNCCL is only supported")
+
+
 def test_the_first_traceback_is_found_behind_what_horovodrun_puts_before_its_lines():
     log = """note
 [0]<stderr>:Traceback (most recent call last):
