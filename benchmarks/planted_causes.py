@@ -1,26 +1,26 @@
 """Does "why" name the cause? Comparisons of which it is known beforehand which term makes the
 candidate slower.
 
-============  =======================================================================
-================  ======================= cause         what is planted in the candidate
-expected term     comes from ============
-=======================================================================  ================
-======================= computing     a tenth of each step is computed more, after the optimizer's
-step        library overhead  its own CPU thread        a thread of the library's takes 15% of the
-rank's core                   library overhead  held up twice         each bucket of gradients is
-exchanged twice                              exposed exchange cycle         Horovod waits 20 ms
-longer before it looks for gradients to exchange     exposed exchange  cycle waits buckets       DDP
-exchanges each gradient by itself (buckets of 1 KiB)                 exposed exchange  small
-collectives buffers       DDP broadcasts 4 MiB of buffers that nothing uses
-exposed exchange  buffers broadcast first-bucket  DDP's first bucket has the gradients that come
-last                      exposed exchange  late first bucket compression   Horovod converts
-gradients to float16, with no link to be slow           exposed exchange  compression zeros
-Horovod exchanges zeros for a million parameters without a gradient      exposed exchange
-zero-filled gradients link          DDP exchanges twice the bytes (float32 in place of float16),
-slow link   exposed exchange late          rank 1 computes longer in backward, by 10% of a step
-imbalance         rank 1 ============
-=======================================================================  ================
-=======================
+What is planted in the candidate, the expected term, and what it comes from:
+
+- ``computing``: a tenth of each step is computed more, after the optimizer's step. Library
+  overhead, of its own CPU.
+- ``thread``: a thread of the library's takes 15% of the rank's core. Library overhead, held up.
+- ``twice``: each bucket of gradients is exchanged twice. Exposed exchange.
+- ``cycle``: Horovod waits 20 ms longer before it looks for gradients. Exposed exchange, cycle waits.
+- ``buckets``: DDP exchanges each gradient by itself (buckets of 1 KiB). Exposed exchange, small
+  collectives.
+- ``buffers``: DDP broadcasts 4 MiB of buffers that nothing uses. Exposed exchange, buffers
+  broadcast.
+- ``first-bucket``: DDP's first bucket has the gradients that come last. Exposed exchange, late first
+  bucket.
+- ``compression``: Horovod converts gradients to float16, with no link to be slow. Exposed exchange,
+  compression.
+- ``zeros``: Horovod exchanges zeros for a million parameters without a gradient. Exposed exchange,
+  zero-filled gradients.
+- ``link``: DDP exchanges twice the bytes (float32 in place of float16) over a slow link. Exposed
+  exchange.
+- ``late``: rank 1 computes longer in backward, by 10% of a step. Imbalance, rank 1.
 
     python benchmarks/planted_causes.py --output FOLDER [--only CAUSE ...] [--repeats 2]
 

@@ -1,17 +1,12 @@
 """Are the answers to "what if" true? Each is computed from one comparison, and compared with
 another that measured the case.
 
-=====  =============================================
-========================================================  ================== check  measured
-answered from it                                          compared with =====
-=============================================
-========================================================  ================== link   four arms over
-two hosts at each rate          links of each faster or slower rate                       the arm at
-that rate late   DDP, and DDP of which rank 1 is late           no stragglers, of the late one; of
-both, to be alike      plain DDP's ratio slow   DDP, and DDP whose steps compute a tenth more  no
-library overhead, likewise                             plain DDP's ratio =====
-=============================================
-========================================================  ==================
+- ``link``: four arms are measured over two hosts at each rate. The answer for links of each faster
+  or slower rate is compared with the arm at that rate.
+- ``late``: DDP, and DDP of which rank 1 is late. The answer without stragglers, of the late one, and
+  of both, to be alike, is compared with plain DDP's ratio.
+- ``slow``: DDP, and DDP whose steps compute a tenth more. The answer without library overhead,
+  likewise.
 
     python benchmarks/what_if.py --output FOLDER [--only late slow]
     python -m tests.kit.lab up --hosts 2

@@ -153,6 +153,9 @@ class ParameterEquality(Stored):
     distances: list[float] = []
     """After each step, relative to what the steps until then changed."""
     tolerance: float | None = None
+    judged_steps: int = 0
+    """How many of them were judged: none of the perturbed control's after the first, and none from
+    where the control shows that rounding grows too far on."""
     first_difference_step: int | None = None
     """The first step, counted from 1, after which they are apart."""
     names: list[str] = []

@@ -62,6 +62,9 @@ class ScriptReport(Written):
     sizes: dict[str, int] = {}
     """Number of elements, by the names of ``started``."""
     steps: list[ComparedStep] = []
+    perturbed: bool = False
+    """Whether parameters were changed in their last place after the first step, as the control's
+    are: the others then show how far rounding grows."""
     buffers: dict[str, Sketch] = {}
     """Buffers after the compared steps."""
     sharded: bool = False

@@ -4,18 +4,21 @@ They add up to the step.
 
 Of mean seconds per optimizer step, from blocks of the same launch:
 
-=================
-=====================================================================================================
-F, f               a step of the floor, which has no library and waits for nobody, and the data wait
-in it L, l               the same of the arm's steps without exchange M                  of the same
-steps the slowest rank's, step by step S                  the synchronised step: the sum of the
-blocks' times, each its slowest rank's, over their steps compute            F - f, mean over ranks;
-without a floor, L - l of the typical rank, which then holds the library's overhead too data_wait
-l, mean over ranks library_overhead   (L - l) - (F - f) of the typical rank: hooks, wrapper, threads
-that take the core imbalance          M less the three: what is lost because ranks differ, even over
-a free network exposed_exchange   S - M: what exchange adds; negative where ranks come out of it
-faster than without =================
-=====================================================================================================
+- F, f: a step of the floor, which has no library and waits for nobody, and the data wait in it.
+- L, l: the same of the arm's steps without exchange.
+- M: of the same steps the slowest rank's, step by step.
+- S: the synchronised step: the sum of the blocks' times, each its slowest rank's, over their steps.
+
+The terms:
+
+- ``compute``: F - f, mean over ranks. Without a floor L - l of the typical rank, which then holds
+  the library's overhead, too.
+- ``data_wait``: l, mean over ranks.
+- ``library_overhead``: (L - l) - (F - f) of the typical rank: hooks, wrapper, threads that take the
+  core.
+- ``imbalance``: M less the three: what is lost because ranks differ, even over a free network.
+- ``exposed_exchange``: S - M: what exchange adds; negative where ranks come out of it faster than
+  without.
 
 The typical rank is the one in the middle by its mean over all launches, the lower of two: with
 means over ranks, half of what one late rank of two takes would be overhead, and only the other half
@@ -371,11 +374,15 @@ def step_shares(sync: pd.DataFrame, terms: StepTerms | None) -> StepShares:
     waiting = data_wait_share(sync)
     if terms is None:
         return StepShares(data_wait=waiting)
-    overhead = None if terms.library_overhead is None else terms.library_overhead.value
+    exchange = terms.exposed_exchange.value
+    # steps with exchange then have less of what is lost in those without
+    regained = min(exchange, 0.0)
     values = {
-        "exposed_exchange": terms.exposed_exchange.value,
-        "library_overhead": overhead,
-        "imbalance": terms.imbalance.value,
+        "exposed_exchange": exchange,
+        "library_overhead": None
+        if terms.library_overhead is None
+        else terms.library_overhead.value + regained,
+        "imbalance": terms.imbalance.value + regained,
     }
     shares = {
         name: None if value is None else max(value, 0.0) / terms.step.value

@@ -61,6 +61,8 @@ class _LaunchPair:
     """How many times as large these are, where they are the same up to it."""
     steps: Sequence[Distances]
     """Parameters after each step."""
+    perturbed: bool
+    """Whether the arm's were changed in their last place after the first."""
     how: str
     """In which names were matched, as ``matched`` says it."""
 
@@ -218,6 +220,7 @@ def _compare_launch(
         else [],
         factor=gradient_factor(mine, its),
         steps=_steps(ours, theirs, names, negligible=its.negligible(theirs.sizes, shared)),
+        perturbed=ours.perturbed,
         how=how,
     )
 
@@ -305,20 +308,26 @@ def _judge(pair: _LaunchPair | None, precision: str, control: _LaunchPair | None
     )
     judged, allowed = Judgement(start=start, how=pair.how), ARITHMETICS[precision]
     if pair.gradients and not beyond:
-        fields, first_beyond = _verdict_of(
+        fields, _ = _verdict_of(
             pair.gradients, allowed.recomputed, control.gradients if control else []
         )
-        distance, factor = pair.gradients[0].distance, pair.factor if first_beyond else None
-        judged.gradients = GradientEquality(distance=distance, factor=factor, **fields)
-    if pair.steps and not beyond:
-        fields, first_beyond = _verdict_of(
-            pair.steps, allowed.stepped, control.steps if control else []
+        factor = pair.factor if fields.get("verdict") == "apart" else None
+        judged.gradients = GradientEquality(
+            distance=pair.gradients[0].distance, factor=factor, **fields
         )
-        if first_beyond and len(fields["names"]) == len(pair.steps[first_beyond - 1].names):
+    if pair.steps and not beyond:
+        fields, num_judged = _verdict_of(
+            pair.steps[:1] if pair.perturbed else pair.steps,
+            allowed.stepped,
+            control.steps if control else [],
+        )
+        is_apart = fields.get("verdict") == "apart"
+        if is_apart and len(fields["names"]) == len(pair.steps[num_judged - 1].names):
             fields["names"] = []
         judged.parameters = ParameterEquality(
             distances=[step.distance for step in pair.steps],
-            first_difference_step=first_beyond,
+            judged_steps=num_judged,
+            first_difference_step=num_judged if is_apart else None,
             **fields,
         )
     return judged
@@ -326,22 +335,29 @@ def _judge(pair: _LaunchPair | None, precision: str, control: _LaunchPair | None
 
 def _verdict_of(
     distances: Sequence[Distances], least: float, control: Sequence[Distances]
-) -> tuple[dict[str, Any], int | None]:
-    """Verdict, tolerance and names; and the number, from 1, of the first that differs from the
-    baseline's beyond tolerance.
+) -> tuple[dict[str, Any], int]:
+    """Verdict, tolerance and names of the first step that differs from the baseline's beyond its
+    tolerance, or of all; and how many were judged.
+
+    A step's tolerance follows from the control's steps until then. From where the control is too
+    far off on, no step is judged.
     """
-    tolerance = max([least, *(TIMES_CONTROL * step.distance for step in control)])
-    single = max([SINGLE_TENSOR * tolerance, *(TIMES_CONTROL * step.worst for step in control)])
-    if tolerance > NOT_REPEATABLE:
-        return {"tolerance": tolerance}, None
+    tolerance, single, judged = least, SINGLE_TENSOR * least, list[float]()
     for number, step in enumerate(distances, start=1):
+        repeats = control[number - 1 : number]
+        wider = max([tolerance, *(TIMES_CONTROL * repeat.distance for repeat in repeats)])
+        if wider > NOT_REPEATABLE:
+            break
+        tolerance = wider
+        single = max(
+            [SINGLE_TENSOR * wider, single, *(TIMES_CONTROL * repeat.worst for repeat in repeats)]
+        )
+        judged.append(step.distance)
         if step.is_beyond(tolerance, single):
             names = step.names_beyond(single if step.distance <= tolerance else tolerance)
             return {"tolerance": tolerance, "verdict": "apart", "names": names}, number
-    return {
-        "tolerance": tolerance,
-        "verdict": _equality(max(step.distance for step in distances)),
-    }, None
+    verdict = {"verdict": _equality(max(judged))} if judged else {}
+    return {"tolerance": tolerance, **verdict}, len(judged)
 
 
 def _equality(distance: float) -> Literal["equal", "equal up to rounding"]:

@@ -116,10 +116,12 @@ def clause(
             )
         return f"{arm} starts equal to {plan.baseline}, but {why}{besides}"
     rounding = "" if parameters.verdict == "equal" else f" up to {precision} rounding"
-    steps = "step" if len(parameters.distances) == 1 else f"{len(parameters.distances)} steps"
+    judged = parameters.judged_steps
+    steps = "step" if judged == 1 else f"{judged} steps"
+    unjudged = "; after that, rounding grows too far to judge"
     return (
         f"{arm} trains like {plan.baseline}: equal start, and equal{rounding} over the first"
-        f" {steps}{besides}"
+        f" {steps}{unjudged if judged < len(parameters.distances) else ''}{besides}"
     )
 
 

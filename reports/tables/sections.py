@@ -146,13 +146,13 @@ def _parity(row: ArmRow) -> Entry:
 
 
 def _parameters(parameters: ParameterEquality) -> Entry:
-    after = parameters.first_difference_step or len(parameters.distances)
-    last = parameters.distances[after - 1] if parameters.distances else None
+    judged = parameters.judged_steps
+    last = parameters.distances[judged - 1] if judged else None
     steps = (
-        f" from step {after} on"
+        f" from step {judged} on"
         if parameters.verdict == "apart"
-        else f" over {after} steps"
-        if after
+        else f" over {judged} {'step' if judged == 1 else 'steps'}"
+        if judged
         else ""
     )
     return _verdict_entry(parameters.verdict, last, steps)

@@ -5,27 +5,23 @@ Each rests on what was measured: buffers on the timed steps, all others on the t
 the profiler makes longer. All of them are in exposed exchange, since steps without exchange do none
 of it.
 
-=====================
-=====================================================================================================
-buffers broadcast      what forward takes longer with exchange than without, where DDP broadcasts
-the model's buffers gradient copies        what DDP's reducer takes on the training thread to copy
-gradients into buckets and back unused-parameter       what the reducer takes to walk the graph
-search small collectives      of the time in which collectives move data, the share of all but one:
-that many fewer would be needed late first bucket      where DDP's first bucket waited for gradients
-that came late: how much sooner the exchange would have ended,
-                       had buckets left in the order in which gradients were whole
-compression            what it takes to convert gradients before and after their exchange; on the
-CPU. Beside an arm that is like it
-                       but for compression, all by which it exposes more exchange: a CPU sums
-                           float16 more slowly, too
-sparse gathers         the time in which sparse gradients move zero-filled gradients  what Horovod's
-exchange of parameters without a gradient takes after all else was exchanged. The optimizer
-                       then steps them, too, which is not in it
-cycle waits            from when the last rank submitted a step's last tensor until Horovod began to
-move it, a cycle at most:
-                       what it takes longer is negotiation, or threads without a core
-=====================
-=====================================================================================================
+- buffers broadcast: what forward takes longer with exchange than without, where DDP broadcasts the
+  model's buffers.
+- gradient copies: what DDP's reducer takes on the training thread to copy gradients into buckets
+  and back.
+- unused-parameter search: what the reducer takes to walk the graph.
+- small collectives: of the time in which collectives move data, the share of all but one: that many
+  fewer would be needed.
+- late first bucket: where DDP's first bucket waited for gradients that came late: how much sooner
+  the exchange would have ended, had buckets left in the order in which gradients were whole.
+- compression: what it takes to convert gradients before and after their exchange. On the CPU,
+  beside an arm that is like it but for compression, all by which it exposes more exchange: a CPU
+  sums float16 more slowly, too.
+- sparse gathers: the time in which sparse gradients move.
+- zero-filled gradients: what Horovod's exchange of parameters without a gradient takes after all
+  else was exchanged. The optimizer then steps them, too, which is not in it.
+- cycle waits: from when the last rank submitted a step's last tensor until Horovod began to move
+  it, a cycle at most. What it takes longer is negotiation, or threads without a core.
 """
 
 from __future__ import annotations

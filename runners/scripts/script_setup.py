@@ -138,6 +138,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
             f"{MASTER_PORT}={own_port}",
         ]
         agent = arm.model_dump(include={"samples_per_step", "iteration_ends", "untimed", "impose"})
+        agent["perturbs"] = name == plan.control_name
         return ArmSpec(
             name=name,
             arm=arm,

@@ -386,6 +386,26 @@ def test_two_commits_start_alike_where_they_are_asked_to(tmp_path):
     assert any("without the changes that are not committed" in note for note in manifest.notes)
 
 
+@pytest.mark.parametrize(
+    ("flag", "verdict", "first_difference"),
+    [("--other-order", "equal up to rounding", None), ("--other-rate", "apart", 1)],
+)
+def test_rounding_that_a_training_multiplies_is_told_from_a_mistake(
+    tmp_path, flag, verdict, first_difference
+):
+    line = "python amplifies_rounding.py"
+    once = ("--launches", "1", "--steps", "8")
+    ran = compare_in(SCRIPTS, "ab", line, f"{line} {flag}", *NAMES, *once, out=tmp_path / "out")
+    parameters = ran.report["equality"]["parameters"]
+    assert (parameters["b"]["verdict"], parameters["b"]["first_difference_step"]) == (
+        verdict,
+        first_difference,
+    )
+    control = parameters["a-control"]
+    assert (control["verdict"], control["judged_steps"]) == ("equal", 1)
+    assert control["distances"][-1] > 0.1, "rounding alone takes it far from the baseline"
+
+
 def test_a_revision_that_is_not_there_is_refused(tmp_path):
     refused = ab(
         ALONE,

@@ -77,6 +77,10 @@ class Script:
     """2: summed over two ranks, not averaged."""
     rounding: float = 0.0
     """Relative noise of every gradient, alike on all ranks."""
+    rounding_grows: float = 1.0
+    """That noise is so many times as large in each next step."""
+    perturbed: bool = False
+    """Whether it says that its parameters were changed in their last place after step 1."""
     noise_seed: int = 0
     """Of ``rounding``."""
     not_exchanged: Sequence[str] = ()
@@ -149,7 +153,8 @@ class Script:
             for name in SHAPES
         }
         means = {
-            name: mean * (1 + self.rounding * random.normal(size=mean.size))
+            name: mean
+            * (1 + self.rounding * self.rounding_grows**step * random.normal(size=mean.size))
             for name, mean in means.items()
         }
         return [
@@ -173,6 +178,7 @@ class Script:
             started=started | {BUFFER: sketch(np.zeros(20))},
             sizes={**SHAPES, BUFFER: 20},
             steps=steps,
+            perturbed=self.perturbed,
             buffers={BUFFER: sketch(np.full(20, 0.5 + 0.1 * rank * self.own_buffers))},
             sharded=self.sharded,
             without_optimizer=list(self.left_out),

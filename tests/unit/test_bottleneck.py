@@ -6,8 +6,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from reports.conclusions.step_terms import LIMIT, bottleneck_of, data_wait_share
-from reports.schema import StepShares
+from reports.conclusions.step_terms import LIMIT, bottleneck_of, data_wait_share, step_shares
+from reports.schema import Estimate, StepShares, StepTerms
 from reports.wording.causes import limit_sentence
 
 
@@ -39,6 +39,24 @@ def test_the_rank_that_waits_most_counts_over_all_its_steps():
 )
 def test_the_larger_share_is_the_limit_from_the_threshold_on(share, limit):
     assert bottleneck_of(share) == limit
+
+
+def test_overhead_that_steps_with_exchange_do_not_have_is_no_bottleneck():
+    """As of Horovod over MPI, whose thread polls while there is nothing to exchange."""
+    terms = {
+        "compute": 6.4,
+        "data_wait": 0.4,
+        "library_overhead": 3.2,
+        "imbalance": 1.6,
+        "exposed_exchange": -1.3,
+        "step": 10.3,
+        "in_forward": 0.0,
+    }
+    sync = pd.DataFrame({"rank": [0], "data_wait_s": [0.4], "step_s": [10.3]})
+    means = {name: Estimate(value=ms, ci_low=None, ci_high=None) for name, ms in terms.items()}
+    found = step_shares(sync, StepTerms(**means))
+    assert found.library_overhead == pytest.approx((3.2 - 1.3) / 10.3)
+    assert bottleneck_of(found) == "computing"
 
 
 @pytest.mark.parametrize(

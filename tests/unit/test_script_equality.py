@@ -3,6 +3,8 @@ told with step and size."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from measurement.judging.distances import ARITHMETICS, FLOAT32, Sketches, gradient_distances
@@ -88,6 +90,37 @@ def test_what_begins_later_is_told_with_its_step():
         4,
     )
     assert "apart from step 4 on" in equality.sentence
+
+
+CHAOTIC = Script(rounding=1e-7, rounding_grows=100.0, noise_seed=1)
+"""Each step multiplies rounding: the fourth one is off by a tenth, the fifth is nothing but noise."""
+SHOWN = replace(CHAOTIC, perturbed=True, noise_seed=2)
+"""Its control."""
+
+
+def test_rounding_that_training_amplifies_as_the_control_shows_is_no_difference():
+    equality = judged(SOUND, CHAOTIC, control=SHOWN)
+    parameters = equality.parameters["new"]
+    assert (parameters.verdict, parameters.judged_steps) == ("equal up to rounding", 4)
+    assert parameters.distances[3] > ARITHMETICS["float32"].stepped
+    assert equality.unequal == []
+    assert equality.sentence == (
+        "new trains like old: equal start, and equal up to float32 rounding over the first 4 steps;"
+        " after that, rounding grows too far to judge"
+    )
+
+
+def test_a_perturbed_control_says_itself_whether_the_baseline_repeats_in_step_1_alone():
+    control = judged(SOUND, SOUND, control=SHOWN).parameters["old-control"]
+    assert (control.verdict, control.judged_steps) == ("equal up to rounding", 1)
+    assert len(control.distances) == 5
+
+
+def test_what_differs_before_rounding_has_grown_is_told():
+    wrong = replace(CHAOTIC, rate_at=lambda step: 1.0 if step < 2 else 0.5)
+    equality = judged(SOUND, wrong, control=SHOWN)
+    assert equality.parameters["new"].first_difference_step == 3
+    assert "apart from step 3 on" in equality.sentence
 
 
 HALF = {**HOROVOD, "horovod.compression": "FP16Compressor"}

@@ -59,6 +59,9 @@ class Settings(NamedTuple):
     """Give the CPU to whatever asks torch for CUDA, see ``machine.cpus_for_gpus``."""
     impose: Mapping[str, Any] = {}
     """Settings that replace the script's own, see ``imposing``."""
+    perturbs: bool = False
+    """Change parameters in their last place after the first compared step, see
+    ``reading.first_steps.perturb``: the control shows how far rounding grows."""
 
 
 def read(*, in_children: bool = False) -> Settings | None:

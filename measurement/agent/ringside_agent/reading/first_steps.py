@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from typing import Any
+from typing import Any, Iterable
 
 from .. import sandbox
 from ..recorder import READ_AHEAD, Recorder
@@ -37,7 +37,7 @@ class FirstSteps:
         ``no_sync``."""
         self._sets_to_none = True
         """Whether all gradients were None when a step's first backward pass began."""
-        self._prepared = False
+        self._prepared = self._perturbed = False
         self._called: Any = None
         self._passes_by = False
         """Whether the first forward pass was that of a wrapped module, and not of its DDP
@@ -131,6 +131,9 @@ class FirstSteps:
             self.script.accumulation = max(1, self._accumulated // self._taken)
             self._accumulated = self._taken = 0
             self._steps.append(self._compared())
+            if self._settings.perturbs and len(self._steps) == 1 and not self.script.is_sharded:
+                parameters = [parameter for _, parameter in self.script.named_parameters()]
+                self._perturbed = bool(self.script.record_safely(perturb, parameters))
             self.lines.end_step()
             if len(self._steps) == COMPARED_STEPS - TRACED_STEPS:
                 self.lines.begin()
@@ -299,6 +302,7 @@ class FirstSteps:
             "started": self._started,
             "sizes": self._sizes,
             "steps": self._steps,
+            "perturbed": self._perturbed,
             "sharded": self.script.is_sharded,
             "samples_from": self.script.samples_from,
             "written_files": sandbox.written(),
@@ -330,6 +334,20 @@ class FirstSteps:
             if tensor.grad is not None and id(tensor) not in trained
         ]
         return {"buffers": self._sketched(buffers), "without_optimizer": without}
+
+
+def perturb(parameters: Iterable[Any]) -> bool:
+    """Flip the last bit of every number of parameters in float32 or float64, about half of them
+    up and half down; the same on all ranks. Returns whether there are any.
+
+    Coarser dtypes are left: their last place may be more than a step changes.
+    """
+    torch: Any = sys.modules["torch"]
+    bits = {torch.float32: torch.int32, torch.float64: torch.int64}
+    fine = [parameter.detach() for parameter in parameters if parameter.dtype in bits]
+    for values in fine:
+        values.view(bits[values.dtype]).bitwise_xor_(1)
+    return bool(fine)
 
 
 def has_state(state: dict[str, Any]) -> bool:
