@@ -75,7 +75,12 @@ class Pair:
         ours, theirs = is_so(self.candidate), is_so(self.baseline)
         if ours is None or theirs is None or ours == theirs:
             return []
-        return [(self.candidate, self.baseline) if ours else (self.baseline, self.candidate)]
+        return [self.ordered(candidate_first=ours)]
+
+    def ordered(self, *, candidate_first: bool) -> tuple[ScriptArm, ScriptArm]:
+        """Both arms, the one that a sentence is about first."""
+        both = (self.candidate, self.baseline)
+        return both if candidate_first else (self.baseline, self.candidate)
 
     @cached_property
     def gradient_factor(self) -> float | None:
@@ -146,7 +151,7 @@ def _summed(pair: Pair) -> Iterator[PortingMistake]:
     if factor is None or len({shown(value) for value in pair.values("step.clipping").values()}) > 1:
         return  # gradients are those of a step, after they are clipped
     size = factor if factor > 1 else 1 / factor if factor else 0.0
-    arm, other = (pair.candidate, pair.baseline) if factor > 1 else (pair.baseline, pair.candidate)
+    arm, other = pair.ordered(candidate_first=factor > 1)
     why = pair.reasons(
         factor,
         by_ranks="it sums where the other averages",
@@ -303,9 +308,7 @@ def _global_batch(pair: Pair) -> Iterator[PortingMistake]:
         return
     if not pair.is_ranks(ours / theirs):
         return
-    big, small = (
-        (pair.candidate, pair.baseline) if ours > theirs else (pair.baseline, pair.candidate)
-    )
+    big, small = pair.ordered(candidate_first=ours > theirs)
     most, least = max(ours, theirs), min(ours, theirs)
     sentence = (
         f"each rank of {big.name} takes {most:g} samples, of {small.name} {least:g}, a factor of"
@@ -395,9 +398,7 @@ def _scaled_rate(pair: Pair) -> Iterator[PortingMistake]:
     )
     if not ours or not theirs:
         return
-    arm, other = (
-        (pair.candidate, pair.baseline) if ours > theirs else (pair.baseline, pair.candidate)
-    )
+    arm, other = pair.ordered(candidate_first=ours > theirs)
     factor = max(ours, theirs) / min(ours, theirs)
     if pair.is_ranks(factor):
         why = pair.reasons(
@@ -477,9 +478,7 @@ def _compressed(pair: Pair) -> Iterator[PortingMistake]:
     ours, theirs = pair.candidate.compression, pair.baseline.compression
     if ours == theirs:
         return
-    arm, other = (
-        (pair.candidate, pair.baseline) if ours is not None else (pair.baseline, pair.candidate)
-    )
+    arm, other = pair.ordered(candidate_first=ours is not None)
     field = "horovod.compression" if "horovod.compression" in arm.fields else "ddp.comm_hook"
     sentence = (
         f"{arm.name} exchanges gradients {_exchanged(arm)} ({field}), {other.name}"

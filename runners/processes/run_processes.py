@@ -100,8 +100,9 @@ def remove_containers(run_id: str) -> None:
     ended before it had started them.
     """
     pattern = Path(CONTAINER_FILE.format(run="*", number="*", program="*"))
+    prefix = pattern.name.partition("*")[0]
     for file in pattern.parent.glob(pattern.name):
-        its_run_id, _, program = file.name.removeprefix("ringside-").rsplit(".", 2)
+        its_run_id, _, program = file.name.removeprefix(prefix).rsplit(".", 2)
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             if _is_of(run_id, its_run_id) and file.stat().st_uid == os.getuid():
                 if container := file.read_text(encoding="ascii"):
