@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from measurement.errors import LaunchError
 from measurement.plans.settings import EpochRecord, Precision, SpeedSettings, TrainingSettings
 from measurement.records.record import (
     BlockKind,
@@ -25,6 +26,8 @@ from measurement.records.trace import NcclChoices, Span
 
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
+
+Read = TypeVar("Read")
 
 
 class Message(BaseModel):
@@ -382,9 +385,23 @@ Answer = (
 Reply = Answer | ErrorReply
 
 
+JOBS = TypeAdapter(Job)
 COMMANDS: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="do")])
 REPLIES: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="kind")])
-"""Read a command, or a reply, from the store's text."""
+"""For ``read_message``."""
+
+
+def read_message(kind: TypeAdapter[Read], text: str | bytes) -> Read:
+    """Read a message of the other side; raises a ``LaunchError`` where that is of other code."""
+    try:
+        return kind.validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise LaunchError(
+            f"the driver and its ranks run different code of Ringside ('{where}': {first['msg']});"
+            " leave a checkout as it is while it runs, and install one version on all hosts"
+        ) from error
 
 
 def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:

@@ -36,6 +36,7 @@ from runners.processes import remote_results
 from runners.protocol.messages import (
     CAUSE_FIRST_S,
     COMMANDS,
+    JOBS,
     Answer,
     BlockCommand,
     BlockReply,
@@ -45,12 +46,12 @@ from runners.protocol.messages import (
     FinishedReply,
     GateCommand,
     GateReply,
-    Job,
     StartCommand,
     StartedReply,
     TraceCommand,
     TraceReply,
     mentions_lost_peer,
+    read_message,
 )
 from runners.rank.remote_error import describe_error
 from runners.rank.resources import take_resources
@@ -82,7 +83,7 @@ def main(settings: Settings) -> NoReturn:
     faulthandler.register(signal.SIGUSR1)
 
     def start() -> Engine:
-        job = Job.model_validate_json(channel.job())
+        job = read_message(JOBS, channel.job())
         resources = {
             "device": job.device,
             "affinity": job.affinity,

@@ -14,7 +14,16 @@ from measurement.agent.ringside_agent.channel import command_key, job_key, reply
 from measurement.errors import LaunchError
 from runners.processes.remote_results import kept_replies
 from runners.processes.supervisor_server import SupervisorServer
-from runners.protocol.messages import REPLIES, Command, EndedReply, ErrorReply, Job, Message, Reply
+from runners.protocol.messages import (
+    REPLIES,
+    Command,
+    EndedReply,
+    ErrorReply,
+    Job,
+    Message,
+    Reply,
+    read_message,
+)
 from runners.session.diagnosis import SETTLE_S, ArmFailed, Diagnosis
 
 POLL = timedelta(milliseconds=500)
@@ -129,7 +138,7 @@ class ArmChannel:
             if not kept:
                 raise
             self.failure = failed
-            return [REPLIES.validate_json(reply) for reply in kept]
+            return [read_message(REPLIES, reply) for reply in kept]
         if not any(isinstance(reply, ErrorReply) for reply in heard.values()):
             raise_if(self._diagnosis.for_others())
             self._raise_if_ended(heard)
@@ -142,10 +151,11 @@ class ArmChannel:
         """
         try:
             arrived = self._messages.take(self._arm, self._launch, missing, timeout)
+            replies = {place: read_message(REPLIES, text) for place, text in arrived.items()}
         except LaunchError as error:
             raise self._diagnosis.failed(str(error)) from error
-        for place, text in arrived.items():
-            heard[missing.pop(place)], self._heard_s = REPLIES.validate_json(text), time.monotonic()
+        for place, reply in replies.items():
+            heard[missing.pop(place)], self._heard_s = reply, time.monotonic()
         return bool(arrived)
 
     def _raise_if_dead(self, missing: dict[str, int], heard: dict[int, Reply]) -> None:
