@@ -41,6 +41,8 @@ class Reason:
     (``withheld_by``, ``caution``)."""
 
 
+MANY_MINUTES = 60.0
+"""Who has to measure longer may rather keep what they have."""
 MORE_LAUNCHES = "measure three or more (the plan's measurement.launches)"
 NEXT_LAUNCHES = "Measure three or more launches (measurement.launches)"
 NEXT_RUNS = "Measure five or more runs of each, alternating"
@@ -131,7 +133,16 @@ REASONS: dict[str, Reason] = {
     "too wide": Reason(
         brief="the interval is too wide",
         next_step="{more} should decide {arm}",
-        holds=lambda result: result.more_range is not None and result.case is None,
+        holds=lambda result: (
+            result.more_range is not None
+            and result.case is None
+            and (result.more_minutes or 0.0) <= MANY_MINUTES
+        ),
+    ),
+    "too costly": Reason(
+        brief="the interval is too wide",
+        next_step="Keep {baseline}, for {arm} is {gain}: {more} should decide",
+        holds=lambda result: (result.more_minutes or 0.0) > MANY_MINUTES and result.case is None,
     ),
     "too near": Reason(
         brief="more measuring would not decide",

@@ -299,6 +299,22 @@ def test_the_next_step_says_stop_where_more_measuring_decides_nothing(shown, dec
     assert first_screen(tied).next_step.startswith("Stop here and keep ddp-gloo")
 
 
+def test_who_would_measure_for_hours_is_told_what_there_is_to_win(shown):
+    """It said "About 15 hours more of measuring" of a difference of 0.8%."""
+    undecided, _ = shown["undecided"]
+    long = [
+        changed(one, more_minutes=900.0, more_range=(420.0, None), ci_low=0.95, ci_high=1.075)
+        if one.role == "candidate"
+        else one
+        for one in undecided.results
+    ]
+    assert re.fullmatch(
+        r"Keep ddp-gloo, for [a-z-]+ is at most 7.5% faster: about 15 hours more of measuring"
+        r" \(7 hours to more than a day\) should decide",
+        first_screen(changed(undecided, results=long)).next_step,
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "clause"),
     [
