@@ -129,7 +129,9 @@ def judge_equality(
     )
     seen = [arm for arm in candidates if _launches_of_both(plan.baseline, arm, firsts)]
     for arm in seen:
-        candidates[arm].hint = hint(candidates[arm], arms[plan.baseline], arms[arm])
+        candidates[arm].hint = hint(
+            candidates[arm], arms[plan.baseline], arms[arm], has_control=control is not None
+        )
     clauses = [clause(arm, candidates[arm], plan, arithmetics[arm], batches, again) for arm in seen]
     clauses += [batches[arm] for arm in candidates if arm in batches and plan.scripts.same_data]
     by_rank = {

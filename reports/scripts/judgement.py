@@ -55,9 +55,12 @@ class BaselineRepeat(NamedTuple):
     remedy: str
 
 
-def hint(judgement: Judgement, *arms: ScriptArm) -> str:
+def hint(judgement: Judgement, *arms: ScriptArm, has_control: bool) -> str:
     """What explains another start besides other weights; or that later steps may have amplified
     rounding.
+
+    ``has_control``: whether the baseline's command ran once more, which shows how far rounding
+    grows.
     """
     if judgement.start.verdict == "another start":
         empty = [arm.name for arm in arms if arm.number("optimizer.empty_steps")]
@@ -75,6 +78,8 @@ def hint(judgement: Judgement, *arms: ScriptArm) -> str:
     remedies = ["with equal threads (torch.set_num_threads)"] * (len(threads) > 1)
     # of one alone it is a cause of its own
     remedies += ["without compression"] * all(arm.compression for arm in arms)
+    if not has_control:
+        return "; how far rounding grows is not known without a control"
     return (
         f"; it may be rounding that later steps amplify: look again {' and '.join(remedies)}"
         if remedies

@@ -54,7 +54,6 @@ FIRST_STEPS = {
     "rounds": 1,
     "block_steps": 1,
     "warmup_steps": 0,
-    "control": False,
     "rehearsal": "never",
 }
 """How ``--small`` measures."""

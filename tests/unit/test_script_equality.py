@@ -126,6 +126,18 @@ def test_what_differs_before_rounding_has_grown_is_told():
 HALF = {**HOROVOD, "horovod.compression": "FP16Compressor"}
 
 
+def test_without_a_control_it_is_not_known_how_far_rounding_grows():
+    """As in the trial, where each command runs alone."""
+    plan = script_plan()
+    records = [
+        record
+        for record in one_launch(plan, {"old": SOUND, "new": CHAOTIC})
+        if record.role != "control"
+    ]
+    sentence = judge_equality(plan, records).sentence
+    assert sentence.endswith("; how far rounding grows is not known without a control")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "hint"),
     [
