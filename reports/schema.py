@@ -22,8 +22,16 @@ SCHEMA_VERSION = 2
 MIN_STEP_SHARE = 0.9
 """A step with exchange cannot take less than this share of the floor's step."""
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
-Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange"]
-"""What a step is made of, see ``reports.conclusions.step_terms``."""
+Term = Literal[
+    "compute",
+    "data_wait",
+    "library_overhead",
+    "imbalance",
+    "exposed_exchange",
+    "overhead_and_exchange",
+]
+"""What a step is made of, see ``reports.conclusions.step_terms``. The last one is two of them, in
+differences of arms where exchange takes back part of the overhead."""
 Phase = Literal[
     "data_wait", "forward", "backward", "exchange", "optimizer", "backward_and_exchange"
 ]
@@ -538,7 +546,8 @@ class RatioSummary(Stored):
     term_differences_s: dict[Term, Estimate] = {}
     """How much longer each term is than the baseline's, seconds per step; they add up to the
     difference of the steps. Without ``library_overhead`` where one of the two has none: then it is
-    part of ``compute``."""
+    part of ``compute``. With ``overhead_and_exchange`` in the place of two where one of the arms has
+    exposed exchange below 0."""
     phase_differences_s: dict[Phase, Estimate] = {}
     """How much longer each phase of a script is than the baseline's, on the slowest rank; seconds
     per step."""

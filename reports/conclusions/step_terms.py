@@ -58,7 +58,7 @@ from reports.schema import (
 )
 from reports.statistics.student import t_interval
 
-TERMS: tuple[Term, ...] = get_args(Term)
+TERMS: tuple[Term, ...] = get_args(Term)[:-1]
 SCRIPT_PHASES: tuple[Phase, ...] = get_args(Phase)[:-1]
 LEAD_CONFIDENCE = 0.8
 """Confidence that the named term is the largest."""
@@ -137,7 +137,9 @@ class Terms:
             return {}
         ours, theirs = tables[arm], [tables[copy] for copy in timed_copies]
         differences = (
-            (ours - _mean_of(theirs)).dropna() if is_script else term_differences(ours, theirs)
+            (ours - _mean_of(theirs)).dropna()
+            if is_script
+            else term_differences(ours, theirs, confidence=confidence)
         )
         if is_script and self.libraries[arm] != self.libraries[timed_copies[0]]:
             both = differences.pop("backward") + differences.pop("exchange")
@@ -259,9 +261,15 @@ def step_terms(by_launch: pd.DataFrame, *, confidence: float) -> StepTerms | Non
     return StepTerms(**means(by_launch, confidence=confidence)) if len(by_launch) else None
 
 
-def term_differences(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def term_differences(
+    ours: pd.DataFrame, theirs: Sequence[pd.DataFrame], *, confidence: float
+) -> pd.DataFrame:
     """How much longer each term is in one arm than in another and its copies, whose mean counts, by
     launch.
+
+    Exposed exchange below 0 takes back overhead that only steps without it have, such as a thread
+    that polls while there is nothing to exchange. Neither of the two says then what a step loses:
+    they are one.
 
     Returns:
         Columns ``TERMS`` without those that are not known of both: then the library's overhead is
@@ -274,7 +282,18 @@ def term_differences(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame]) -> pd.D
             table.assign(compute=table["compute"] + table["library_overhead"].fillna(0.0))
             for table in tables
         ]
-    return (tables[0][names] - _mean_of([table[names] for table in tables[1:]])).dropna()
+    baseline = _mean_of(tables[1:])
+    differences: pd.DataFrame = (tables[0][names] - baseline[names]).dropna()
+    exchanges = [
+        t_interval(table["exposed_exchange"], confidence=confidence)
+        for table in (tables[0], baseline)
+    ]
+    if "library_overhead" in names and any(
+        exchange is not None and (exchange.ci_high or 0.0) < 0 for exchange in exchanges
+    ):
+        both = differences.pop("library_overhead") + differences.pop("exposed_exchange")
+        differences = differences.assign(overhead_and_exchange=both)
+    return differences
 
 
 def dominant_cause(

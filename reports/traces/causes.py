@@ -284,7 +284,11 @@ def with_named_cause(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> Ra
     more, less = arms[result.candidate], arms[result.baseline]
     if because.difference_s < 0:
         more, less = less, more
-    terms = {"backward", "exchange"} if because.term == "backward_and_exchange" else {because.term}
+    both = {
+        "backward_and_exchange": {"backward", "exchange"},
+        "overhead_and_exchange": {"library_overhead", "exposed_exchange"},
+    }
+    terms = both.get(because.term, {because.term})
     others, excess = (
         {cause.name: cause.per_step_s.value for cause in arm.causes if cause.term in terms}
         for arm in (less, more)

@@ -26,6 +26,7 @@ TERM_NAMES: dict[Term, str] = {
     "library_overhead": "library overhead",
     "imbalance": "waiting for the slowest rank",
     "exposed_exchange": "exposed exchange",
+    "overhead_and_exchange": "overhead and exchange",
 }
 
 
