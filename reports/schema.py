@@ -546,8 +546,8 @@ class RatioSummary(Stored):
     term_differences_s: dict[Term, Estimate] = {}
     """How much longer each term is than the baseline's, seconds per step; they add up to the
     difference of the steps. Without ``library_overhead`` where one of the two has none: then it is
-    part of ``compute``. With ``overhead_and_exchange`` in the place of two where one of the arms has
-    exposed exchange below 0."""
+    part of ``compute``. With ``overhead_and_exchange`` in the place of two where one of the arms
+    has exposed exchange below 0."""
     phase_differences_s: dict[Phase, Estimate] = {}
     """How much longer each phase of a script is than the baseline's, on the slowest rank; seconds
     per step."""
