@@ -100,9 +100,16 @@ class SupervisorServer:
         """Wait for a message from ranks in any of these places; return all there are, by place, and
         forget them.
 
+        What other arms send is read, too, to be taken later. Call it every few seconds: the kernel
+        ends a connection that is full and not read for ``LOST_AFTER_S``.
+
         Raises:
             LaunchError: a message is not from a rank of the comparison.
         """
+        with self._lock:
+            every_arm = list(self._arms.values())
+        for any_arm in every_arm:
+            any_arm.hear_all(timeout_s=0)
         supervised_arm, deadline = (
             self._arm(arm, launch),
             time.monotonic() + timeout.total_seconds(),

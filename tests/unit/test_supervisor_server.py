@@ -211,6 +211,20 @@ def test_who_does_not_wait_gets_what_has_come(supervisors):
     assert take(supervisors, "0/arm/reply/0/0", s=0) == {}
 
 
+def test_what_an_arm_sends_is_read_while_another_is_waited_for(supervisors):
+    """The kernel ended a connection that was full and not read for 20 s, and with it the rank."""
+    connection = connect(supervisors, 0)
+    connection.settimeout(10)
+    late = seal(KEY, "0/arm/reply/0/0", "late" * (4 << 20))
+    sender = threading.Thread(target=connection.sendall, args=(say("0/arm/reply/0/0", late),))
+    sender.start()
+    deadline = time.monotonic() + 10
+    while sender.is_alive() and time.monotonic() < deadline:
+        supervisors.take("another", 0, ["0/another/reply/0/0"], timedelta(milliseconds=1))
+    assert not sender.is_alive()
+    assert len(take(supervisors, "0/arm/reply/0/0")["0/arm/reply/0/0"]) == 16 << 20
+
+
 FORGED = {
     "plain": b'{"workload": "evil.py:C"}',
     "empty": b"",

@@ -214,7 +214,10 @@ def _counters() -> dict[str, Any]:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel notice a host that is lost without closing the connection."""
+    """Have the kernel notice a host that is lost without closing the connection.
+
+    One that does not read what was sent for so long (TCP_USER_TIMEOUT) counts as lost, too.
+    """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = (
         ("TCP_KEEPIDLE", LOST_AFTER_S // 4),
