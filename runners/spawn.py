@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Sequence
 
 from measurement.addresses import LOOPBACK, free_port, holder_of, is_free
-from runners.launchers.torchrun import VARIABLES
+from runners.launchers.torchrun import RANK_VARIABLES
 
 DEFAULT_PORT = 29500
 IMPORTED_ONCE = ("torch", "torch._dynamo", "runners.rank.engine")
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     gc.freeze()  # keeps ranks from scanning, and so copying, shared memory
     gc.enable()
-    ranks = int(environment[VARIABLES.local_world_size])
+    ranks = int(environment[RANK_VARIABLES.local_world_size])
     try:
         torch.multiprocessing.start_processes(
             run_rank, args=(environment, module, arguments), nprocs=ranks, start_method="fork"
@@ -118,10 +118,10 @@ def first_rank(options: argparse.Namespace) -> dict[str, str]:
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
         "GROUP_RANK": str(options.node_rank),
-        VARIABLES.rank: str(sum(ranks[: options.node_rank])),
-        VARIABLES.local_rank: "0",
-        VARIABLES.world_size: str(sum(ranks)),
-        VARIABLES.local_world_size: str(ranks[options.node_rank]),
+        RANK_VARIABLES.rank: str(sum(ranks[: options.node_rank])),
+        RANK_VARIABLES.local_rank: "0",
+        RANK_VARIABLES.world_size: str(sum(ranks)),
+        RANK_VARIABLES.local_world_size: str(ranks[options.node_rank]),
     }
 
 
@@ -150,10 +150,10 @@ def run_rank(
 
     It prints an exception itself: torch (2.15) would leave a file with it in the temporary folder.
     """
-    rank = int(first_rank_variables[VARIABLES.rank]) + local_rank
+    rank = int(first_rank_variables[RANK_VARIABLES.rank]) + local_rank
     os.environ |= first_rank_variables | {
-        VARIABLES.rank: str(rank),
-        VARIABLES.local_rank: str(local_rank),
+        RANK_VARIABLES.rank: str(rank),
+        RANK_VARIABLES.local_rank: str(local_rank),
     }
     sys.argv = [module, *arguments]
     try:

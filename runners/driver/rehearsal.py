@@ -34,7 +34,7 @@ from runners.scripts.initial_state import SharedInitialState
 from runners.session.arm_run import ArmRun
 from runners.session.arm_session import ArmSession
 from runners.session.endpoint import open_endpoint
-from runners.traces.nccl_log import VARIABLES, merge_ranks
+from runners.traces.nccl_log import NCCL_LOG_VARIABLES, merge_ranks
 from runners.traces.trace_file import on_one_clock, perfetto_file
 
 SHORT = {
@@ -202,7 +202,7 @@ def trace_arms(
     # Horovod needs a core to write its timeline, on which other arms may be starting
     alone = {"mode": "sequential"}
     short = plan.measurement.model_copy(update={**SHORT, **alone, "local_every": 0})
-    environment = plan.environment | {"HOROVOD_TIMELINE": "DYNAMIC"} | VARIABLES
+    environment = plan.environment | {"HOROVOD_TIMELINE": "DYNAMIC"} | NCCL_LOG_VARIABLES
     small = plan.model_copy(
         update={"measurement": short, "training": None, "environment": environment}
     )

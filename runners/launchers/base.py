@@ -59,7 +59,7 @@ class LaunchRequest:
     network_interface: str | None = None
     """Network interface for the ranks on every host; None: each library chooses."""
     master_port: int = 0
-    """Free on the first host, where ranks of several hosts meet."""
+    """Free on the first host."""
     mpi_prefix: str | None = None
     """Prefix of Open MPI on every host, if PATH alone does not find it there."""
     arm: str = ""

@@ -11,7 +11,7 @@ from runners.launchers import mpirun
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchRequest
 from runners.launchers.rank_variables import RankVariables
 
-VARIABLES = RankVariables(
+RANK_VARIABLES = RankVariables(
     name="horovodrun",
     rank="HOROVOD_RANK",
     world_size="HOROVOD_SIZE",
@@ -39,7 +39,7 @@ class Horovodrun(Launcher):
     """
 
     executable = "horovodrun"
-    rank_variables = (VARIABLES, mpirun.VARIABLES)
+    rank_variables = (RANK_VARIABLES, mpirun.RANK_VARIABLES)
     """Over MPI it calls mpirun, which then sets its ranks' variables."""
 
     def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
@@ -71,7 +71,7 @@ class Horovodrun(Launcher):
 
     def gives(self, transport: str | None) -> frozenset[str]:
         """Over MPI its ranks are mpirun's."""
-        return mpirun.VARIABLES.gives if transport == "mpi" else VARIABLES.gives
+        return mpirun.RANK_VARIABLES.gives if transport == "mpi" else RANK_VARIABLES.gives
 
     def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
         """Horovod 0.28.1 does not recognize MPICH 5 by its ``mpirun --version``."""

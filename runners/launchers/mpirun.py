@@ -15,7 +15,7 @@ from runners.launchers.rank_variables import RankVariables
 ALLOW_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 """Variables that Open MPI wants to be 1 before it starts ranks for root."""
 GIVES = frozenset({RENDEZVOUS, MPI, HOROVOD})
-VARIABLES = RankVariables(
+RANK_VARIABLES = RankVariables(
     name="openmpi",
     rank="OMPI_COMM_WORLD_RANK",
     world_size="OMPI_COMM_WORLD_SIZE",
@@ -38,7 +38,7 @@ class Mpirun(Launcher):
     """
 
     executable = "mpirun"
-    rank_variables = (VARIABLES,)
+    rank_variables = (RANK_VARIABLES,)
 
     def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
         """One ``mpirun``; ``-x`` passes the request's environment on to every rank."""

@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchRequest
-from runners.launchers.torchrun import VARIABLES
+from runners.launchers.torchrun import RANK_VARIABLES
 
 
 class Spawn(Launcher):
     """One Python per host that spawns its ranks and sets torchrun's variables in each."""
 
     executable = "python"
-    rank_variables = (VARIABLES,)
+    rank_variables = (RANK_VARIABLES,)
 
     def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
         """One ``python -m runners.spawn`` per host."""

@@ -47,7 +47,7 @@ class StepVariables(RankVariables):
         return {"MASTER_ADDR": nodes[0], "MASTER_PORT": str(FIRST_PORT + step % PORTS)}
 
 
-VARIABLES = StepVariables(
+RANK_VARIABLES = StepVariables(
     name="srun",
     rank="SLURM_PROCID",
     world_size="SLURM_STEP_NUM_TASKS",
@@ -74,7 +74,7 @@ class Srun(Launcher):
     """
 
     executable = "srun"
-    rank_variables = (VARIABLES,)
+    rank_variables = (RANK_VARIABLES,)
     remedies: ClassVar[Mapping[str, str]] = {
         MPI: (
             "start it with srun --mpi=pmix (srun --mpi=list shows whether this Slurm has it), or by"

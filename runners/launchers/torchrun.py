@@ -7,7 +7,7 @@ from measurement.agent.ringside_agent.place import RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchRequest
 from runners.launchers.rank_variables import RankVariables
 
-VARIABLES = RankVariables(
+RANK_VARIABLES = RankVariables(
     name="torchrun",
     rank="RANK",
     world_size="WORLD_SIZE",
@@ -26,7 +26,7 @@ class Torchrun(Launcher):
     """
 
     executable = "torchrun"
-    rank_variables = (VARIABLES,)
+    rank_variables = (RANK_VARIABLES,)
 
     def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
         """One ``torchrun`` per host.

@@ -14,7 +14,11 @@ from pathlib import Path
 
 from measurement.records.trace import NcclChoices, NcclCollective
 
-VARIABLES = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING", "NCCL_DEBUG_FILE": ""}
+NCCL_LOG_VARIABLES = {
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
+    "NCCL_DEBUG_FILE": "",
+}
 """Make NCCL write its choices to stdout, which goes into the rank's log."""
 VERSION = re.compile(r"NCCL version (\S+)")
 NETWORK = re.compile(r"NCCL INFO Using network (.+)")

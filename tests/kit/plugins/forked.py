@@ -15,13 +15,13 @@ from pathlib import Path
 
 from measurement.agent.ringside_agent.place import HOROVOD
 from runners.launchers.spawn import Spawn
-from runners.launchers.torchrun import VARIABLES
+from runners.launchers.torchrun import RANK_VARIABLES
 
 
 class Forked(Spawn):
     """Rank 0 serves Horovod's rendezvous, as it does under ``mpirun`` and ``srun``."""
 
-    rank_variables = (replace(VARIABLES, gives=VARIABLES.gives | {HOROVOD}),)
+    rank_variables = (replace(RANK_VARIABLES, gives=RANK_VARIABLES.gives | {HOROVOD}),)
 
     def commands(self, request):
         """Those of ``spawn``, run in forks of the test's warm server."""
