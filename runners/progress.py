@@ -121,7 +121,9 @@ class LaunchProgress:
         """
         part = min(1.0, measured_s / self._seconds if share is None else share)
         whole_s = self._seconds if share is None else measured_s / part
-        self._show(part, f"{part:.0%} measured", launch_s=self._spent_s() - measured_s + whole_s)
+        self._show(
+            part, f"{part:.0%} of it measured", launch_s=self._spent_s() - measured_s + whole_s
+        )
 
     def epochs(self, done: int, of: int) -> None:
         """Set how many epochs all arms of this launch have trained; later ones are expected to take

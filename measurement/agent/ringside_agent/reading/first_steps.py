@@ -340,11 +340,12 @@ def perturb(parameters: Iterable[Any]) -> bool:
     """Flip the last bit of every number of parameters in float32 or float64, about half of them
     up and half down; the same on all ranks. Returns whether there are any.
 
-    Coarser dtypes are left: their last place may be more than a step changes.
+    Coarser dtypes are left: their last place may be more than a step changes. No graph that the
+    script still holds counts it as a change of its own (``.data``).
     """
     torch: Any = sys.modules["torch"]
     bits = {torch.float32: torch.int32, torch.float64: torch.int64}
-    fine = [parameter.detach() for parameter in parameters if parameter.dtype in bits]
+    fine = [parameter.data for parameter in parameters if parameter.dtype in bits]
     for values in fine:
         values.view(bits[values.dtype]).bitwise_xor_(1)
     return bool(fine)
