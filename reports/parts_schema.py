@@ -153,6 +153,8 @@ class ParameterEquality(Stored):
     distances: list[float] = []
     """After each step, relative to what the steps until then changed."""
     tolerance: float | None = None
+    perturbed: bool = False
+    """Whether they were changed in their last place after step 1, as the control's are."""
     judged_steps: int = 0
     """How many of them were judged: none of the perturbed control's after the first, and none from
     where the control shows that rounding grows too far on."""

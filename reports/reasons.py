@@ -141,7 +141,7 @@ REASONS: dict[str, Reason] = {
     ),
     "too costly": Reason(
         brief="the interval is too wide",
-        next_step="Keep {baseline}, for {arm} is {gain}: {more} should decide",
+        next_step="Keep {baseline}: to decide {arm} would take {more}",
         holds=lambda result: (result.more_minutes or 0.0) > MANY_MINUTES and result.case is None,
     ),
     "too near": Reason(

@@ -328,6 +328,7 @@ def _judge(pair: _LaunchPair | None, precision: str, control: _LaunchPair | None
             fields["names"] = []
         judged.parameters = ParameterEquality(
             distances=[step.distance for step in pair.steps],
+            perturbed=pair.perturbed,
             judged_steps=num_judged,
             first_difference_step=num_judged if is_apart else None,
             **fields,

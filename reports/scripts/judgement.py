@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from measurement.judging.distances import ARITHMETICS
 from measurement.judging.ranks import named
 from measurement.plans.plan import Plan
 from reports.parts_schema import GradientEquality, ParameterEquality, StartEquality
@@ -120,13 +121,20 @@ def clause(
                 f" {'; '.join(filter(None, again[1:]))}"
             )
         return f"{arm} starts equal to {plan.baseline}, but {why}{besides}"
-    rounding = "" if parameters.verdict == "equal" else f" up to {precision} rounding"
     judged = parameters.judged_steps
-    steps = "step" if judged == 1 else f"{judged} steps"
+    first = f"the first {'step' if judged == 1 else f'{judged} steps'}"
+    farthest = max(parameters.distances[:judged])
+    rounding = "" if parameters.verdict == "equal" else f" up to {precision} rounding"
+    like = (
+        f"no farther apart over {first} ({_percent(farthest)} of what they changed) than rounding"
+        " takes the control"
+        if farthest > ARITHMETICS[precision].stepped
+        else f"equal{rounding} over {first}"
+    )
     unjudged = "; after that, rounding grows too far to judge"
     return (
-        f"{arm} trains like {plan.baseline}: equal start, and equal{rounding} over the first"
-        f" {steps}{unjudged if judged < len(parameters.distances) else ''}{besides}"
+        f"{arm} trains like {plan.baseline}: equal start, and {like}"
+        f"{unjudged if judged < len(parameters.distances) else ''}{besides}"
     )
 
 
@@ -158,8 +166,7 @@ def _apart_words(judgement: Judgement) -> str:
         agree = "" if parameters.verdict == "not compared" else "; the parameters agree"
         return f", but gradients of the first step are apart{_gradient_words(gradients)}{agree}"
     assert parameters.first_difference_step is not None
-    percent = float(f"{100 * parameters.distances[parameters.first_difference_step - 1]:.2g}")
-    by = f"{percent:g}%"
+    by = _percent(parameters.distances[parameters.first_difference_step - 1])
     where = f" ({named(parameters.names)})" if 0 < len(parameters.names) <= MAX_TENSORS else ""
     words = (
         f", then is apart from step {parameters.first_difference_step} on by {by} of what the steps"
@@ -168,6 +175,10 @@ def _apart_words(judgement: Judgement) -> str:
     if gradients.verdict == "apart":
         return f"{words}; its gradients differ{_gradient_words(gradients)}"
     return f"{words}; its first gradients agree" if gradients.verdict != "not compared" else words
+
+
+def _percent(distance: float) -> str:
+    return f"{float(f'{100 * distance:.2g}'):g}%"
 
 
 def _gradient_words(gradients: GradientEquality) -> str:

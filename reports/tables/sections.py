@@ -7,6 +7,7 @@ A new table with a row for each arm, or for each part of one, is one entry of ``
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from measurement.records.trace import NcclCollective
@@ -155,7 +156,11 @@ def _parameters(parameters: ParameterEquality) -> Entry:
         if judged
         else ""
     )
-    return _verdict_entry(parameters.verdict, last, steps)
+    entry = _verdict_entry(parameters.verdict, last, steps)
+    if not parameters.perturbed:
+        return entry
+    later = ", ".join(f"{distance:.1e}" for distance in parameters.distances[judged:])
+    return replace(entry, text=f"{entry.text}; then rounding grows: {later}")
 
 
 def _loss(loss: LossEquality) -> Entry | str:
@@ -461,5 +466,9 @@ def _fastest_text(scenario: WhatIf, arm: WhatIfArm) -> str:
     if arm.unknown:
         return f"not known: {arm.unknown}"
     return (
-        NONE if arm.arm not in scenario.fastest else "yes" if len(scenario.fastest) == 1 else "tied"
+        NONE
+        if arm.arm not in scenario.fastest
+        else "yes"
+        if len(scenario.fastest) == 1
+        else "not decided"
     )

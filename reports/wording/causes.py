@@ -58,11 +58,8 @@ def cause_clause(result: RatioSummary) -> str:
         return ""
     cause = result.because
     if cause is None:
-        return (
-            "; no single cause stands out"
-            if any(difference.ci_low is not None for difference in by_term.values())
-            else ""
-        )
+        is_known = any(difference.ci_low is not None for difference in by_term.values())
+        return f"; no single cause stands out{_parts(result, by_term)}" if is_known else ""
     first = Estimate(value=cause.difference_s, ci_low=cause.ci_low, ci_high=cause.ci_high)
     rest = {
         name: difference
@@ -78,6 +75,19 @@ def cause_clause(result: RatioSummary) -> str:
         f", because {subject}"
         f" {_verb(result, cause.term, first, interval=True)}{_named_clause(cause)}{besides}"
     )
+
+
+def _parts(result: RatioSummary, by_term: Mapping[Term | Phase, Estimate]) -> str:
+    """The terms that point the way of the verdict, after a colon, the longest first; empty where
+    each may be none.
+    """
+    sign = 1 if result.verdict == "slower" else -1
+    parts = [
+        f"{milliseconds(abs(difference.value))} ms {NAMES[term]}"
+        for term, difference in sorted(by_term.items(), key=lambda item: -sign * item[1].value)
+        if difference.excludes(0.0) and sign * difference.value > 0
+    ]
+    return f": {', '.join(parts)} {'more' if sign > 0 else 'less'} per step" if parts else ""
 
 
 def _named_clause(cause: DominantCause) -> str:
@@ -99,7 +109,7 @@ def short_cause(result: RatioSummary) -> str:
     """
     cause = result.because
     if cause is None:
-        return cause_clause(result).removeprefix("; ")
+        return cause_clause(result).removeprefix("; ").partition(":")[0]
     size = (
         f"{milliseconds(abs(cause.difference_s))} ms {'more' if cause.difference_s > 0 else 'less'}"
     )
@@ -219,6 +229,7 @@ def _clause(limit: Bottleneck, where: str, shares: Sequence[StepShares], hosts: 
     waiting, exposed, overhead, lost = (
         percents([getattr(step_shares, field) or 0.0 for step_shares in shares]) for field in fields
     )
+    with_overhead = any((step_shares.library_overhead or 0.0) >= 0.05 for step_shares in shares)
     what = "The network" if hosts > 1 else "Exchange between ranks of one host"
     clauses: dict[Bottleneck, str] = {
         "input": (
@@ -240,7 +251,7 @@ def _clause(limit: Bottleneck, where: str, shares: Sequence[StepShares], hosts: 
         ),
         "computing": (
             f"Computing takes most of the step{where}: {waiting} is waiting for data, {exposed}"
-            " exposed exchange"
+            f" exposed exchange{f', {overhead} library overhead' if with_overhead else ''}"
         ),
         "not the input": (
             f"Data loading is not the bottleneck{where}: {waiting} of the step is waiting for data "

@@ -40,6 +40,8 @@ from reports.wording.reasons import beyond_load, caution_lines, more_words, most
 
 IN_BATCHES: dict[Batches, str] = {"own": "At each arm's own batch", "fit": "At equal memory"}
 """The condition of a verdict between arms of different batches."""
+FAILURE_WORDS = {"failed": "failed", "wrong": "computes wrongly", "timeout": "ran out of time"}
+"""Of a status, after the arm's name."""
 MAX_CONTROL_WIDTH = 1.5
 """A control's interval whose ends differ by a larger factor shows nothing."""
 MAX_NAMED = 3
@@ -213,7 +215,8 @@ def _undecided_clause(result: RatioSummary, *arms: ArmSummary) -> str:
 
 def _no_timing(arm: ArmSummary, ours: str, theirs: str) -> str:
     message = next((error.message for error in arm.errors), "")
-    reason = f"{arm.name} is {arm.status}" + (f": {first_line(message)}" if message else "")
+    what = FAILURE_WORDS.get(arm.status, f"is {arm.status}")
+    reason = f"{arm.name} {what}" + (f": {first_line(message)}" if message else "")
     return f"No comparison of {ours} with {theirs}: {reason}"
 
 
@@ -239,21 +242,26 @@ def control_sentence(results: Sequence[RatioSummary]) -> str:
     if control.control_failed:
         return (
             f"The A/A control failed: {control.baseline} against itself differs ({figures}), "
-            f"so no difference below {difference_text(control_reach(control))} is claimed"
+            f"so no difference below {difference_text(as_factor(farther_bound(control)))} is claimed"
         )
     if is_wide(control):
         wide = (
             "The A/A control's interval is so wide that it checks nothing below"
-            f" {difference_text(control_reach(control))}"
+            f" {difference_text(as_factor(farther_bound(control)))}"
         )
         return f"{wide}: {control.baseline} against itself ({figures})"
     return f"A/A control: {control.baseline} against itself comes out equal ({figures})"
 
 
-def control_reach(control: RatioSummary) -> float:
-    """How far the interval of a control reaches from 1, as a factor: at least 1."""
+def farther_bound(control: RatioSummary) -> float:
+    """The bound of a control's interval that is farther from 1."""
     assert control.ci_low is not None and control.ci_high is not None
-    return max(control.ci_high, 1 / control.ci_low if control.ci_low else math.inf)
+    return max(control.ci_low, control.ci_high, key=as_factor)
+
+
+def as_factor(ratio: float) -> float:
+    """How far a ratio is from 1 either way: at least 1."""
+    return max(ratio, 1 / ratio if ratio else math.inf)
 
 
 def is_wide(control: RatioSummary) -> bool:
@@ -302,8 +310,8 @@ def warnings(
         if arm.status not in ("ok", "not measured") and arm.launches:
             lost = len({error.launch for error in arm.errors})
             lines.append(
-                f"{arm.name} is {arm.status} in {count(lost, 'launch', 'launches')}; the others"
-                " count"
+                f"{arm.name} {FAILURE_WORDS.get(arm.status, f'is {arm.status}')} in"
+                f" {count(lost, 'launch', 'launches')}; the others count"
             )
     lines += [
         *straggler_lines(arms),

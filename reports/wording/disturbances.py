@@ -219,7 +219,7 @@ def core_lines(arms: Sequence[ArmSummary]) -> list[str]:
         waits.append(f"{arm.name} {waited} ms, while its library's threads ran {ran} ms")
     return [
         f"Training threads waited for a core in each step: {'; '.join(waits)}. With a core to spare"
-        " for each rank, ratios may be others: see 'Who had the core'"
+        " for each rank, ratios may differ: see 'Who had the core'"
     ] * bool(waits)
 
 

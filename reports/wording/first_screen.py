@@ -14,6 +14,7 @@ from reports.conclusions.summaries import VERDICTS, count_verdicts
 from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
 from reports.wording.causes import short_cause
 from reports.wording.comparison_sentences import (
+    FAILURE_WORDS,
     counts_words,
     first_line,
     in_order,
@@ -30,7 +31,7 @@ from reports.wording.formatting import (
     share,
     signed_difference,
 )
-from reports.wording.headlines import FAILURE_WORDS, PHASE_WORDS
+from reports.wording.headlines import PHASE_WORDS
 from reports.wording.marks import MAX_FINDINGS, Mark, difference_lines, load_of, marks
 from reports.wording.reasons import brief_reason, next_step, verdict_word
 

@@ -13,6 +13,7 @@ from measurement.records.record import Manifest
 from reports.parts_schema import Against, Change
 from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
 from reports.wording.comparison_sentences import (
+    FAILURE_WORDS,
     IN_BATCHES,
     case_counts,
     counts_words,
@@ -35,7 +36,6 @@ from reports.wording.training_sentences import training_clauses
 
 MAX_WORDS = 20
 """The most words of a headline."""
-FAILURE_WORDS = {"failed": "failed", "wrong": "computes wrongly", "timeout": "ran out of time"}
 NO_SPEED = (
     "No verdict on speed: CPUs stand in for GPUs, and whether both train alike is by the CPU's"
     " arithmetic"

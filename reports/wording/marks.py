@@ -11,9 +11,10 @@ from measurement.conditions.differences import BATCH, Difference
 from reports.conclusions.disturbances import is_quiet
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
 from reports.wording.comparison_sentences import (
+    as_factor,
     by_speed_lines,
-    control_reach,
     control_sentence,
+    farther_bound,
     is_wide,
 )
 from reports.wording.disturbances import core_lines, load_lines, load_sentence, stall_lines
@@ -80,14 +81,15 @@ def _control(place: Comparison) -> Mark:
     words = {
         "none": not controls,
         "failed": any(control.control_failed for control in controls),
+        "failed in a launch": any(arm.role == "control" and arm.has_failed for arm in place.arms),
         "no interval": not with_interval,
         "too wide": any(map(is_wide, with_interval)),
     }
     bad = next((word for word, holds in words.items() if holds), None)
-    reach = max(map(control_reach, with_interval), default=1.0)
+    farthest = max(map(farther_bound, with_interval), key=as_factor, default=1.0)
     return Mark(
         name="control",
-        word=bad or f"equal within {difference_text(reach)}",
+        word=bad or f"equal within {difference_text(farthest)}",
         ok=bad is None,
         explanation=control_sentence(place.results),
     )

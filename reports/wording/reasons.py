@@ -9,7 +9,7 @@ from measurement.conditions.differences import Difference
 from reports.conclusions.verdict import MAX_MORE
 from reports.reasons import REASONS, Reason
 from reports.schema import ArmSummary, RatioSummary
-from reports.wording.formatting import about, count, minutes_words, ratio, significant
+from reports.wording.formatting import count, minutes_words, ratio, significant
 
 MAX_FIELDS = 3
 """That a note on unlike work names."""
@@ -120,9 +120,6 @@ def _figures(result: RatioSummary, arms: Sequence[ArmSummary]) -> dict[str, str]
         "alone": result.verdict_alone,
         "arm": result.candidate,
         "baseline": result.baseline,
-        "gain": f"at most {about(result.ci_high)} faster"
-        if result.ci_high is not None and result.ci_high > 1
-        else "not faster",
         "fast": next(
             (
                 arm.name

@@ -190,7 +190,7 @@ def test_an_arm_that_failed_once_uses_its_other_launches_and_one_that_was_wrong_
         comparison.result("horovod-gloo").launches,
         comparison.result("horovod-gloo").pairs,
     ) == (2, 24)
-    assert "horovod-gloo is timeout in 1 launch; the others count" in comparison.warnings
+    assert "horovod-gloo ran out of time in 1 launch; the others count" in comparison.warnings
     arm = comparison.arm("horovod-mpi")
     assert (arm.status, arm.launches, arm.throughput_per_s, arm.step_time_s) == (
         "wrong",

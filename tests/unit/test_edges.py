@@ -187,7 +187,7 @@ def test_bounds_are_finite_however_wide_the_interval_is():
 STATUSES = [
     (
         {(ONE, n): "failed" for n in range(3)},
-        "No comparison of horovod-gloo with ddp-gloo: horovod-gloo is failed",
+        "No comparison of horovod-gloo with ddp-gloo: horovod-gloo failed",
     ),
     (
         {(arm, n): "failed" for n in range(3) for arm in ("ddp-gloo", "ddp-gloo.control", ONE)},

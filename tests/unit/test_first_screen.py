@@ -309,8 +309,8 @@ def test_who_would_measure_for_hours_is_told_what_there_is_to_win(shown):
         for one in undecided.results
     ]
     assert re.fullmatch(
-        r"Keep ddp-gloo, for [a-z-]+ is at most 7.5% faster: about 15 hours more of measuring"
-        r" \(7 hours to more than a day\) should decide",
+        r"Keep ddp-gloo: to decide [a-z-]+ would take about 15 hours more of measuring"
+        r" \(7 hours to more than a day\)",
         first_screen(changed(undecided, results=long)).next_step,
     )
 

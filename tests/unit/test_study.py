@@ -178,7 +178,7 @@ def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
         comparison.points[2].arm("ddp-gloo").errors[0].message == "host 'host2': it does not answer"
     )
     assert "n4: host 'host2': it does not answer" in comparison.warnings
-    assert "n2: horovod-gloo is failed: rank 1 exited with code 1" in comparison.warnings
+    assert "n2: horovod-gloo failed: rank 1 exited with code 1" in comparison.warnings
     assert "host 'host2': it does not answer |" in (tmp_path / "report.md").read_text()
 
 
