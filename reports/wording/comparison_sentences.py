@@ -238,16 +238,16 @@ def control_sentence(results: Sequence[RatioSummary]) -> str:
             f"The A/A control gives no interval ({interval_words(control)}): nothing checks that"
             " equal arms come out equal"
         )
-    figures = interval_words(control)
+    figures, reach = interval_words(control), as_factor(farther_bound(control))
     if control.control_failed:
         return (
             f"The A/A control failed: {control.baseline} against itself differs ({figures}), "
-            f"so no difference below {difference_text(as_factor(farther_bound(control)))} is claimed"
+            f"so no difference below {difference_text(reach)} is claimed"
         )
     if is_wide(control):
         wide = (
             "The A/A control's interval is so wide that it checks nothing below"
-            f" {difference_text(as_factor(farther_bound(control)))}"
+            f" {difference_text(reach)}"
         )
         return f"{wide}: {control.baseline} against itself ({figures})"
     return f"A/A control: {control.baseline} against itself comes out equal ({figures})"
