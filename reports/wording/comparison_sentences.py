@@ -41,7 +41,7 @@ from reports.wording.reasons import beyond_load, caution_lines, more_words, most
 IN_BATCHES: dict[Batches, str] = {"own": "At each arm's own batch", "fit": "At equal memory"}
 """The condition of a verdict between arms of different batches."""
 FAILURE_WORDS = {"failed": "failed", "wrong": "computes wrongly", "timeout": "ran out of time"}
-"""Of a status, after the arm's name."""
+"""What an arm did, by its status."""
 MAX_CONTROL_WIDTH = 1.5
 """A control's interval whose ends differ by a larger factor shows nothing."""
 MAX_NAMED = 3
@@ -215,9 +215,13 @@ def _undecided_clause(result: RatioSummary, *arms: ArmSummary) -> str:
 
 def _no_timing(arm: ArmSummary, ours: str, theirs: str) -> str:
     message = next((error.message for error in arm.errors), "")
-    what = FAILURE_WORDS.get(arm.status, f"is {arm.status}")
-    reason = f"{arm.name} {what}" + (f": {first_line(message)}" if message else "")
+    reason = f"{arm.name} {what_failed(arm)}" + (f": {first_line(message)}" if message else "")
     return f"No comparison of {ours} with {theirs}: {reason}"
+
+
+def what_failed(arm: ArmSummary) -> str:
+    """What an arm without a result did, after its name."""
+    return FAILURE_WORDS.get(arm.status, f"is {arm.status}")
 
 
 def first_line(text: str) -> str:
@@ -310,8 +314,8 @@ def warnings(
         if arm.status not in ("ok", "not measured") and arm.launches:
             lost = len({error.launch for error in arm.errors})
             lines.append(
-                f"{arm.name} {FAILURE_WORDS.get(arm.status, f'is {arm.status}')} in"
-                f" {count(lost, 'launch', 'launches')}; the others count"
+                f"{arm.name} {what_failed(arm)} in {count(lost, 'launch', 'launches')}; the others"
+                " count"
             )
     lines += [
         *straggler_lines(arms),

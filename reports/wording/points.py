@@ -8,7 +8,7 @@ from itertools import pairwise
 from measurement.plans.plan import Plan
 from reports.conclusions.scaling import leaders, units
 from reports.schema import Comparison
-from reports.wording.comparison_sentences import chance_lines, first_line
+from reports.wording.comparison_sentences import chance_lines, first_line, what_failed
 from reports.wording.disturbances import run_lines
 from reports.wording.formatting import count, listed, percent, seconds, with_interval
 from reports.wording.headlines import MAX_WORDS, fitting
@@ -170,7 +170,7 @@ def warnings(points: Sequence[Comparison], plan: Plan) -> list[str]:
 
 def _point_warnings(point: Comparison) -> list[str]:
     failed = [(arm, arm.errors[0].message) for arm in point.arms if arm.has_failed and arm.errors]
-    failures = [f"{arm.name} is {arm.status}: {first_line(message)}" for arm, message in failed]
+    failures = [f"{arm.name} {what_failed(arm)}: {first_line(message)}" for arm, message in failed]
     return [
         *point.elsewhere,
         *([first_line(point.cause)] if point.cause else failures),
