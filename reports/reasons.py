@@ -42,7 +42,20 @@ class Reason:
 
 
 MANY_MINUTES = 60.0
-"""Who has to measure longer may rather keep what they have."""
+"""Who has to measure longer, or run scripts more often, may rather keep what they have."""
+
+
+def _more_to_measure(result: Any) -> float:
+    """Minutes, or runs, that should decide a result, the least where not more is known; 0: none."""
+    if result.more_range is None or result.case is not None:
+        return 0.0
+    return max(float(result.more_minutes or result.more_range[0]), 1.0)
+
+
+def _is_costly(result: Any) -> bool:
+    return _more_to_measure(result) > MANY_MINUTES
+
+
 MORE_LAUNCHES = "measure three or more (the plan's measurement.launches)"
 NEXT_LAUNCHES = "Measure three or more launches (measurement.launches)"
 NEXT_RUNS = "Measure five or more runs of each, alternating"
@@ -133,16 +146,12 @@ REASONS: dict[str, Reason] = {
     "too wide": Reason(
         brief="the interval is too wide",
         next_step="{more} should decide {arm}",
-        holds=lambda result: (
-            result.more_range is not None
-            and result.case is None
-            and (result.more_minutes or 0.0) <= MANY_MINUTES
-        ),
+        holds=lambda result: _more_to_measure(result) > 0 and not _is_costly(result),
     ),
     "too costly": Reason(
         brief="the interval is too wide",
         next_step="Keep {baseline}: to decide {arm} would take {more}",
-        holds=lambda result: (result.more_minutes or 0.0) > MANY_MINUTES and result.case is None,
+        holds=_is_costly,
     ),
     "too near": Reason(
         brief="more measuring would not decide",
