@@ -368,7 +368,9 @@ def _next_step(shown: Comparison) -> str | None:
         return "Have both train alike first: see 'What differed?'"
     loads = [load for place in shown.places.values() if (load := load_of(place.arms))]
     results = [result for place in shown.places.values() for result in place.candidates]
-    undecided = [result for result in results if result.verdict == "undecided"]
+    undecided = [
+        result for result in results if result.verdict == "undecided" and result.caution is None
+    ]
     stalled = {
         arm.stalls.share: arm.name
         for arm in shown.arms_anywhere

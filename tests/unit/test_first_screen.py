@@ -234,6 +234,9 @@ def test_what_stalls_half_of_its_time_is_looked_into_before_more_is_measured(sho
     arms = [changed(arm, stalls=stalls) if arm.role == "baseline" else arm for arm in close.arms]
     advice = first_screen(changed(close, arms=arms)).next_step
     assert advice == f"Find what stalls {close.baseline}, for 52% of its time, and measure again"
+    once = [changed(result, caution="one launch") for result in close.results]
+    advice = first_screen(changed(close, arms=arms, results=once)).next_step
+    assert advice == "Measure three or more launches (measurement.launches)"
 
 
 def test_a_finding_claims_no_more_than_the_headline_where_the_control_is_too_wide(decided):
