@@ -62,6 +62,8 @@ TERMS: tuple[Term, ...] = get_args(Term)[:-1]
 SCRIPT_PHASES: tuple[Phase, ...] = get_args(Phase)[:-1]
 LEAD_CONFIDENCE = 0.8
 """Confidence that the named term is the largest."""
+MIN_TAKEN_BACK = 0.01
+"""From this share of a step on, exposed exchange below 0 is no noise."""
 LIMIT = 0.25
 """From this share of a step on, a cause is called the bottleneck: without it, throughput would rise
 by at least a third."""
@@ -137,9 +139,7 @@ class Terms:
             return {}
         ours, theirs = tables[arm], [tables[copy] for copy in timed_copies]
         differences = (
-            (ours - _mean_of(theirs)).dropna()
-            if is_script
-            else term_differences(ours, theirs, confidence=confidence)
+            (ours - _mean_of(theirs)).dropna() if is_script else term_differences(ours, theirs)
         )
         if is_script and self.libraries[arm] != self.libraries[timed_copies[0]]:
             both = differences.pop("backward") + differences.pop("exchange")
@@ -261,9 +261,7 @@ def step_terms(by_launch: pd.DataFrame, *, confidence: float) -> StepTerms | Non
     return StepTerms(**means(by_launch, confidence=confidence)) if len(by_launch) else None
 
 
-def term_differences(
-    ours: pd.DataFrame, theirs: Sequence[pd.DataFrame], *, confidence: float
-) -> pd.DataFrame:
+def term_differences(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """How much longer each term is in one arm than in another and its copies, whose mean counts, by
     launch.
 
@@ -284,12 +282,9 @@ def term_differences(
         ]
     baseline = _mean_of(tables[1:])
     differences: pd.DataFrame = (tables[0][names] - baseline[names]).dropna()
-    exchanges = [
-        t_interval(table["exposed_exchange"], confidence=confidence)
-        for table in (tables[0], baseline)
-    ]
     if "library_overhead" in names and any(
-        exchange is not None and (exchange.ci_high or 0.0) < 0 for exchange in exchanges
+        table["exposed_exchange"].mean() < -MIN_TAKEN_BACK * table["step"].mean()
+        for table in (tables[0], baseline)
     ):
         both = differences.pop("library_overhead") + differences.pop("exposed_exchange")
         differences = differences.assign(overhead_and_exchange=both)
