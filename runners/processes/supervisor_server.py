@@ -106,14 +106,14 @@ class SupervisorServer:
         Raises:
             LaunchError: a message is not from a rank of the comparison.
         """
-        with self._lock:
-            every_arm = list(self._arms.values())
-        for any_arm in every_arm:
-            any_arm.hear_all(timeout_s=0)
         supervised_arm, deadline = (
             self._arm(arm, launch),
             time.monotonic() + timeout.total_seconds(),
         )
+        with self._lock:
+            others = [other for other in self._arms.values() if other is not supervised_arm]
+        for other in others:
+            other.hear_all(timeout_s=0)
         while not (
             sealed_texts := {
                 place: supervised_arm.messages.pop(place)
