@@ -80,18 +80,6 @@ CAUSES: dict[str, tuple[Options, Options, Options, dict[str, Options]]] = {
         {"cycle_time_ms": 20},
         {"a smaller cycle_time_ms": {"cycle_time_ms": 1}},
     ),
-    "compression, DDP": (
-        {"workload": f"{MODELS}:WideDigits", "local_batch_size": 32},
-        GLOO,
-        {"comm_hook": "fp16"},
-        {"comm_hook: none": {}},
-    ),
-    "compression, Horovod": (
-        {"workload": f"{MODELS}:WideDigits", "local_batch_size": 32},
-        HOROVOD,
-        {"compression": "fp16"},
-        {"compression: none": {}},
-    ),
 }
 
 
