@@ -5,7 +5,7 @@ and each candidate has a remedy.
 
 Printed for each remedy: how much faster it makes the arm with the cause, with the interval of its
 comparison, and the verdict. A remedy that wins nothing has no place in a report
-(``reports/traces/causes.py``). Two ranks; comparisons that are there are read again.
+(``reports/traces.py``). Two ranks; comparisons that are there are read again.
 """
 
 from __future__ import annotations

@@ -52,8 +52,7 @@ from reports.scripts.lines import line_causes
 from reports.scripts.profile import profile_of
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.statistics.budget import error_share
-from reports.traces.causes import with_causes, with_named_cause
-from reports.traces.exchange import TracedStep, traced_steps
+from reports.traces import TracedStep, traced_steps, with_causes, with_named_cause
 from reports.wording import points as of_points
 from reports.wording.causes import limit_sentence
 from reports.wording.comparison_sentences import (

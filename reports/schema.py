@@ -142,7 +142,7 @@ class Explanation(Stored):
 
 
 class NamedCause(Stored):
-    """Something specific that takes time within a term, see ``reports.traces.causes``."""
+    """Something specific that takes time within a term, see ``reports.traces``."""
 
     name: str
     term: Term | Phase

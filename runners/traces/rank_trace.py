@@ -198,4 +198,4 @@ def _bytes(args: Mapping[str, Any]) -> int | None:
 
 def _elements(shape: Any) -> int:
     """Elements of a tensor, or of a list of tensors."""
-    return sum(map(_elements, shape)) if isinstance(shape[0], list) else math.prod(shape)
+    return sum(map(_elements, shape)) if shape and isinstance(shape[0], list) else math.prod(shape)

@@ -53,7 +53,7 @@ class Search:
         self.backend = _backend_of(plan, self.name)
         self.trials: list[Trial] = []
         self.seconds: list[float] = []
-        """Of each launch so far."""
+        """What each launch took so far."""
         self.has_buffers = False
         """Whether the model has any, which the first launch shows."""
         if not self.settings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from reports.traces.exchange import traced_steps
+from reports.traces import traced_steps
 from runners.driver.rehearsal import TRACED_STEPS
 from tests.conftest import HOROVOD, needs_horovod, no_process_stays
 from tests.kit import trace_format

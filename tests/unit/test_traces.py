@@ -15,8 +15,7 @@ from measurement.records.trace import ArmTrace, Span, Traces
 from reports import conclude
 from reports.estimate import Estimate
 from reports.schema import ArmSummary
-from reports.traces.causes import with_causes
-from reports.traces.exchange import traced_steps
+from reports.traces import traced_steps, with_causes
 from runners.protocol.messages import TraceReply
 from runners.traces.trace_file import on_one_clock, perfetto_file
 from tests.kit import trace_format
