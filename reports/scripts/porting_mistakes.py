@@ -241,10 +241,10 @@ def _global_batch(pair: Pair) -> Iterator[PortingMistake]:
     yield PortingMistake(
         field="rank_local_batch",
         sentence=(
-            f"each rank of {big.name} takes {big.samples:g} samples, of {small.name}"
-            f" {small.samples:g}, a factor of the number of ranks: one batch is global"
+            f"each rank of {big.name} takes {big.samples} samples, of {small.name}"
+            f" {small.samples}, a factor of the number of ranks: one batch is global"
         ),
-        values={pair.baseline.name: int(theirs), pair.candidate.name: int(ours)},
+        values={pair.baseline.name: theirs, pair.candidate.name: ours},
         covers=["loader.batch_size", "loader.length", "epoch.steps"],
         changes_work=True,
     )

@@ -79,12 +79,10 @@ class ScriptArm:
         )
 
     @property
-    def samples(self) -> float | None:
-        """Samples of a rank in the first step, where they were counted."""
-        counts = [report.steps[0].samples for report in self.reports if report.steps]
-        return (
-            float(counts[0]) if counts and counts[0] is not None and len(set(counts)) == 1 else None
-        )
+    def samples(self) -> int | None:
+        """Samples of a rank in the first step, where they were counted and are those of all."""
+        counts = {report.steps[0].samples for report in self.reports if report.steps}
+        return counts.pop() if len(counts) == 1 else None
 
     @property
     def batches(self) -> list[list[str | None]]:
@@ -116,20 +114,15 @@ class ScriptArm:
     @property
     def compression(self) -> str | None:
         """In what gradients are exchanged, where that is not their own type."""
-        horovod, hook = self.fields.get("horovod.compression"), self.fields.get("ddp.comm_hook")
-        compressor = next(
-            (
-                str(value)
-                for value in (horovod, hook)
-                if value not in (None, "", "none", "None", "NoneCompressor")
-            ),
-            None,
-        )
-        if compressor is None:
-            return None
-        if "bf16" in compressor.lower():
-            return "bfloat16"
-        return "float16" if "fp16" in compressor.lower() else compressor
+        for field in ("horovod.compression", "ddp.comm_hook"):
+            compressor = str(self.fields.get(field) or "none")
+            if "bf16" in compressor.lower():
+                return "bfloat16"
+            if "fp16" in compressor.lower():
+                return "float16"
+            if compressor not in ("none", "None", "NoneCompressor"):
+                return compressor
+        return None
 
 
 def matched(ours: ScriptReport, theirs: ScriptReport) -> tuple[ScriptReport, str]:
