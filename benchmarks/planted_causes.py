@@ -12,12 +12,6 @@ What is planted in the candidate, the expected term, and what it comes from:
   collectives.
 - ``buffers``: DDP broadcasts 4 MiB of buffers that nothing uses. Exposed exchange, buffers
   broadcast.
-- ``first-bucket``: DDP's first bucket has the gradients that come last. Exposed exchange, late first
-  bucket.
-- ``compression``: Horovod converts gradients to float16, with no link to be slow. Exposed exchange,
-  compression.
-- ``zeros``: Horovod exchanges zeros for a million parameters without a gradient. Exposed exchange,
-  zero-filled gradients.
 - ``link``: DDP exchanges twice the bytes (float32 in place of float16) over a slow link. Exposed
   exchange.
 - ``late``: rank 1 computes longer in backward, by 10% of a step. Imbalance, rank 1.
@@ -28,13 +22,11 @@ Printed for each comparison: the verdict, the term that the report names (or, wh
 the largest of those that point the way of the verdict), every term's difference, the straggler, and
 the specific cause with its milliseconds beside those by which the steps differ: what leaving the
 cause out gains. The control, which has nothing planted, must name none. Run it from the repository,
-on an otherwise idle machine. An existing FOLDER is continued. ``link`` and ``first-bucket`` need
-two hosts: on one, exchange takes the cores that it could hide behind. They are left out unless they
-are asked for:
+on an otherwise idle machine. An existing FOLDER is continued. ``link`` needs two hosts:
+on one, exchange takes the cores that it could hide behind. It is left out unless it is asked for:
 
     python -m tests.kit.lab up --hosts 2 --rate 1gbit
     python -m tests.kit.lab run -- python benchmarks/planted_causes.py --output FOLDER --only link
-        first-bucket
 """
 
 from __future__ import annotations
@@ -141,29 +133,6 @@ CAUSES = {
         workload=SMALL | {"workload": f"{MODELS}:BufferedDigits"},
         named="buffers broadcast",
     ),
-    "first-bucket": Cause(
-        term="exposed_exchange",
-        baseline={**DDP, "options": {**DDP["options"], "find_unused_parameters": True}},  # type: ignore[dict-item]
-        planted={"backend": f"{PLANTED}:LateBucketDDP"},
-        workload=HOSTS | {"workload": f"{MODELS}:WideDigits", "local_batch_size": 128},
-        measurement=OF_LONG_STEPS,
-        named="late first bucket",
-    ),
-    "compression": Cause(
-        term="exposed_exchange",
-        baseline=HOROVOD,
-        planted={"options": {"compression": "fp16"}},
-        workload=SMALL | {"workload": f"{MODELS}:WideDigits"},
-        measurement=OF_LONG_STEPS,
-        named="compression",
-    ),
-    "zeros": Cause(
-        term="exposed_exchange",
-        baseline={**DDP, "options": {**DDP["options"], "find_unused_parameters": True}},  # type: ignore[dict-item]
-        planted={**HOROVOD, "options": {}},
-        workload=SMALL | {"workload": f"{MODELS}:HalfTrainedDigits"},
-        named="zero-filled gradients",
-    ),
     "late": Cause(
         term="imbalance",
         planted={"backend": f"{PLANTED}:LateRankDDP", "options": {"late_by": 0.1}},
@@ -207,7 +176,7 @@ def run(name: str, number: int, output: Path) -> bool:
     arm = next(arm for arm in found["arms"] if arm["name"] == "planted")
     straggler = (arm["by_rank"].get("straggler") or {}).get("rank")
     because = result["because"] or {}
-    named, named_s = because.get("named"), because.get("gain_s") or because.get("named_s")
+    named, named_s = because.get("named"), because.get("named_s")
     control = next(entry for entry in found["results"] if entry["role"] == "control")
     named_in_control = (control["because"] or {}).get("named")
     is_right = (
@@ -222,33 +191,10 @@ def run(name: str, number: int, output: Path) -> bool:
         f"{name} {number}: {'right' if is_right else 'WRONG'}: {result['verdict']} {result['throughput_ratio']:.3f}, "
         f"{'named' if result['because'] else 'not named, largest'} {first}, straggler {straggler}; ms: {terms}; "
         f"held up {result['cpu_contention_s'] and round(1e3 * result['cpu_contention_s']['value'], 2)}; "
-        f"because of {named}: {named_s and round(1e3 * named_s, 2)} ms of {apart_ms:.2f}; in the control: {named_in_control}"
-        f"{exposed_text(found)}",
+        f"because of {named}: {named_s and round(1e3 * named_s, 2)} ms of {apart_ms:.2f}; in the control: {named_in_control}",
         flush=True,
     )
     return is_right
-
-
-def exposed_text(found: dict[str, Any]) -> str:
-    """What each traced arm exposes, by the trace and by timed steps, in ms."""
-    timed = {
-        arm["name"]: (arm["step_terms_s"] or {}).get("exposed_exchange") for arm in found["arms"]
-    }
-    traced = {one["arm"]: one["exposed_s"] for one in (found["traces"] or {}).get("arms", [])}
-    both = {
-        name: [_ms(one), _ms(timed[name])]
-        for name, one in traced.items()
-        if one and timed.get(name)
-    }
-    return "".join(
-        f"; {name} exposes {trace} in the trace, {step} in timed steps"
-        for name, (trace, step) in both.items()
-    )
-
-
-def _ms(estimate: dict[str, Any]) -> str:
-    low, high = estimate["ci_low"] or 0.0, estimate["ci_high"] or 0.0
-    return f"{1e3 * estimate['value']:.2f} ({1e3 * low:.2f} to {1e3 * high:.2f})"
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ and each candidate has a remedy.
 
 Printed for each remedy: how much faster it makes the arm with the cause, with the interval of its
 comparison, and the verdict. A remedy that wins nothing has no place in a report
-(``reports/traces/causes.py``). Two ranks; comparisons that are there are read again.
+(``reports/traces.py``). Two ranks; comparisons that are there are read again.
 """
 
 from __future__ import annotations
@@ -79,18 +79,6 @@ CAUSES: dict[str, tuple[Options, Options, Options, dict[str, Options]]] = {
         HOROVOD,
         {"cycle_time_ms": 20},
         {"a smaller cycle_time_ms": {"cycle_time_ms": 1}},
-    ),
-    "compression, DDP": (
-        {"workload": f"{MODELS}:WideDigits", "local_batch_size": 32},
-        GLOO,
-        {"comm_hook": "fp16"},
-        {"comm_hook: none": {}},
-    ),
-    "compression, Horovod": (
-        {"workload": f"{MODELS}:WideDigits", "local_batch_size": 32},
-        HOROVOD,
-        {"compression": "fp16"},
-        {"compression: none": {}},
     ),
 }
 

@@ -36,7 +36,15 @@ from reports.conclusions.summaries import summarise_arm
 from reports.conclusions.training_results import summarise_training
 from reports.parts_schema import TrainingSummary
 from reports.projection.what_if import Links, what_if
-from reports.schema import ArmError, ArmSummary, Comparison, RatioSummary, Status
+from reports.schema import (
+    ArmError,
+    ArmSummary,
+    Comparison,
+    RatioSummary,
+    Status,
+    TracedArm,
+    TraceFigures,
+)
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
 from reports.scripts.explanations import explanations
@@ -44,8 +52,7 @@ from reports.scripts.lines import line_causes
 from reports.scripts.profile import profile_of
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.statistics.budget import error_share
-from reports.traces.causes import DDP, HOROVOD, derives_from, with_causes, with_named_cause
-from reports.traces.exchange import TracedStep, summarise_traces, traced_steps
+from reports.traces import TracedStep, traced_steps, with_causes, with_named_cause
 from reports.wording import points as of_points
 from reports.wording.causes import limit_sentence
 from reports.wording.comparison_sentences import (
@@ -130,7 +137,6 @@ def compare(
     traced = {trace.arm: traced_steps(trace) for trace in traces.arms} if traces else {}
     summaries = [summarise_arm(evidence, name) for name in plan.compared_arms()]
     arms = [_with_causes(arm, evidence, traced.get(arm.name, [])) for arm in summaries]
-    whole = {arm.name for arm in arms if derives_from(arm, DDP, HOROVOD)}
     results = _results(evidence, arms)
     leaders, training = fastest(evidence, results), summarise_training(plan, evidence.records)
     comparison = Comparison(
@@ -144,11 +150,7 @@ def compare(
         what_if=([] if plan.batches else what_if(evidence, arms, links=links)),
         arms=arms,
         cases=evidence.cases,
-        traces=(
-            summarise_traces(traces, traced, whole=whole, confidence=evidence.confidence)
-            if traces
-            else None
-        ),
+        traces=traces and TraceFigures(arms=[TracedArm.of(trace) for trace in traces.arms]),
         differences=list(rows),
         explanations=explanations(evidence, results),
         profile=profile_of(evidence, arms[0]),

@@ -11,7 +11,7 @@ from pydantic import Field
 from measurement.conditions.differences import Difference
 from measurement.plans.settings import Batches
 from measurement.records.record import Case, Failure, LengthChoice, ParityResult
-from measurement.records.trace import NcclChoices
+from measurement.records.trace import ArmTrace, NcclChoices
 from reports.estimate import Estimate, RunOrder, Stored
 from reports.parts_schema import Against, Equality, TrainingSummary
 from reports.reasons import REASONS, Caution, Withheld
@@ -123,9 +123,6 @@ class DominantCause(Stored):
     does."""
     named_s: float | None = None
     """By how much that takes longer in the arm that has more of it, seconds per step."""
-    gain_s: float | None = None
-    """By how much the steps differ, all terms together, where the arms differ in that cause's own
-    option alone: what the other value of the option gains. Null elsewhere."""
     remedy: str | None = None
     """The setting that changes it, and the arm."""
 
@@ -145,7 +142,7 @@ class Explanation(Stored):
 
 
 class NamedCause(Stored):
-    """Something specific that takes time within a term, see ``reports.traces.causes``."""
+    """Something specific that takes time within a term, see ``reports.traces``."""
 
     name: str
     term: Term | Phase
@@ -166,11 +163,13 @@ class TracedArm(Stored):
     file: str | None = None
     """In ``traces/``, for Perfetto."""
     error: str | None = None
-    exposed_s: Estimate | None = None
-    """Exchange that no computing hides, seconds per step; null where gradients are sharded, or the
-    profiler did not see them."""
     nccl: NcclChoices | None = None
     """Null where it does not exchange over NCCL."""
+
+    @classmethod
+    def of(cls, trace: ArmTrace) -> TracedArm:
+        """All but the spans."""
+        return cls.model_validate(trace.model_dump(exclude={"spans"}))
 
 
 class TraceFigures(Stored):

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from measurement.errors import LaunchError
-from measurement.records.trace import COMPRESSION, ZERO_FILLED, Span
+from measurement.records.trace import Span
 
 OPERATION = re.compile(r"^(ALLREDUCE|ALLGATHER|BROADCAST|REDUCESCATTER|ALLTOALL|ADASUM)$")
 """Events that span an operation, from when all ranks are ready until it is done."""
@@ -34,8 +34,6 @@ def traced(hvd: Any, optimizer: Any) -> Iterator[list[Span]]:
     """A context whose list has, at its end, an exchange for each tensor that this rank submitted,
     and rank 0's operations.
 
-    It also has the conversions that compress tensors, and the tensors that were filled with zeros.
-
     Raises:
         LaunchError: the timeline is not written.
     """
@@ -43,7 +41,6 @@ def traced(hvd: Any, optimizer: Any) -> Iterator[list[Span]]:
     with (
         tempfile.TemporaryDirectory(prefix="ringside-timeline-") as folder,
         noting_submits(optimizer, spans),
-        noting_compression(optimizer, spans),
     ):
         path = Path(folder) / "timeline.json"
         hvd.start_timeline(str(path), mark_cycles=True)
@@ -63,7 +60,6 @@ def noting_submits(optimizer: Any, spans: list[Span]) -> Iterator[None]:
     def noting(submit: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def note(argument: Any) -> Any:
             parameters = argument if isinstance(argument, Sequence) else [argument]
-            missing = [parameter for parameter in parameters if parameter.grad is None]
             handle = submit(argument)
             names = {
                 parameter: str(optimizer._parameter_names.get(parameter))
@@ -79,16 +75,6 @@ def noting_submits(optimizer: Any, spans: list[Span]) -> Iterator[None]:
                 spans.append(
                     Span(row="exchange", name="submitted", num_bytes=size, tensors=sent, **when)
                 )
-            spans.extend(
-                Span(
-                    row="library",
-                    name=ZERO_FILLED,
-                    num_bytes=_size(parameter),
-                    tensors=[names[parameter]],
-                    **when,
-                )
-                for parameter in missing
-            )
             return handle
 
         return note
@@ -118,43 +104,6 @@ def _gathered(parameter: Tensor, name: str, optimizer: Any) -> list[tuple[list[s
 
 def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-class _NotedCompression:
-    """Wraps the optimizer's compression, and records how long it takes where it changes a
-    tensor.
-    """
-
-    def __init__(self, compression: Any, spans: list[Span]) -> None:
-        self._compression, self._spans = compression, spans
-
-    def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
-        begin_ns = time.time_ns()
-        compressed, context = self._compression.compress(tensor)
-        self._note(begin_ns, tensor, compressed)
-        return compressed, context
-
-    def decompress(self, tensor: Tensor, context: Any) -> Tensor:
-        begin_ns = time.time_ns()
-        gradient: Tensor = self._compression.decompress(tensor, context)
-        self._note(begin_ns, gradient, tensor)
-        return gradient
-
-    def _note(self, begin_ns: int, tensor: Tensor, compressed: Tensor) -> None:
-        if tensor.dtype != compressed.dtype:
-            times: dict[str, Any] = {"begin_ns": begin_ns, "length_ns": time.time_ns() - begin_ns}
-            self._spans.append(Span(row="library", name=COMPRESSION, **times))
-
-
-@contextmanager
-def noting_compression(optimizer: Any, spans: list[Span]) -> Iterator[None]:
-    """A context that records what the optimizer's compression converts."""
-    compression = optimizer._compression
-    optimizer._compression = _NotedCompression(compression, spans)
-    try:
-        yield
-    finally:
-        optimizer._compression = compression
 
 
 def _when_written(path: Path) -> Sequence[Mapping[str, Any]]:

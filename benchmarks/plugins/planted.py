@@ -2,7 +2,7 @@
 
 ``path/to/planted.py:BusyThreadDDP``: a thread of the library's takes a share of the rank's core.
 ``TwiceDDP``: each gradient is exchanged twice. ``LateRankDDP``: one rank computes longer in its
-backward pass. ``LateBucketDDP``: the first bucket has the gradients that come last.
+backward pass.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ import hashlib
 import threading
 import time
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
 from pydantic import Field
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from backends.base import BuildOptimizer, Prepared
 from backends.ddp import DDP, DDPOptions
@@ -79,26 +77,6 @@ def _twice(_, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 -
         [first.get_future(), second.get_future()]
     ).then(lambda _: flat)
     return done
-
-
-class LateBucketDDP(DDP):
-    """DDP whose buckets are in the order of forward.
-
-    With ``find_unused_parameters`` it does not fix that after the first step.
-    """
-
-    def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
-        """Prepare as DDP does, which takes parameters from the last to the first. Collective."""
-        ordered: Any = DistributedDataParallel._build_params_for_reducer
-
-        def reversed_order(wrapped: Any) -> tuple[list[Any], list[Any]]:
-            parameters, sparse = ordered(wrapped)
-            return parameters[::-1], sparse[::-1]
-
-        with mock.patch.object(
-            DistributedDataParallel, "_build_params_for_reducer", reversed_order
-        ):
-            return super().prepare(model, build_optimizer)
 
 
 class LateRankOptions(DDPOptions):

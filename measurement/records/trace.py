@@ -13,11 +13,8 @@ from typing import Literal
 from measurement.records.record_types import Written
 
 Row = Literal["step", "phase", "exchange", "library", "gradient"]
-"""A whole step; a phase of the training thread; a collective; the library's own work; on CPUs, a
-parameter's finished gradient."""
-COMPRESSION, ZERO_FILLED = "compression", "zero-filled"
-"""Names of library work: a tensor is converted to exchange fewer bytes, or back; zeros were sent
-for a parameter without a gradient, a span of no length."""
+"""A whole step; a phase of the training thread; a collective; the library's own work; in earlier
+traces, a parameter's finished gradient."""
 
 
 class Span(Written):
@@ -32,11 +29,11 @@ class Span(Written):
     when its rank reaches it."""
     length_ns: int
     num_bytes: int | None = None
-    """Bytes of a collective's tensors on this rank, or of a gradient; None: not known."""
+    """Bytes of a collective's tensors on this rank; None: not known."""
     entered_ns: int | None = None
     """When a collective began to move data, once all ranks had entered; None: not known."""
     tensors: list[str] = []
-    """What was fused into a collective, or is without a gradient, where that is known."""
+    """What was fused into a collective, where that is known."""
 
     @property
     def end_ns(self) -> int:

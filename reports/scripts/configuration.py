@@ -56,10 +56,7 @@ def script_differences(
     covered = {
         start: mistake.field for mistake in mistakes for start in (mistake.field, *mistake.covers)
     }
-    controls = [
-        ScriptArm.of(record) for record in records if record.scripts and record.role == "control"
-    ]
-    rest = _settings(arms, controls, covered=covered, own_fields=own_work(compared))
+    rest = _settings(arms, covered=covered, own_fields=own_work(compared))
     of_ranks = [
         row for row in arm_differences(compared, allow=allow) if condition_of(row.field).scripts
     ]
@@ -82,19 +79,14 @@ def _merge_by_field(mistakes: Sequence[PortingMistake]) -> dict[str, Difference]
             both = {
                 "values": {**mistake.values, **before.values},
                 "sentence": f"{before.sentence}; {mistake.sentence}",
+                "changes_work": mistake.changes_work or before.changes_work,
             }
-            by_field[mistake.field] = mistake.model_copy(
-                update={**both, "changes_work": mistake.changes_work or before.changes_work}
-            )
+            by_field[mistake.field] = mistake.model_copy(update=both)
     return by_field
 
 
 def _settings(
-    arms: Sequence[ScriptArm],
-    controls: Sequence[ScriptArm],
-    *,
-    covered: Collection[str],
-    own_fields: Collection[str],
+    arms: Sequence[ScriptArm], *, covered: Collection[str], own_fields: Collection[str]
 ) -> list[Difference]:
     """Every setting in which arms differ, the most informative first; a note where a mistake says
     it already.
@@ -105,16 +97,14 @@ def _settings(
         if _is_idle(name, arms) or len({shown(value) for value in values.values()}) == 1:
             continue
         is_half_known = None in values.values()
-        by_itself = [shown(arm.first.defaults[name]) for arm in arms if name in arm.first.defaults][
-            :1
-        ]
-        is_default = condition.of_library and is_half_known and not by_itself
+        defaults = [arm.first.defaults[name] for arm in arms if name in arm.first.defaults]
+        by_itself = f"; by itself the library has {shown(defaults[0])}" if defaults else ""
+        is_default = condition.of_library and is_half_known and not defaults
         changes_work = (
             condition.matters == "work" and not is_half_known and not _is_as_much(name, arms)
         )
         is_note = is_default or name.startswith(tuple(covered)) or _is_without_effect(name, arms)
-        again = any(control.fields.get(name) != arms[0].fields.get(name) for control in controls)
-        sentence = _sentence(name, condition, values, is_random=again, arms=arms)
+        sentence = _sentence(name, condition, values, arms)
         rows.append(
             Difference(
                 field=name,
@@ -125,9 +115,7 @@ def _settings(
                 changes_work=changes_work,
                 allowed=is_default or bool(condition.follows & set(own_fields)),
                 is_default=is_default,
-                sentence=sentence
-                + faults_clause(name, values)
-                + "".join(f"; by itself the library has {default}" for default in by_itself),
+                sentence=sentence + faults_clause(name, values) + by_itself,
             )
         )
     return sorted(rows, key=lambda row: CONDITIONS.index(condition_of(row.field, of_scripts=True)))
@@ -188,16 +176,9 @@ def _severity(name: str, condition: Condition, *, changes_work: bool) -> Severit
 
 
 def _sentence(
-    name: str,
-    condition: Condition,
-    values: Mapping[str, Any],
-    *,
-    is_random: bool,
-    arms: Sequence[ScriptArm],
+    name: str, condition: Condition, values: Mapping[str, Any], arms: Sequence[ScriptArm]
 ) -> str:
     """Such as ``threads of a rank: 1 in new, 2 in old (torchrun sets OMP_NUM_THREADS=1)``."""
-    if name.startswith("seed.") and is_random:
-        return f"{name} is another each time {arms[0].name} is started: it sets no seed"
     variable = name.removeprefix("environment.")
     none = "not seen on every rank" if name == SEEN else "not set"
     sentence = in_words(condition.label or variable, values, none=none)

@@ -37,7 +37,7 @@ from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
 from reports.parts_schema import Equality, GradientEquality, ParameterEquality, StartEquality
-from reports.scripts.judgement import NEAR, NOT_REPEATABLE, BaselineRepeat, Judgement, clause, hint
+from reports.scripts.judgement import NOT_REPEATABLE, Judgement, clause, rounding_hint
 from reports.scripts.losses import compare_losses, loss_unit
 from reports.scripts.script_arms import ScriptArm, matched
 
@@ -46,12 +46,14 @@ SINGLE_TENSOR = 10.0
 TIMES_CONTROL = 3.0
 
 
+Scripts = Mapping[tuple[int, str], ScriptArm]
+"""What ranks reported, by launch and arm."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _LaunchPair:
     """One arm beside the baseline in one launch."""
 
-    names: Sequence[str]
-    """That both have."""
     start: Distances
     only_here: Sequence[str]
     missing_here: Sequence[str]
@@ -78,61 +80,58 @@ def judge_equality(
     ``losses``: by launch and arm (``measurement.records.results.ResultsFolder.losses``); None: not
     known.
     """
-    firsts = {
-        (record.launch, record.arm): ScriptArm.of(record).first
-        for record in records
-        if record.scripts
+    scripts = {
+        (record.launch, record.arm): ScriptArm.of(record) for record in records if record.scripts
     }
+    first_launch = {arm: script for (_, arm), script in reversed(scripts.items())}
     others = [arm for arm in plan.compared_arms() if arm != plan.baseline]
-    arithmetics = {arm: _shared_arithmetic(plan.baseline, arm, firsts) for arm in others}
+    precisions = {arm: _shared_arithmetic(plan.baseline, arm, first_launch) for arm in others}
     pairs = {
-        arm: _farthest_launch(plan.baseline, arm, firsts, ARITHMETICS[arithmetics[arm]])
+        arm: _farthest_launch(plan.baseline, arm, scripts, ARITHMETICS[precisions[arm]])
         for arm in others
     }
     control = pairs.get(plan.control_name) if plan.measurement.control else None
     judged = {
-        arm: _judge(pair, arithmetics[arm], None if arm == plan.control_name else control)
+        arm: _judge(pair, precisions[arm], None if arm == plan.control_name else control)
         for arm, pair in pairs.items()
     }
-    arms = {record.arm: ScriptArm.of(record) for record in reversed(records) if record.scripts}
+    passes = {arm: script.number("accumulation") for arm, script in first_launch.items()}
     curves = compare_losses(
         plan,
         losses or {},
-        scales={arm: _loss_scale(judged[arm], plan.baseline, arm, arms) for arm in others},
+        in_other_passes=[
+            arm for arm, number in passes.items() if number != passes.get(plan.baseline, number)
+        ],
     )
     batches = {
         arm: sentence
         for arm in others
-        if (sentence := _batches(plan.baseline, arm, records)) is not None
+        if (sentence := _batches(plan.baseline, arm, scripts)) is not None
     }
     candidates = {
         arm: judgement for arm, judgement in judged.items() if plan.role(arm) == "candidate"
     }
-    steps = [
-        judgement.first_step
-        for judgement in candidates.values()
-        if judgement.first_step is not None
-    ]
-    worse = {arm for arm, loss in curves.items() if loss.verdict == "worse"}
-    seeds = [
-        arms[name].fields.get("seed.torch")
-        for name in (plan.baseline, plan.control_name)
-        if name in arms
-    ]
-    again = BaselineRepeat(
-        starts_apart=control is not None
-        and judged[plan.control_name].start.verdict == "another start",
-        why="its batches are others"
-        if "other batches" in batches.get(plan.control_name, "")
-        else "it is not repeatable",
-        remedy="set a seed" if seeds[0:1] != seeds[1:] and seeds[1:] else "",
+    starts_apart = control is not None and (
+        judged[plan.control_name].start.verdict == "another start"
     )
-    seen = [arm for arm in candidates if _launches_of_both(plan.baseline, arm, firsts)]
-    for arm in seen:
-        candidates[arm].hint = hint(
-            candidates[arm], arms[plan.baseline], arms[arm], has_control=control is not None
+    seen = [arm for arm in candidates if _launches_of_both(plan.baseline, arm, scripts)]
+    clauses = [
+        clause(
+            arm,
+            candidates[arm],
+            plan,
+            precision=precisions[arm],
+            has_other_batches="other batches" in batches.get(arm, ""),
+            hint=rounding_hint(
+                candidates[arm],
+                first_launch[plan.baseline],
+                first_launch[arm],
+                has_control=control is not None,
+            ),
+            is_repeatable=not starts_apart,
         )
-    clauses = [clause(arm, candidates[arm], plan, arithmetics[arm], batches, again) for arm in seen]
+        for arm in seen
+    ]
     clauses += [batches[arm] for arm in candidates if arm in batches and plan.scripts.same_data]
     by_rank = {
         record.arm: sentence
@@ -149,43 +148,34 @@ def judge_equality(
         batches=batches,
         ranks=dict(sorted(by_rank.items())),
         unequal=[
-            arm for arm, judgement in candidates.items() if not judgement.is_equal or arm in worse
+            arm
+            for arm, judgement in candidates.items()
+            if not judgement.is_equal or (arm in curves and curves[arm].verdict == "worse")
         ],
-        first_difference_step=min(steps, default=None),
+        first_difference_step=min(
+            (
+                judgement.first_step
+                for judgement in candidates.values()
+                if judgement.first_step is not None
+            ),
+            default=None,
+        ),
         sentence=". ".join(clauses) or f"{plan.baseline} has nothing to be compared with",
     )
 
 
-def _loss_scale(
-    judgement: Judgement, baseline: str, arm: str, arms: Mapping[str, ScriptArm]
-) -> float | None:
-    """Times how much the mean loss of an arm's passes is comparable with the baseline's; None where
-    that is not known.
-
-    Where a step has another number of passes, gradients decide: if they agree, so do the sums of
-    the passes' losses.
-    """
-    passes, wanted = (
-        arms[name].number("accumulation") if name in arms else None for name in (arm, baseline)
-    )
-    if not passes or not wanted or passes == wanted:
-        return 1.0
-    return passes / wanted if judgement.gradients.verdict in NEAR else None
-
-
 def _farthest_launch(
-    baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport], shared: Arithmetic
+    baseline: str, arm: str, scripts: Scripts, shared: Arithmetic
 ) -> _LaunchPair | None:
     """The launch in which two arms are farthest apart; None where no launch has both, or each rank
     has a share only.
     """
     pairs = [
-        _compare_launch(firsts[launch, arm], firsts[launch, baseline], shared)
-        for launch in _launches_of_both(baseline, arm, firsts)
+        _compare_launch(scripts[launch, arm].first, scripts[launch, baseline].first, shared)
+        for launch in _launches_of_both(baseline, arm, scripts)
     ]
-    comparable = [pair for pair in pairs if pair is not None and pair.names]
     return max(
-        comparable,
+        filter(None, pairs),
         key=lambda pair: (
             pair.start.distance,
             max((step.distance for step in pair.steps), default=0.0),
@@ -194,26 +184,25 @@ def _farthest_launch(
     )
 
 
-def _launches_of_both(
-    baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport]
-) -> list[int]:
-    return sorted(launch for launch, name in firsts if name == arm and (launch, baseline) in firsts)
+def _launches_of_both(baseline: str, arm: str, scripts: Scripts) -> list[int]:
+    return sorted(
+        launch for launch, name in scripts if name == arm and (launch, baseline) in scripts
+    )
 
 
 def _compare_launch(
     ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic
 ) -> _LaunchPair | None:
-    if ours.sharded or theirs.sharded:
-        return None
     ours, how = matched(ours, theirs)
     names = [
         name
         for name in common_names(ours.started, theirs.started)
         if ours.sizes.get(name) == theirs.sizes.get(name)
     ]
+    if ours.sharded or theirs.sharded or not names:
+        return None
     mine, its = first_gradients(ours, theirs)
     return _LaunchPair(
-        names=names,
         start=start_distances(Sketches.of(ours.started, names), Sketches.of(theirs.started, names)),
         only_here=[name for name in ours.started if name not in names],
         missing_here=[name for name in theirs.started if name not in names],
@@ -243,7 +232,13 @@ def _steps(
     rounding.
     """
     kept = [name for name in names if not name.startswith(BUFFER) and name not in negligible]
-    stored = max((_stored(report) for report in (ours, theirs)), key=lambda kind: kind.epsilon)
+    dtypes = " ".join(str(report.configuration.get("model.dtypes")) for report in (ours, theirs))
+    # the coarsest in which parameters are kept
+    stored = max(
+        (arithmetic_of(name) for name in ARITHMETICS if name in dtypes),
+        key=lambda kind: kind.epsilon,
+        default=arithmetic_of("float32"),
+    )
     distances = []
     for number, (mine, its) in enumerate(zip(ours.steps, theirs.steps, strict=False), start=1):
         shared = [name for name in kept if name in mine.parameters and name in its.parameters]
@@ -259,22 +254,11 @@ def _steps(
     return distances
 
 
-def _stored(report: ScriptReport) -> Arithmetic:
-    """The coarsest dtype in which parameters are kept."""
-    dtypes = str(report.configuration.get("model.dtypes", ""))
-    kept = [arithmetic_of(name) for name in ARITHMETICS if name in dtypes]
-    return max(kept, key=lambda kind: kind.epsilon, default=arithmetic_of("float32"))
-
-
-def _shared_arithmetic(
-    baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport]
-) -> str:
+def _shared_arithmetic(baseline: str, arm: str, scripts: Mapping[str, ScriptArm]) -> str:
     """The coarsest arithmetic that both arms use; one alone is a difference and no excuse."""
-    reports = [
-        next((report for (_, name), report in firsts.items() if name == wanted), None)
-        for wanted in (baseline, arm)
+    arithmetics = [
+        arithmetic(scripts[name].first.configuration) for name in (baseline, arm) if name in scripts
     ]
-    arithmetics = [arithmetic(report.configuration) for report in reports if report is not None]
     return min(arithmetics, key=list(ARITHMETICS).index, default="float32")
 
 
@@ -367,38 +351,19 @@ def _equality(distance: float) -> Literal["equal", "equal up to rounding"]:
     return "equal" if distance == 0 else "equal up to rounding"
 
 
-def _batches(baseline: str, arm: str, records: Sequence[LaunchRecord]) -> str | None:
+def _batches(baseline: str, arm: str, scripts: Scripts) -> str | None:
     """What the digests of the first batches say, of the first launch that has them; None where
-    there are none.
+    there are none, or a step has another number of batches.
     """
-    arms = [
-        (record, ScriptArm.of(record))
-        for record in records
-        if record.scripts and record.arm in (arm, baseline)
-    ]
-    if len({script.fields.get("accumulation") for _, script in arms}) > 1:
-        return None  # a digest is that of all batches of a step
-    batches = {(record.launch, record.arm): script.batches for record, script in arms}
-    whole = {
-        place: digests
-        for place, digests in batches.items()
-        if all(None not in ranks for ranks in digests)
-    }
-    launches = sorted(
-        launch
-        for launch, name in whole
-        if name == arm and whole[launch, arm] and whole.get((launch, baseline))
-    )
-    if not launches:
-        return None
-    shared = list(zip(whole[launches[0], arm], whole[launches[0], baseline], strict=False))
-    if all(mine == its for mine, its in shared):
+    for launch in _launches_of_both(baseline, arm, scripts):
+        ours, theirs = (scripts[launch, name] for name in (arm, baseline))
+        if ours.fields.get("accumulation") != theirs.fields.get("accumulation"):
+            return None
+        shared = list(zip(ours.batches, theirs.batches, strict=False))
+        if not shared or any(None in ranks for pair in shared for ranks in pair):
+            continue
+        for step, (mine, its) in enumerate(shared, start=1):
+            if Counter(mine) != Counter(its):
+                return f"{arm} reads other batches than {baseline}, from step {step} on"
         return f"{arm} reads the same batches as {baseline}"
-    if all(Counter(mine) == Counter(its) for mine, its in shared):
-        return f"{arm} reads the same batches as {baseline}, on other ranks"
-    first = next(
-        number
-        for number, (mine, its) in enumerate(shared, start=1)
-        if Counter(mine) != Counter(its)
-    )
-    return f"{arm} reads other batches than {baseline}, from step {first} on"
+    return None

@@ -51,7 +51,6 @@ def _explanation(
     explained = ratio_of_means(saved[0][is_known], saved[1][is_known], confidence=confidence)
     settings = plan.arms[tried].impose
     settings_text = ", ".join(f"{name} {shown(value)}" for name, value in settings.items())
-    lead = f"{plan.baseline} with {settings_text}, as in {candidate}"
     if unlike := [
         name for name, value in settings.items() if not _is_in_force(evidence, tried, name, value)
     ]:
@@ -64,30 +63,29 @@ def _explanation(
             " shown"
         )
     else:
-        how = (
-            f"closes {share(explained.value)}"
-            f" ({bounds_text(explained.ci_low, explained.ci_high, share)}) of the difference in"
-            " time"
-        )
+        bounds = bounds_text(explained.ci_low, explained.ci_high, share)
+        how = f"closes {share(explained.value)} ({bounds}) of the difference in time"
     return Explanation(
         arm=tried,
         candidate=candidate,
         settings=settings,
         share=explained,
-        sentence=f"{lead}: {how}",
+        sentence=f"{plan.baseline} with {settings_text}, as in {candidate}: {how}",
     )
 
 
 def _is_in_force(evidence: Evidence, arm: str, name: str, value: Any) -> bool:
-    """Whether all launches of an arm report the setting as it was imposed."""
-    reported = [record for record in evidence.records if record.arm == arm and record.scripts]
+    """Whether all launches of an arm report the setting as it was imposed, numbers up to
+    rounding.
+    """
+    reported = [
+        ScriptArm.of(record).fields.get(name)
+        for record in evidence.records
+        if record.arm == arm and record.scripts
+    ]
     return bool(reported) and all(
-        _is_same(ScriptArm.of(record).fields.get(name), value) for record in reported
+        math.isclose(mine, value, rel_tol=0.01)
+        if isinstance(mine, int | float) and isinstance(value, int | float)
+        else mine == value
+        for mine in reported
     )
-
-
-def _is_same(mine: Any, wanted: Any) -> bool:
-    try:
-        return bool(mine == wanted) or math.isclose(float(mine), float(wanted), rel_tol=0.01)
-    except (TypeError, ValueError):
-        return False

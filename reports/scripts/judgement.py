@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from measurement.judging.distances import ARITHMETICS
 from measurement.judging.ranks import named
@@ -29,8 +27,6 @@ class Judgement:
     gradients: GradientEquality = field(default_factory=GradientEquality)
     parameters: ParameterEquality = field(default_factory=ParameterEquality)
     how: str = ""
-    hint: str = ""
-    """What may be the cause, and how to find out, after a semicolon."""
 
     @property
     def first_step(self) -> int | None:
@@ -48,79 +44,70 @@ class Judgement:
         )
 
 
-class BaselineRepeat(NamedTuple):
-    """What the baseline's command did when it was started once more, as the control."""
-
-    starts_apart: bool
-    why: str
-    remedy: str
-
-
-def hint(judgement: Judgement, *arms: ScriptArm, has_control: bool) -> str:
-    """What explains another start besides other weights; or that later steps may have amplified
-    rounding.
+def rounding_hint(judgement: Judgement, *arms: ScriptArm, has_control: bool) -> str:
+    """Whether later steps may have amplified rounding, after a semicolon.
 
     ``has_control``: whether the baseline's command ran once more, which shows how far rounding
-    grows.
+    grows: with its own threads, and its own compression.
     """
-    if judgement.start.verdict == "another start":
-        empty = [arm.name for arm in arms if arm.number("optimizer.empty_steps")]
-        return (
-            f"; {empty[0]} takes a step without gradients before its first"
-            if len(empty) == 1
-            else ""
-        )
     if (
         judgement.gradients.verdict not in NEAR
         or (judgement.parameters.first_difference_step or 0) < 2
     ):
         return ""
-    threads = {str(arm.fields.get("threads.torch")) for arm in arms}
-    remedies = ["with equal threads (torch.set_num_threads)"] * (len(threads) > 1)
-    # of one alone it is a cause of its own
-    remedies += ["without compression"] * all(arm.compression for arm in arms)
     if not has_control:
         return "; how far rounding grows is not known without a control"
-    return (
-        f"; it may be rounding that later steps amplify: look again {' and '.join(remedies)}"
-        if remedies
-        else ""
-    )
+    threads = {str(arm.fields.get("threads.torch")) for arm in arms}
+    # compression of one alone is a cause of its own
+    if len(threads) > 1 or all(arm.compression for arm in arms):
+        return (
+            "; it may be rounding that later steps amplify: look again with equal threads and"
+            " without compression"
+        )
+    return ""
 
 
 def clause(
     arm: str,
     judgement: Judgement,
     plan: Plan,
+    *,
     precision: str,
-    batches: Mapping[str, str],
-    again: BaselineRepeat,
+    has_other_batches: bool,
+    hint: str,
+    is_repeatable: bool,
 ) -> str:
-    """The clause on one candidate, without a full stop."""
-    start, parameters = judgement.start, judgement.parameters
+    """The clause on one candidate, without a full stop.
+
+    ``hint``: ``rounding_hint``. ``is_repeatable``: whether the control started as the baseline.
+    """
+    start, parameters, baseline = judgement.start, judgement.parameters, plan.baseline
     if start.verdict == "not compared":
         return (
-            f"Whether {arm} trains like {plan.baseline} is not known: there are no parameters that"
+            f"Whether {arm} trains like {baseline} is not known: there are no parameters that"
             " both have whole"
         )
     if start.verdict == "another start":
-        return _another_start(arm, judgement, plan, again)
+        lead = f"{arm} has another start than {baseline}"
+        if not is_repeatable:
+            return (
+                f"{lead}, but so has {baseline} each time: it is not repeatable; set a seed, or use"
+                " --same-start"
+            )
+        remedy = "" if plan.scripts.same_start else "; --same-start compares what follows"
+        return f"{lead} ({named(start.names)}){judgement.how or remedy}"
     unmatched = [*start.only_here, *start.missing_here]
     besides = judgement.how + (f"; without a counterpart: {named(unmatched)}" if unmatched else "")
     if "apart" in (judgement.gradients.verdict, parameters.verdict):
-        data = "; their batches differ, too" if "other batches" in batches.get(arm, "") else ""
-        return (
-            f"{arm} starts equal to"
-            f" {plan.baseline}{_apart_words(judgement)}{data}{judgement.hint}{besides}"
-        )
+        data = "; their batches differ, too" if has_other_batches else ""
+        return f"{arm} starts equal to {baseline}{_apart_words(judgement)}{data}{hint}{besides}"
     if parameters.verdict == "not compared":
-        why = "its parameters after the first steps are not known"
-        if parameters.distances:
-            why = (
-                f"{plan.baseline} itself steps otherwise each time:"
-                f" {'; '.join(filter(None, again[1:]))}"
-            )
-        return f"{arm} starts equal to {plan.baseline}, but {why}{besides}"
+        why = (
+            f"{baseline} itself steps otherwise each time"
+            if parameters.distances
+            else "its parameters after the first steps are not known"
+        )
+        return f"{arm} starts equal to {baseline}, but {why}{besides}"
     judged = parameters.judged_steps
     first = f"the first {'step' if judged == 1 else f'{judged} steps'}"
     farthest = max(parameters.distances[:judged])
@@ -133,30 +120,9 @@ def clause(
     )
     unjudged = "; after that, rounding grows too far to judge"
     return (
-        f"{arm} trains like {plan.baseline}: equal start, and {like}"
+        f"{arm} trains like {baseline}: equal start, and {like}"
         f"{unjudged if judged < len(parameters.distances) else ''}{besides}"
     )
-
-
-def _another_start(arm: str, judgement: Judgement, plan: Plan, again: BaselineRepeat) -> str:
-    start = judgement.start
-    which = (
-        ""
-        if start.distance is not None and start.distance > NOT_REPEATABLE
-        else f" ({named(start.names)})"
-    )
-    if again.starts_apart:
-        remedy = ", or ".join(filter(None, (again.remedy, "use --same-start")))
-        return (
-            f"{arm} has another start than {plan.baseline}, but so has {plan.baseline} each time: "
-            f"it is not repeatable; {remedy}{judgement.how}"
-        )
-    remedy = (
-        judgement.how
-        or judgement.hint
-        or ("" if plan.scripts.same_start else "; --same-start compares what follows")
-    )
-    return f"{arm} has another start than {plan.baseline}{which}{remedy}"
 
 
 def _apart_words(judgement: Judgement) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from measurement.conditions.conditions import Severity
 from measurement.conditions.differences import Difference, in_words
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import LineUse
@@ -50,19 +49,20 @@ def line_causes(records: Iterable[LaunchRecord], *, step_s: float) -> list[Named
     ``records``: of one arm; the first with reports counts.
     """
     arm = next((ScriptArm.of(record) for record in records if record.scripts), None)
-    parts: list[tuple[LineUse, Phase, float]] = []
+    causes = []
     for line in other_lines(arm) if arm else []:
-        parts += [(line, "exchange", line.exchange_s), (line, "forward", line.seconds)]
-    return [
-        NamedCause(
-            name=f"{line.place} ({line.text})",
-            term=phase,
-            per_step_s=Estimate(value=seconds),
-            setting=None,
-        )
-        for line, phase, seconds in parts
-        if seconds >= MIN_LINE_SHARE * step_s
-    ]
+        parts: dict[Phase, float] = {"exchange": line.exchange_s, "forward": line.seconds}
+        causes += [
+            NamedCause(
+                name=f"{line.place} ({line.text})",
+                term=phase,
+                per_step_s=Estimate(value=seconds),
+                setting=None,
+            )
+            for phase, seconds in parts.items()
+            if seconds >= MIN_LINE_SHARE * step_s
+        ]
+    return causes
 
 
 def line_differences(arms: Sequence[ScriptArm]) -> list[Difference]:
@@ -74,24 +74,19 @@ def line_differences(arms: Sequence[ScriptArm]) -> list[Difference]:
     traced = [arm for arm in arms if arm.first.lines]
     rows = [difference for arm in traced[1:] for difference in _own_lines(arm, traced[0])]
     called = {arm.name: _collectives(arm) for arm in traced}
-    sums = {
-        arm.name: any("(sum)" in call for call in called[arm.name])
-        for arm in traced
-        if called[arm.name]
-    }
-    if len({(calls.total(), sums.get(name)) for name, calls in called.items()}) > 1:
+    totals = {calls.total() for calls in called.values()}
+    sums = {any("(sum)" in call for call in calls) for calls in called.values() if calls}
+    if len(totals) > 1 or len(sums) > 1:
         label = "collectives of a step besides those of gradients"
         values = {
             arm.name: _listed(called[arm.name], arm) if called[arm.name] else None for arm in traced
         }
-        one_sums = len(set(sums.values())) > 1
-        sentence = (
-            in_words(label, values) + "; a sum is the mean times the number of ranks" * one_sums
-        )
-        severity: Severity = "training" if one_sums else "speed"
         rows.append(
             Difference(
-                field="step.collectives", values=values, severity=severity, sentence=sentence
+                field="step.collectives",
+                values=values,
+                severity="training" if len(sums) > 1 else "speed",
+                sentence=in_words(label, values),
             )
         )
     return rows
@@ -118,11 +113,14 @@ def _own_lines(ours: ScriptArm, theirs: ScriptArm) -> Iterator[Difference]:
             and min(line.seconds, apart_s)
             >= MIN_LINE_SHARE * sum(other.seconds for other in more.first.lines)
         ):
-            size = f"{milliseconds(line.seconds)} ms of each of the first steps"
-            sentence = f"{size} of {more.name} is {line.place}: {line.text}"
-            values = {more.name: f"{milliseconds(line.seconds)} ms: {line.text}", less.name: None}
+            size = f"{milliseconds(line.seconds)} ms"
             yield Difference(
-                field=f"step.line.{line.place}", values=values, severity="speed", sentence=sentence
+                field=f"step.line.{line.place}",
+                values={more.name: f"{size}: {line.text}", less.name: None},
+                severity="speed",
+                sentence=(
+                    f"{size} of each of the first steps of {more.name} is {line.place}: {line.text}"
+                ),
             )
 
 

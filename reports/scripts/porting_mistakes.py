@@ -4,7 +4,6 @@ words.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,15 +11,16 @@ from typing import Any
 
 from measurement.conditions.conditions import Severity
 from measurement.conditions.differences import Difference, is_by_rank, shown
-from measurement.judging.distances import ARITHMETICS, Sketches, gradient_factor
-from measurement.judging.ranks import BUFFER, named
-from reports.scripts.equality import arithmetic, first_gradients
+from measurement.judging.distances import gradient_factor
+from measurement.judging.ranks import named
+from reports.scripts.equality import first_gradients
 from reports.scripts.script_arms import SEEN, ScriptArm, matched
 
 WHOLE = ("SequentialSampler", "RandomSampler")
 """Samplers that draw from all of the data that a loader has."""
 NEAR = 0.02
 """A factor within this share of a number is that number."""
+HALF = ("float16", "bfloat16")
 
 
 class PortingMistake(Difference):
@@ -46,25 +46,22 @@ class Pair:
         """Both arms' value of a setting."""
         return self.each(lambda arm: arm.fields.get(field))
 
-    def is_ranks(self, factor: float | None) -> bool:
-        """Whether two numbers differ by as much as there are ranks."""
-        wanted = [float(arm.ranks) for arm in (self.candidate, self.baseline) if arm.ranks > 1]
-        return factor is not None and any(
-            _near(factor, ranks) or _near(factor, 1 / ranks) for ranks in wanted
-        )
-
-    def reasons(self, factor: float, *, by_ranks: str, by_passes: str) -> str:
-        """The numbers that a factor may be, with what each would mean: that of the ranks, and that
-        of the passes in a step; empty without any.
-        """
-        size = max(factor, 1 / factor) if factor else 0.0
-        passes = [arm.number("accumulation") or 1 for arm in (self.candidate, self.baseline)]
-        numbers = [
-            *[f"the number of ranks: {by_ranks}"] * self.is_ranks(factor),
-            *[f"the number of passes in a step{by_passes}"]
-            * any(number > 1 and _near(size, number) for number in passes),
+    def numbers(self, factor: float) -> list[str]:
+        """What a factor is the number of, or its inverse: of ranks, of the passes in a step."""
+        arms = (self.candidate, self.baseline)
+        numbers: dict[str, set[float | None]] = {
+            "ranks": {float(arm.ranks) for arm in arms},
+            "passes in a step": {arm.number("accumulation") for arm in arms},
+        }
+        return [
+            name
+            for name, values in numbers.items()
+            if any(
+                _near(factor, value) or _near(factor, 1 / value)
+                for value in values
+                if value and value > 1
+            )
         ]
-        return ", or ".join(numbers)
 
     def differing(
         self, is_so: Callable[[ScriptArm], bool | None]
@@ -97,6 +94,12 @@ class Pair:
         """Whether the first gradients are shown to be of one size and direction."""
         return self.gradient_factor is not None and _near(self.gradient_factor, 1.0)
 
+    @property
+    def rates(self) -> list[str]:
+        """How settings are called that are learning rates."""
+        names = {**self.baseline.fields, **self.candidate.fields}
+        return [name for name in names if name.startswith("optimizer.") and name.endswith("lr")]
+
 
 def _near(value: float, wanted: float) -> bool:
     return abs(value - wanted) <= NEAR * wanted
@@ -112,58 +115,37 @@ exchange."""
 
 
 def _ranks_apart(pair: Pair) -> Iterator[PortingMistake]:
-    agreements = {
-        arm.name: arm.agreement
-        for arm in (pair.baseline, pair.candidate)
-        if arm.agreement is not None
-    }
-    sentences = {name: agreement.sentence(name) for name, agreement in agreements.items()}
-    for arm, _ in pair.differing(lambda arm: bool(sentences.get(arm.name))):
-        field = "gradients.by_rank" if agreements[arm.name].gradients else "parameters.by_rank"
-        values = {name: "apart" if words else "alike" for name, words in sentences.items()}
+    sentences = pair.each(lambda arm: arm.agreement and arm.agreement.sentence(arm.name))
+    for arm, other in pair.differing(lambda arm: bool(sentences[arm.name])):
         seen = {name: arm.fields.get(name) for name in CAUSES}
-        settings = [
-            name
+        why = "".join(
+            f": {CAUSES[name]}"
             for name, value in seen.items()
             if is_by_rank(value) or value is True or str(value).startswith("before")
-        ]
-        why = "".join(f": {CAUSES[name]}" for name in settings)
-        yield PortingMistake(field=field, sentence=f"{sentences[arm.name]}{why}", values=values)
+        )
+        has_gradients = arm.agreement is not None and arm.agreement.gradients
+        yield PortingMistake(
+            field="gradients.by_rank" if has_gradients else "parameters.by_rank",
+            sentence=f"{sentences[arm.name]}{why}",
+            values={arm.name: "apart", other.name: other.agreement and "alike"},
+        )
 
 
 def _summed(pair: Pair) -> Iterator[PortingMistake]:
     factor = pair.gradient_factor
-    if pair.has_same_gradients:
-        return  # however each comes to them
-    for arm, other in pair.differing(
-        lambda arm: "sum" in str(arm.fields.get("horovod.op", "")).lower().replace("adasum", "")
-    ):
-        sentence = (
-            f"{arm.name} sums gradients over its ranks (horovod.op Sum) where {other.name} averages"
-            " them"
-        )
-        yield PortingMistake(
-            field="horovod.op",
-            sentence=f"{sentence}: {arm.ranks} times as large",
-            values=pair.values("horovod.op"),
-        )
+    if not factor or pair.has_same_gradients:
         return
-    if factor is None or len({shown(value) for value in pair.values("step.clipping").values()}) > 1:
+    if len({shown(value) for value in pair.values("step.clipping").values()}) > 1:
         return  # gradients are those of a step, after they are clipped
-    size = factor if factor > 1 else 1 / factor if factor else 0.0
     arm, other = pair.ordered(candidate_first=factor > 1)
-    why = pair.reasons(
-        factor,
-        by_ranks="it sums where the other averages",
-        by_passes=", by which a loss is divided",
-    )
-    sentence = (
-        f"gradients of {arm.name} are {size:.3g} times as large as those of {other.name}"
-        f"{', ' * bool(why)}{why}"
-    )
+    numbers = " or of ".join(pair.numbers(factor))
+    why = f", the number of {numbers}: {arm.name} sums where {other.name} averages"
     yield PortingMistake(
         field="gradients.scale",
-        sentence=sentence,
+        sentence=(
+            f"gradients of {arm.name} are {max(factor, 1 / factor):.3g} times as large as those of"
+            f" {other.name}{why if numbers else ''}"
+        ),
         values={pair.baseline.name: 1.0, pair.candidate.name: factor},
     )
 
@@ -179,56 +161,23 @@ def _not_zeroed(pair: Pair) -> Iterator[PortingMistake]:
         )
 
 
-def _without_optimizer(arm: ScriptArm) -> list[str]:
-    """Parameters that get a gradient and that no optimizer has."""
-    return list(dict.fromkeys(name for report in arm.reports for name in report.without_optimizer))
-
-
-def _unmoved(arm: ScriptArm) -> list[str]:
-    """Parameters that get a gradient, that an optimizer has, and that no step changes."""
-    steps = arm.first.steps
-    if not steps or not any(rate for step in steps for rate in step.learning_rates):
-        return []
-    negligible = Sketches.of(steps[0].gradients).negligible(
-        arm.first.sizes, ARITHMETICS[arithmetic(arm.first.configuration)]
-    )
-    return [
-        name
-        for name, started in arm.first.started.items()
-        if not name.startswith(BUFFER)
-        and name in steps[0].gradients
-        and name not in negligible
-        and (ends := [step.parameters[name] for step in steps if name in step.parameters])
-        and all(end == started for end in ends)
-    ]
-
-
 def _not_optimized(pair: Pair) -> Iterator[PortingMistake]:
-    left = pair.each(_without_optimizer)
+    """Parameters that get a gradient and that no optimizer has."""
+    left = pair.each(
+        lambda arm: list(
+            dict.fromkeys(name for report in arm.reports for name in report.without_optimizer)
+        )
+    )
     for arm, _ in pair.differing(lambda arm: bool(left[arm.name])):
         why = "its optimizer was made before the model was moved or replaced, or lacks them"
-        sentence = f"no step of {arm.name} changes {named(left[arm.name])}: {why}"
-        values = {
-            name: f"without {named(names)}" if names else "all parameters"
-            for name, names in left.items()
-        }
         yield PortingMistake(
             field="optimizer.left_out",
-            sentence=sentence,
-            values=values,
+            sentence=f"no step of {arm.name} changes {named(left[arm.name])}: {why}",
+            values={
+                name: f"without {named(names)}" if names else "all parameters"
+                for name, names in left.items()
+            },
             covers=["optimizer.0.parameters"],
-        )
-    stay = pair.each(_unmoved)
-    for arm, _ in pair.differing(lambda arm: bool(stay[arm.name])):
-        sentence = (
-            f"the first {len(arm.first.steps)} steps of {arm.name} leave {named(stay[arm.name])} as"
-            " before; its optimizer has it"
-        )
-        yield PortingMistake(
-            field="parameters.unmoved",
-            sentence=sentence,
-            values={name: named(names) or None for name, names in stay.items()},
-            severity="training",
         )
 
 
@@ -236,33 +185,27 @@ def _zeros_for_none(pair: Pair) -> Iterator[PortingMistake]:
     """Horovod exchanges zeros for a parameter that no pass used, so that an optimizer steps it; DDP
     leaves it alone.
     """
-    for arm, other in ((pair.baseline, pair.candidate), (pair.candidate, pair.baseline)):
-        if not arm.first.steps or not other.first.steps:
-            return
-        gradients, started, ended = (
-            other.first.steps[0].gradients,
-            arm.first.started,
-            arm.first.steps[-1].parameters,
-        )
-        zeros = [
+    if not pair.candidate.first.steps or not pair.baseline.first.steps:
+        return
+    for is_candidate in (False, True):
+        arm, other = pair.ordered(candidate_first=is_candidate)
+        ours, theirs = arm.first, other.first
+        moved = [
             name
-            for name, gradient in arm.first.steps[0].gradients.items()
-            if not any(gradient) and name not in gradients
+            for name, gradient in ours.steps[0].gradients.items()
+            if not any(gradient)
+            and name in theirs.started
+            and name not in theirs.steps[0].gradients
+            and ours.steps[-1].parameters.get(name) != ours.started.get(name)
         ]
-        if moved := [
-            name
-            for name in zeros
-            if name in other.first.started and ended.get(name) != started.get(name)
-        ]:
-            sentence = (
-                f"{arm.name} has zeros as gradients of {named(moved)}, {other.name} none: weight"
-                " decay moves them"
-            )
-            values = {arm.name: "zeros", other.name: None}
+        if moved:
             yield PortingMistake(
                 field="gradients.zeros",
-                sentence=f"{sentence} in {arm.name} alone",
-                values=values,
+                sentence=(
+                    f"{arm.name} has zeros as gradients of {named(moved)}, {other.name} none:"
+                    f" weight decay moves them in {arm.name} alone"
+                ),
+                values={arm.name: "zeros", other.name: None},
                 severity="training",
             )
 
@@ -273,51 +216,37 @@ def _stepped_empty(pair: Pair) -> Iterator[PortingMistake]:
     """
     field = "optimizer.empty_steps"
     for arm, other in pair.differing(lambda arm: bool(arm.number(field))):
-        settings = {
-            name.rpartition(".")[2]
+        if any(
+            value and name.endswith((".weight_decay", ".betas"))
             for name, value in arm.fields.items()
-            if name.startswith("optimizer.") and value
-        }
-        does = {
-            "weight_decay": "weight decay moves parameters",
-            "betas": "Adam's bias correction counts it",
-        }
-        if effects := [words for name, words in does.items() if name in settings]:
-            sentence = (
-                f"{arm.name} takes a step without gradients before the first (Horovod's"
-                f" broadcast_optimizer_state): {' and '.join(effects)}; {other.name} takes none"
-            )
-            values, covers = pair.values(field), ["optimizer.loaded"]
+        ):
             yield PortingMistake(
-                field=field, sentence=sentence, values=values, covers=covers, severity="training"
+                field=field,
+                sentence=(
+                    f"{arm.name} takes a step without gradients before the first (Horovod's"
+                    " broadcast_optimizer_state): weight decay acts in it, and Adam counts it;"
+                    f" {other.name} takes none"
+                ),
+                values=pair.values(field),
+                covers=["optimizer.loaded"],
+                severity="training",
             )
 
 
 def _global_batch(pair: Pair) -> Iterator[PortingMistake]:
-    fields: Sequence[str] = ("loader.batch_size", "rank_local_batch", "samples")
-    if pair.candidate.number("accumulation") != pair.baseline.number("accumulation"):
-        fields = ("samples",)  # one of them makes up its step of several batches
-    for field in fields:
-        ours, theirs = (
-            arm.samples if field == "samples" else arm.number(field)
-            for arm in (pair.candidate, pair.baseline)
-        )
-        if ours and theirs and ours != theirs:
-            break
-    else:
-        return
-    if not pair.is_ranks(ours / theirs):
+    ours, theirs = pair.candidate.samples, pair.baseline.samples
+    if not ours or not theirs or "ranks" not in pair.numbers(ours / theirs):
         return
     big, small = pair.ordered(candidate_first=ours > theirs)
-    most, least = max(ours, theirs), min(ours, theirs)
-    sentence = (
-        f"each rank of {big.name} takes {most:g} samples, of {small.name} {least:g}, a factor of"
-        f" {most / least:g}, the number of ranks: one batch is global"
-    )
-    values = {pair.baseline.name: int(theirs), pair.candidate.name: int(ours)}
-    covers = ["loader.batch_size", "rank_local_batch", "loader.length", "epoch.steps"]
     yield PortingMistake(
-        field=field, sentence=sentence, values=values, covers=covers, changes_work=True
+        field="rank_local_batch",
+        sentence=(
+            f"each rank of {big.name} takes {big.samples} samples, of {small.name}"
+            f" {small.samples}, a factor of the number of ranks: one batch is global"
+        ),
+        values={pair.baseline.name: theirs, pair.candidate.name: ours},
+        covers=["loader.batch_size", "loader.length", "epoch.steps"],
+        changes_work=True,
     )
 
 
@@ -336,92 +265,59 @@ def _is_sharded_by_sampler(arm: ScriptArm) -> bool | None:
 
 def _same_data(pair: Pair) -> Iterator[PortingMistake]:
     covers = ["sampler.", "loader.length", "epoch.steps", "loader.class"]
-    shared, sampled = (
-        pair.differing(lambda arm: arm.shares_batches),
-        pair.differing(_is_sharded_by_sampler),
-    )
-    lengths = [
-        length
-        for arm in (pair.candidate, pair.baseline)
-        if (length := arm.number("loader.length", "epoch.steps"))
-    ]
-    changes_work = len(set(lengths)) > 1
+    lengths = set(pair.each(lambda arm: arm.number("loader.length", "epoch.steps")).values())
+    changes_work = len(lengths - {None}) > 1
+    shared = pair.differing(lambda arm: arm.shares_batches)
     for arm, other in shared:
-        replicas, why = arm.fields.get("sampler.replicas"), ""
-        if replicas is not None:
-            why = (
-                f" (sampler.replicas {shown(replicas)}, sampler.rank"
-                f" {shown(arm.fields.get('sampler.rank'))})"
-            )
-        elif sampled and sampled[0][0] is other:
-            why = ", since it has no distributed sampler"
-        sentence = (
-            f"every rank of {arm.name} reads the same batches{why}; those of {other.name} read"
-            " different ones"
+        sampler = ", ".join(
+            f"{name} {shown(arm.fields.get(name))}"
+            for name in ("sampler.class", "sampler.replicas", "sampler.rank")
         )
-        values = {arm.name: "the same on all ranks", other.name: "different by rank"}
         yield PortingMistake(
             field="batches.by_rank",
-            sentence=sentence,
-            values=values,
+            sentence=(
+                f"every rank of {arm.name} reads the same batches ({sampler}); those of"
+                f" {other.name} read different ones"
+            ),
+            values={arm.name: "the same on all ranks", other.name: "different by rank"},
             covers=covers,
             changes_work=changes_work,
         )
-    has_all = len(set(pair.each(lambda arm: arm.number("loader.samples")).values()) - {None}) == 1
-    for other, arm in sampled if not shared and changes_work and has_all else []:
-        sentence = (
-            f"no sampler shares out the data of {arm.name} among its ranks: each reads all of it;"
-            f" {other.name} has one"
-        )
-        values = pair.values("sampler.class")
+    samples = set(pair.each(lambda arm: arm.number("loader.samples")).values())
+    if shared or not changes_work or len(samples - {None}) != 1:
+        return
+    for other, arm in pair.differing(_is_sharded_by_sampler):
         yield PortingMistake(
             field="sampler.class",
-            sentence=sentence,
-            values=values,
+            sentence=(
+                f"no sampler shares out the data of {arm.name} among its ranks: each reads all of"
+                f" it; {other.name} has one"
+            ),
+            values=pair.values("sampler.class"),
             covers=covers,
-            changes_work=changes_work,
+            changes_work=True,
         )
 
 
 def _scaled_rate(pair: Pair) -> Iterator[PortingMistake]:
-    field = next(
-        (
-            name
-            for name in pair.baseline.fields
-            if name.startswith("optimizer.0.") and name.endswith(".lr")
-        ),
-        "optimizer.0.0.lr",
-    )
+    field = "optimizer.0.0.lr"
     ours, theirs = (
         arm.learning_rates[0] if arm.learning_rates else arm.number(field)
         for arm in (pair.candidate, pair.baseline)
     )
-    if not ours or not theirs:
+    numbers = pair.numbers(ours / theirs) if ours and theirs else []
+    if not ours or not theirs or "ranks" not in numbers:
         return
     arm, other = pair.ordered(candidate_first=ours > theirs)
-    factor = max(ours, theirs) / min(ours, theirs)
-    if pair.is_ranks(factor):
-        why = pair.reasons(
-            factor,
-            by_ranks=f"{arm.name} scales it once more than {other.name}",
-            by_passes=", by which it may be scaled",
-        )
-    elif pair.is_ranks(math.sqrt(factor)):
-        why = f"the square of the number of ranks: {arm.name} scales it twice"
-    else:
-        return
-    sentence = (
-        f"the learning rate of {arm.name} is {factor:.3g} times as high ({theirs:.4g} and"
-        f" {ours:.4g}), {why}"
-    )
-    covers = [
-        name
-        for name in pair.baseline.fields
-        if name.startswith("optimizer.") and name.endswith("lr")
-    ]
-    values = {pair.baseline.name: theirs, pair.candidate.name: ours}
     yield PortingMistake(
-        field=field, sentence=sentence, values=values, covers=[*covers, "schedule.lr"]
+        field=field,
+        sentence=(
+            f"the learning rate of {arm.name} is {max(ours / theirs, theirs / ours):.3g} times as"
+            f" high ({theirs:.4g} and {ours:.4g}), the number of {' or of '.join(numbers)}:"
+            f" {arm.name} scales it once more than {other.name}"
+        ),
+        values={pair.baseline.name: theirs, pair.candidate.name: ours},
+        covers=[*pair.rates, "schedule.lr"],
     )
 
 
@@ -436,42 +332,26 @@ def _counts_steps(arm: ScriptArm) -> bool | None:
 
 
 def _schedule(pair: Pair) -> Iterator[PortingMistake]:
-    reported = pair.values("schedule.lr")
-    rates = pair.each(
-        lambda arm: (
-            arm.learning_rates or (values if isinstance(values := reported[arm.name], list) else [])
-        )
-    )
     moving = pair.differing(
-        lambda arm: len(set(rates[arm.name])) > 1 if len(rates[arm.name]) > 1 else None
+        lambda arm: len(set(arm.learning_rates)) > 1 if len(arm.learning_rates) > 1 else None
     )
     for arm, other in moving or pair.differing(_counts_steps):
-        taken, kinds = (
-            len(arm.first.steps),
-            pair.each(lambda arm: arm.fields.get("schedule.class") or "no schedule"),
+        schedules = " and ".join(map(_scheduled, (arm, other)))
+        yield PortingMistake(
+            field="schedule.lr",
+            sentence=f"the learning rate of the first {len(arm.first.steps)} steps: {schedules}",
+            values=pair.each(lambda script: script.learning_rates),
+            covers=["schedule.", *pair.rates],
         )
-        sentence = (
-            f"{arm.name} steps its {kinds[arm.name]} with every optimizer step, {other.name} in"
-            f" none of the first {taken} steps"
-        )
-        if moving:
-            parts = (
-                f"{_span(rates[script.name])} in {script.name} ({kinds[script.name]})"
-                for script in (arm, other)
-            )
-            sentence = f"the learning rate of the first {taken} steps: {', '.join(parts)}"
-        settings = (
-            name
-            for script in (arm, other)
-            for name in script.fields
-            if name.startswith("optimizer.") and name.endswith("lr")
-        )
-        covers = ["schedule.", *settings]
-        yield PortingMistake(field="schedule.lr", sentence=sentence, values=rates, covers=covers)
 
 
-def _span(rates: Sequence[float]) -> str:
-    return f"{rates[0]:.4g}" + f" to {rates[-1]:.4g}" * (len(set(rates)) > 1)
+def _scheduled(arm: ScriptArm) -> str:
+    """Such as ``0.1 to 0.06 in old (LambdaLR, stepped 5 times)``."""
+    rates, stepped = arm.learning_rates, arm.number("schedule.steps")
+    ends = dict.fromkeys(f"{rate:.4g}" for rate in (*rates[:1], *rates[-1:]))
+    schedule = arm.fields.get("schedule.class") or "no schedule"
+    how = "" if stepped is None else f", stepped {stepped:g} times"
+    return f"{' to '.join(ends) or 'unknown'} in {arm.name} ({schedule}{how})"
 
 
 def _compressed(pair: Pair) -> Iterator[PortingMistake]:
@@ -479,56 +359,38 @@ def _compressed(pair: Pair) -> Iterator[PortingMistake]:
     if ours == theirs:
         return
     arm, other = pair.ordered(candidate_first=ours is not None)
-    field = "horovod.compression" if "horovod.compression" in arm.fields else "ddp.comm_hook"
-    sentence = (
-        f"{arm.name} exchanges gradients {_exchanged(arm)} ({field}), {other.name}"
-        f" {_exchanged(other)}"
-    )
-    values = {pair.baseline.name: theirs, pair.candidate.name: ours}
-    is_harmless = pair.has_same_gradients and not {ours, theirs} & {"float16", "bfloat16"}
-    severity: Severity = "speed" if is_harmless else "mistake"
     covers = ["horovod.compression", "ddp.comm_hook"]
+    field = covers[0] if covers[0] in arm.fields else covers[1]
+    is_harmless = pair.has_same_gradients and ours not in HALF and theirs not in HALF
     yield PortingMistake(
-        field=field, sentence=sentence, values=values, covers=covers, severity=severity
-    )
-
-
-def _exchanged(arm: ScriptArm) -> str:
-    """In a type, or by a hook whose type is not known."""
-    if arm.compression is None:
-        return "in their own type"
-    return (
-        f"in {arm.compression}"
-        if arm.compression in ("float16", "bfloat16")
-        else f"by {arm.compression}"
+        field=field,
+        sentence=(
+            f"{arm.name} exchanges gradients in {arm.compression} ({field}), {other.name} in"
+            f" {other.compression or 'their own type'}"
+        ),
+        values={pair.baseline.name: theirs, pair.candidate.name: ours},
+        covers=covers,
+        severity="speed" if is_harmless else "mistake",
     )
 
 
 def _seeds(pair: Pair) -> Iterator[PortingMistake]:
     for arm, other in pair.differing(lambda arm: arm.seeds_alike):
-        sentence = (
-            f"seeds are alike on all ranks of {arm.name} and differ on those of {other.name}: "
-            f"dropout and augmentation draw alike on all ranks of {arm.name}"
-        )
         yield PortingMistake(
-            field="seed.torch", sentence=sentence, values=pair.values("seed.torch")
+            field="seed.torch",
+            sentence=(
+                f"seeds are alike on all ranks of {arm.name} and differ on those of {other.name}:"
+                f" dropout and augmentation draw alike on all ranks of {arm.name}"
+            ),
+            values=pair.values("seed.torch"),
         )
 
 
 def _buffers(pair: Pair) -> Iterator[PortingMistake]:
     field, of_horovod = "ddp.broadcast_buffers", "horovod" in pair.values("library").values()
-
-    def own(arm: ScriptArm) -> Sequence[str] | None:
-        if of_horovod and arm.fields.get(field):
-            return []  # whatever they are behind a forward pass, the next one begins with rank 0's
-        return arm.agreement.buffers if arm.agreement else None
-
-    buffers = pair.each(own)
     if any(arm.number("model.buffers") != 0 for arm in (pair.candidate, pair.baseline)):
-        # Horovod has none
-        for arm, _ in pair.differing(
-            lambda arm: None if (kept := arm.fields.get(field)) is None else not kept
-        ):
+        # Horovod has no such setting
+        for _, arm in pair.differing(lambda arm: arm.fields.get(field)):
             kept = "each rank keeps its own, such as statistics of batch norm"
             yield PortingMistake(
                 field=field,
@@ -536,28 +398,21 @@ def _buffers(pair: Pair) -> Iterator[PortingMistake]:
                 values=pair.values(field),
             )
             return
-    for arm, other in pair.differing(
-        lambda arm: None if buffers[arm.name] is None else bool(buffers[arm.name])
-    ):
-        if other.shares_batches and not arm.shares_batches:
-            continue  # ranks that read the same batches have the same statistics
-        comes_with_it = (arm.fields.get("library"), other.fields.get("library")) == (
-            "horovod",
-            "ddp",
-        )
-        apart = named(buffers[arm.name] or [])
+
+    def are_apart(arm: ScriptArm) -> bool | None:
+        if of_horovod and arm.fields.get(field):
+            return False  # whatever they are behind a forward pass, the next begins with rank 0's
+        return None if arm.agreement is None else bool(arm.agreement.buffers)
+
+    for arm, other in pair.differing(are_apart):
+        comes_with_it = of_horovod and other.fields.get("library") == "ddp"
+        apart = named(arm.agreement.buffers if arm.agreement else [])
         how = "gets rank 0's before each forward pass" if comes_with_it else "has like ones"
-        sentence = f"buffers differ between ranks of {arm.name} ({apart}); {other.name} {how}"
-        values = {name: "apart" if names else "alike" for name, names in buffers.items()}
-        has_other_norms = (
-            len({str(script.fields.get("model.norms")) for script in (arm, other)}) > 1
-        )
-        severity: Severity = "training" if comes_with_it or has_other_norms else "mistake"
         yield PortingMistake(
             field="buffers.by_rank",
-            sentence=sentence,
-            values=values,
-            severity=severity,
+            sentence=f"buffers differ between ranks of {arm.name} ({apart}); {other.name} {how}",
+            values={arm.name: "apart", other.name: "alike"},
+            severity="training",
             allowed=comes_with_it,
             is_default=comes_with_it,
         )

@@ -73,14 +73,10 @@ def settings_to_try(records: Sequence[LaunchRecord]) -> dict[str, Any]:
     record = next((record for record in records if record.scripts), None)
     if record is None:
         return {}
-    fields = ScriptArm.of(record).fields
-    cores = {
-        core for rank in record.ranks for core in rank.affinity if rank.host == record.ranks[0].host
-    }
-    each = max(
-        1, len(cores) // max(1, sum(rank.host == record.ranks[0].host for rank in record.ranks))
-    )
-    tried: dict[str, Any] = {}
+    fields, tried = ScriptArm.of(record).fields, dict[str, Any]()
+    on_host = [rank for rank in record.ranks if rank.host == record.ranks[0].host]
+    cores = {core for rank in on_host for core in rank.affinity}
+    each = max(1, len(cores) // max(1, len(on_host)))
     if isinstance(workers := fields.get(WORKERS), int):
         tried[WORKERS] = max(2, 2 * workers)
     if (

@@ -4,13 +4,13 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from measurement.conditions.differences import Difference, is_by_rank, joined
-from measurement.judging.ranks import BUFFER, RankAgreement, agreement
+from measurement.judging.ranks import RankAgreement, agreement
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
 
@@ -79,12 +79,10 @@ class ScriptArm:
         )
 
     @property
-    def samples(self) -> float | None:
-        """Samples of a rank in the first step, where they were counted."""
-        counts = [report.steps[0].samples for report in self.reports if report.steps]
-        return (
-            float(counts[0]) if counts and counts[0] is not None and len(set(counts)) == 1 else None
-        )
+    def samples(self) -> int | None:
+        """Samples of a rank in the first step, where they were counted and are those of all."""
+        counts = {report.steps[0].samples for report in self.reports if report.steps}
+        return counts.pop() if len(counts) == 1 else None
 
     @property
     def batches(self) -> list[list[str | None]]:
@@ -116,51 +114,30 @@ class ScriptArm:
     @property
     def compression(self) -> str | None:
         """In what gradients are exchanged, where that is not their own type."""
-        horovod, hook = self.fields.get("horovod.compression"), self.fields.get("ddp.comm_hook")
-        compressor = next(
-            (
-                str(value)
-                for value in (horovod, hook)
-                if value not in (None, "", "none", "None", "NoneCompressor")
-            ),
-            None,
-        )
-        if compressor is None:
-            return None
-        if "bf16" in compressor.lower():
-            return "bfloat16"
-        return "float16" if "fp16" in compressor.lower() else compressor
+        for field in ("horovod.compression", "ddp.comm_hook"):
+            compressor = str(self.fields.get(field) or "none")
+            if "bf16" in compressor.lower():
+                return "bfloat16"
+            if "fp16" in compressor.lower():
+                return "float16"
+            if compressor not in ("none", "None", "NoneCompressor"):
+                return compressor
+        return None
 
 
 def matched(ours: ScriptReport, theirs: ScriptReport) -> tuple[ScriptReport, str]:
     """A report with the names that the other has for its tensors, and how they were matched, with a
     comma before it.
 
-    Frameworks put a prefix before the names of a model. Where that does not explain most, sizes and
-    order must all be the same.
+    Frameworks have other names for a model's tensors. Where few are the same, sizes and order must
+    all be.
     """
-    mine, its = (
-        [name for name in report.started if not name.startswith(BUFFER)]
-        for report in (ours, theirs)
-    )
-    if not mine or not its:
+    mine, its = list(ours.started), list(theirs.started)
+    if 2 * len({*mine} & {*its}) > min(len(mine), len(its)) or (
+        [ours.sizes.get(name) for name in mine] != [theirs.sizes.get(name) for name in its]
+    ):
         return ours, ""
-    common = {
-        (prefix, other): len(set(_renamed(mine, prefix, other).values()) & set(its))
-        for prefix in _prefixes(mine[0])
-        for other in _prefixes(its[0])
-    }
-    most = max(common, key=lambda pair: common[pair])  # that without prefixes, where none is better
-    if 2 * common[most] > min(len(mine), len(its)):
-        names, without = (
-            _renamed(ours.started, *most),
-            " and ".join(repr(prefix) for prefix in most if prefix),
-        )
-        how = f", names matched without {without}" if without else ""
-    elif [ours.sizes.get(name) for name in mine] == [theirs.sizes.get(name) for name in its]:
-        names, how = dict(zip(mine, its, strict=True)), ", tensors matched by size and order"
-    else:
-        return ours, ""
+    names = dict(zip(mine, its, strict=True))
 
     def under(tensors: Mapping[str, Any]) -> dict[str, Any]:
         return {names.get(name, name): value for name, value in tensors.items()}
@@ -175,26 +152,8 @@ def matched(ours: ScriptReport, theirs: ScriptReport) -> tuple[ScriptReport, str
         ours.model_copy(
             update={"started": under(ours.started), "sizes": under(ours.sizes), "steps": steps}
         ),
-        how,
+        ", tensors matched by size and order",
     )
-
-
-def _prefixes(name: str) -> list[str]:
-    parts = name.split(".")[:-1]
-    return ["".join(f"{part}." for part in parts[:count]) for count in range(len(parts) + 1)]
-
-
-def _renamed(names: Iterable[str], prefix: str, other: str) -> dict[str, str]:
-    """Names that begin with ``own``, with ``other`` in its place."""
-    heads = {
-        head: f"{BUFFER * head.startswith(BUFFER)}{other}" for head in (prefix, f"{BUFFER}{prefix}")
-    }
-    return {
-        name: new + name.removeprefix(head)
-        for head, new in heads.items()
-        for name in names
-        if name.startswith(head)
-    }
 
 
 SEEN = "loader.class"
@@ -237,26 +196,19 @@ def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Differen
         if record.role != "control"
         for report in record.scripts
     ]
-    uncounted = dict.fromkeys(arm for arm, report in reports if report.samples_from is None)
     notes = []
-    if uncounted:
+    if uncounted := dict.fromkeys(arm for arm, report in reports if report.samples_from is None):
         notes.append(
             f"Samples of {', '.join(uncounted)} could not be counted: iterations per second are"
             " compared, which is fair only where global batches are alike; 'samples_per_step'"
             " tells them"
         )
-    allowed = [
-        difference.field
-        for difference in differences
-        if difference.changes_work and difference.allowed
-    ]
-    if allowed:
+    if allowed := [row.field for row in differences if row.changes_work and row.allowed]:
         notes.append(f"Work differs, and is allowed to: {', '.join(allowed[:MAX_ALLOWED])}")
-    unseen: dict[str, list[str]] = {}
+    unseen: dict[str, dict[str, None]] = {}
     for arm, report in reports:
         for note in report.notes:
-            unseen.setdefault(note, [])
-            unseen[note] += [] if arm in unseen[note] else [arm]
+            unseen.setdefault(note, {})[arm] = None
     notes += [f"{', '.join(arms)}: {note.rstrip('.')}" for note, arms in unseen.items()]
     return [*notes, *notes_on_files(records)]
 
@@ -265,28 +217,25 @@ def notes_on_files(records: Sequence[LaunchRecord]) -> list[str]:
     """What each arm writes outside the folders of its starts, with the remedy; and the trackers
     that are set offline.
     """
-    compared = [record for record in records if record.role != "control"]
-    written = {
-        record.arm: sorted({name for script in record.scripts for name in script.written_files})
-        for record in compared
-    }
+    written, trackers = dict[str, set[str]](), set[str]()
+    for record in (record for record in records if record.role != "control"):
+        for script in record.scripts:
+            written.setdefault(record.arm, set()).update(script.written_files)
+            trackers.update(script.trackers)
     files = "; ".join(
-        f"{', '.join(names[:MAX_FILES])} ({arm})" for arm, names in sorted(written.items()) if names
+        f"{', '.join(sorted(names)[:MAX_FILES])} ({arm})"
+        for arm, names in sorted(written.items())
+        if names
     )
-    trackers = sorted(
-        {name for record in compared for script in record.scripts for name in script.trackers}
-    )
-    notes = [
-        f"Written outside the folder of the command: {files}. Each arm, the control and each launch"
-        " starts its script again, and writes there, unless the command says {arm} and"
-        " {launch} in the path, such as --output /tmp/{arm}-{launch}. A path that begins"
-        " where the command starts is each start's own"
-    ] * bool(files)
-    return [
-        *notes,
-        *(
-            [f"Told to stay offline: {', '.join(trackers)}; --trackers on leaves them as they are"]
-            if trackers
-            else []
-        ),
-    ]
+    notes = []
+    if files:
+        notes.append(
+            f"Written outside the folder of the command: {files}. Each arm, the control and each"
+            " launch starts its script again, and writes there, unless the command says {arm} and"
+            " {launch} in the path, such as --output /tmp/{arm}-{launch}. A path that begins where"
+            " the command starts is each start's own"
+        )
+    if trackers:
+        offline = ", ".join(sorted(trackers))
+        notes.append(f"Told to stay offline: {offline}; --trackers on leaves them as they are")
+    return notes

@@ -4,13 +4,11 @@ difference.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import get_args
 
 from reports.conclusions.step_terms import Bottleneck, bottleneck_of
 from reports.schema import (
-    ArmSummary,
     DominantCause,
     Estimate,
     Phase,
@@ -18,7 +16,7 @@ from reports.schema import (
     StepShares,
     Term,
 )
-from reports.wording.formatting import bounds_text, listed, milliseconds, with_interval
+from reports.wording.formatting import bounds_text, listed, milliseconds
 
 TERM_NAMES: dict[Term, str] = {
     "compute": "computing",
@@ -94,13 +92,8 @@ def _named_clause(cause: DominantCause) -> str:
     """The specific cause, with a semicolon before it; empty where none is known."""
     if cause.named is None:
         return ""
-    if cause.gain_s is None:
-        remedy = f" ({cause.remedy} changes it)" if cause.remedy else ""
-        return f"; {milliseconds(cause.named_s)} ms of that is {cause.named}{remedy}"
-    return (
-        f"; all of that is {cause.named}, and {cause.remedy} gains {milliseconds(cause.gain_s)} ms"
-        " a step"
-    )
+    remedy = f" ({cause.remedy} changes it)" if cause.remedy else ""
+    return f"; {milliseconds(cause.named_s)} ms of that is {cause.named}{remedy}"
 
 
 def short_cause(result: RatioSummary) -> str:
@@ -154,34 +147,6 @@ def _verb(result: RatioSummary, term: Term | Phase, difference: Estimate, *, int
         )
     words = clauses.get(term) or f"takes {size} {more} of each step in {NAMES[term]}"
     return words + (_bounds(difference) if interval else "")
-
-
-def trace_sentence(arm: ArmSummary, traced: Estimate | None) -> str | None:
-    """Whether a trace exposes as much exchange as timed steps do; None where either is not known.
-
-    No full stop at the end.
-    """
-    timed = arm.step_terms_s.exposed_exchange if arm.step_terms_s else None
-    if traced is None or timed is None:
-        return None
-    in_trace, in_timed = (with_interval(exposed, milliseconds) for exposed in (traced, timed))
-    widths = [
-        math.inf if exposed.half_width is None else exposed.half_width
-        for exposed in (traced, timed)
-    ]
-    agree = abs(traced.value - timed.value) <= math.hypot(*widths)
-    kept = (
-        ""
-        if agree
-        else (
-            ". The profiler changes that arm's steps, so the trace's milliseconds are not those of"
-            " timed ones"
-        )
-    )
-    return (
-        f"{arm.name} exposes {in_trace} ms of exchange in the trace, and {in_timed} in timed"
-        f" steps{kept}"
-    )
 
 
 def _bounds(difference: Estimate) -> str:

@@ -1,15 +1,14 @@
 """Reads NCCL's log of the traced launch: its network, how ranks are connected, algorithms by
 message size.
 
-The lines are NCCL's (2.18 to 2.30, src/init.cc, src/transport, src/enqueue.cc). Older releases
-number algorithms and protocols.
+The lines are NCCL's (2.28 to 2.30, src/init.cc, src/transport, src/enqueue.cc).
 """
 
 from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from measurement.records.trace import NcclChoices, NcclCollective
@@ -20,15 +19,15 @@ NCCL_LOG_VARIABLES = {
     "NCCL_DEBUG_FILE": "",
 }
 """Make NCCL write its choices to stdout, which goes into the rank's log."""
-VERSION = re.compile(r"NCCL version (\S+)")
-NETWORK = re.compile(r"NCCL INFO Using network (.+)")
-CHANNELS = re.compile(r"NCCL INFO (\d+) coll channels")
-CONNECTION = re.compile(r"NCCL INFO Channel .* via (\S+)")
-COLLECTIVE = re.compile(r"NCCL INFO (?:(\w+): )?(\d+) Bytes -> Algo (\w+) proto (\w+)")
+PATTERNS = {
+    "version": re.compile(r"NCCL version (\S+)"),
+    "network": re.compile(r"NCCL INFO Using network (.+)"),
+    "channels": re.compile(r"NCCL INFO (\d+) coll channels"),
+    "connection": re.compile(r"NCCL INFO Channel .* via (\S+)"),
+    "collective": re.compile(r"NCCL INFO (\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)"),
+}
 DEVICE = re.compile(r"/\d+(\(\d+\))?(?=/|$)")
 """The number of a network card, and the rank that sends on behalf of this one."""
-ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
-PROTOCOLS = ("LL", "LL128", "SIMPLE")
 MAX_COLLECTIVES = 8
 """The largest messages are kept."""
 
@@ -41,59 +40,39 @@ def read_log(path: Path) -> NcclChoices | None:
     return choices_of(path.read_text(encoding="utf-8", errors="replace").splitlines())
 
 
-def choices_of(lines: Iterable[str]) -> NcclChoices | None:
+def choices_of(lines: Sequence[str]) -> NcclChoices | None:
     """Read the lines of one rank; None if none are NCCL's."""
-    last: dict[str, str] = {}
-    connections: dict[str, None] = {}
-    collectives: dict[tuple[str | None, int, str, str], None] = {}
-    for line in lines:
-        for name, pattern in {"version": VERSION, "network": NETWORK, "channels": CHANNELS}.items():
-            if match := pattern.search(line):
-                last[name] = match[1].strip()
-        if match := CONNECTION.search(line):
-            connections[DEVICE.sub("", match[1])] = None
-        if match := COLLECTIVE.search(line):
-            collectives[
-                match[1], int(match[2]), _named(match[3], ALGORITHMS), _named(match[4], PROTOCOLS)
-            ] = None
-    if not (last or connections or collectives):
+    found = {
+        name: dict.fromkeys(match.groups() for match in map(pattern.search, lines) if match)
+        for name, pattern in PATTERNS.items()
+    }
+    if not any(found.values()):
         return None
-    largest = sorted(collectives, key=lambda collective: collective[1], reverse=True)[
-        :MAX_COLLECTIVES
+    collectives = [
+        NcclCollective(operation=operation, num_bytes=size, algorithm=algorithm, protocol=protocol)
+        for operation, size, algorithm, protocol in found["collective"]
     ]
-    return NcclChoices(
-        version=last.get("version"),
-        network=last.get("network"),
-        channels=int(last["channels"]) if "channels" in last else None,
-        connections=sorted(connections),
-        collectives=[
-            NcclCollective(
-                operation=operation, num_bytes=size, algorithm=algorithm, protocol=protocol
-            )
-            for operation, size, algorithm, protocol in largest
-        ],
+    collectives.sort(key=lambda collective: collective.num_bytes, reverse=True)
+    last = {
+        name: value.strip()
+        for name in ("version", "network", "channels")
+        for (value,) in found[name]
+    }
+    return NcclChoices.model_validate(
+        {
+            **last,
+            "connections": sorted({DEVICE.sub("", name) for (name,) in found["connection"]}),
+            "collectives": collectives[:MAX_COLLECTIVES],
+        }
     )
 
 
 def merge_ranks(ranks: Sequence[NcclChoices | None]) -> NcclChoices | None:
-    """Merge an arm's ranks: all connections, and other fields from the first rank that has them.
-
-    Only rank 0 has algorithms.
+    """Rank 0's choices, with the connections of all: the others print no version and no
+    algorithms.
     """
-    choices = [rank for rank in ranks if rank is not None]
-    if not choices:
+    first = ranks[0]
+    if first is None:
         return None
-    fields = ("version", "network", "channels", "collectives")
-    first = {
-        name: value
-        for rank in reversed(choices)
-        for name in fields
-        if (value := getattr(rank, name))
-    }
-    return NcclChoices(
-        **first, connections=sorted({name for rank in choices for name in rank.connections})
-    )
-
-
-def _named(word: str, names: Sequence[str]) -> str:
-    return names[int(word)] if word.isdecimal() and int(word) < len(names) else word.upper()
+    connections = {name for rank in ranks if rank is not None for name in rank.connections}
+    return first.model_copy(update={"connections": sorted(connections)})

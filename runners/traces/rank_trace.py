@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import base64
 import gzip
+import heapq
 import json
 import math
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping
 from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from backends.base import Backend, Prepared
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record_types import PHASES
-from measurement.records.trace import COMPRESSION, Row, Span
+from measurement.records.trace import Row, Span
 from runners.protocol.messages import TraceReply
 from runners.traces.trace_file import TRAINING
 
@@ -33,13 +35,9 @@ EXCHANGES = ("gloo:", "nccl", "mpi:")
 """Prefixes of collectives: over Gloo from issue to completion; over NCCL their kernels."""
 LIBRARY = ("torch::distributed::reducer::", "torch.distributed.ddp.reducer::")
 """Prefixes of what DDP's reducer does on the training thread."""
-GRADIENT = "torch::autograd::AccumulateGrad"
-CONVERSION = "aten::copy_"
-"""A copy between tensors of different types."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 SHOWN_CATEGORIES = ("cpu_op", "user_annotation", "cuda_runtime", *ON_GPU)
 """Kinds of events that a viewer shows."""
-FLOWS = ("fwdbwd", "ac2g")
 MAX_EVENTS = 400_000
 """Limit for all ranks of an arm: at about 25 bytes each, the files of two arms have less than 50
 MB."""
@@ -126,17 +124,10 @@ def trace_steps(
             step(ranges)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-    document = _exported(profiler)
-    spans, events = [*library_spans, *spans_of(document, library_spans)], list(_events(document))
-    if len(events) > max_events:
-        longest = sorted(
-            (event for event in events if "dur" in event),
-            key=lambda event: event["dur"],
-            reverse=True,
-        )
-        events = longest[:max_events]
-    packed = gzip.compress(json.dumps(events, separators=(",", ":")).encode(), mtime=0)
-    return TraceReply(spans=spans, events=base64.b64encode(packed).decode())
+    spans, events = read_profile(_exported(profiler))
+    longest = heapq.nlargest(max_events, events, key=itemgetter("dur"))
+    packed = gzip.compress(json.dumps(longest, separators=(",", ":")).encode(), mtime=0)
+    return TraceReply(spans=[*library_spans, *spans], events=base64.b64encode(packed).decode())
 
 
 def _exported(profiler: Any) -> Mapping[str, Any]:
@@ -149,144 +140,62 @@ def _exported(profiler: Any) -> Mapping[str, Any]:
     return document
 
 
-def _slices(document: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int, int]]:
-    """Every event that takes time, with its begin and length in nanoseconds since the epoch."""
-    for event in document["traceEvents"]:
-        if (
-            event.get("ph") == "X"
-            and event.get("cat") in SHOWN_CATEGORIES
-            and isinstance(event.get("pid"), int)
-        ):
-            yield event, _begin_ns(document, event), int(1000 * event["dur"])
-
-
-def _begin_ns(document: Mapping[str, Any], event: Mapping[str, Any]) -> int:
-    return int(document.get("baseTimeNanoseconds", 0)) + int(1000 * event["ts"])
-
-
-def spans_of(document: Mapping[str, Any], library_spans: Sequence[Span] = ()) -> Iterator[Span]:
-    """The profiler's events that reports draw and count.
-
-    ``library_spans``: collectives that the profiler did not see.
+def read_profile(document: Mapping[str, Any]) -> tuple[list[Span], list[dict[str, Any]]]:
+    """The events that reports count, and those that a viewer shows on rows of threads and streams:
+    nanoseconds since the epoch. Collectives are among the first only.
     """
-    sent = {
-        _elements(shape)
-        for event in document["traceEvents"]
-        if _row_of(event) == "exchange"
-        for shape in _shapes(event)
-    }
-    sent |= {
-        (span.num_bytes or 0) // ITEM_BYTES["Half"]
-        for span in library_spans
-        if span.name.startswith(EXCHANGES)
-    }
-    # a GPU does these when it gets to them
-    on_cpu = not any(event.get("cat") in ON_GPU for event in document["traceEvents"])
-    for event, begin_ns, length_ns in _slices(document):
+    zero_ns = int(document.get("baseTimeNanoseconds", 0))
+    spans, events = list[Span](), list[dict[str, Any]]()
+    for event in document["traceEvents"]:
+        if event.get("ph") != "X" or event.get("cat") not in SHOWN_CATEGORIES:
+            continue
         name, row = event["name"], _row_of(event)
-        if row is None and on_cpu and _converts(event, sent):
-            name, row = COMPRESSION, "library"
-        if row is not None and (on_cpu or row != "gradient"):
-            size = _bytes(event.get("args", {})) if row in ("exchange", "gradient") else None
-            yield Span(
+        begin_ns, length_ns = zero_ns + int(1000 * event["ts"]), int(1000 * event["dur"])
+        if row is not None:
+            span = Span(
                 row=row,
                 name=name.removeprefix(STEP_PREFIX),
                 begin_ns=begin_ns,
                 length_ns=length_ns,
-                num_bytes=size,
+                num_bytes=_bytes(event.get("args", {})) if row == "exchange" else None,
             )
-
-
-def _converts(event: Mapping[str, Any], sent: Set[int]) -> bool:
-    """Whether it converts a whole bucket, which is flat, into another type or back."""
-    if event["name"] != CONVERSION:
-        return False
-    shapes, kinds = _shapes(event), event["args"].get("Input type", [])
-    return (
-        len(shapes) > 1
-        and len(shapes[0]) == 1
-        and shapes[0] == shapes[1]
-        and shapes[0][0] in sent
-        and kinds[0] != kinds[1]
-    )
+            spans.append(span)
+        if row != "exchange":
+            shown = {"name": name, "cat": event["cat"], "ts": begin_ns, "dur": length_ns}
+            events.append(shown | {"row": _place(event)})
+    return spans, events
 
 
 def _row_of(event: Mapping[str, Any]) -> Row | None:
-    name = event["name"]
+    name, on_gpu = event["name"], event["cat"] in ON_GPU
     if name.startswith(STEP_PREFIX):
         return "step"
     if name in PHASES:
         return "phase"
     if name.startswith(LIBRARY):
         return "library"
-    if name == GRADIENT:
-        return "gradient"
-    on_gpu = event.get("cat") in ON_GPU
     return "exchange" if name.startswith(EXCHANGES) and on_gpu == name.startswith("nccl") else None
+
+
+def _place(event: Mapping[str, Any]) -> str:
+    """The viewer's row."""
+    if event["cat"] in ON_GPU:
+        return f"stream {event['tid']}"
+    return TRAINING if event["tid"] == threading.get_native_id() else f"thread {event['tid']}"
 
 
 def _bytes(args: Mapping[str, Any]) -> int | None:
     """Bytes of an operation's tensors; None if the profiler does not record them."""
     if "In msg nelems" in args:  # a kernel of NCCL's
         return int(args["In msg nelems"]) * ITEM_BYTES.get(str(args.get("dtype")), 1)
-    kinds, shapes = args.get("Input type"), args.get("Input Dims")
-    if not kinds or not shapes:
-        return None
-    return (
-        sum(
-            ITEM_BYTES.get(kind, 1) * _elements(shape)
-            for kind, shape in zip(kinds, shapes, strict=False)
-            if shape
-        )
-        or None
+    sizes = (
+        ITEM_BYTES.get(kind, 1) * _elements(shape)
+        for kind, shape in zip(args.get("Input type", []), args.get("Input Dims", []), strict=False)
+        if shape
     )
-
-
-def _shapes(event: Mapping[str, Any]) -> list[Any]:
-    """Shapes of the tensors that an operation takes."""
-    return [shape for shape in event.get("args", {}).get("Input Dims") or [] if shape]
+    return sum(sizes) or None
 
 
 def _elements(shape: Any) -> int:
     """Elements of a tensor, or of a list of tensors."""
     return sum(map(_elements, shape)) if shape and isinstance(shape[0], list) else math.prod(shape)
-
-
-def _events(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The events for a viewer: slices on rows of threads and streams, and arrows between them; in
-    nanoseconds.
-    """
-    training_thread = threading.get_native_id()
-
-    def place(event: Mapping[str, Any]) -> str:
-        on_gpu = event.get("cat") in ON_GPU or (event.get("cat") == "ac2g" and event["ph"] == "f")
-        return (
-            f"stream {event['tid']}"
-            if on_gpu
-            else TRAINING
-            if event["tid"] == training_thread
-            else f"thread {event['tid']}"
-        )
-
-    for event, begin_ns, length_ns in _slices(document):
-        if _row_of(event) != "exchange":
-            args = {
-                key: value
-                for key, value in event.get("args", {}).items()
-                if key in ("stream", "correlation", "device")
-            }
-            slice_event = {"ph": "X", "name": event["name"], "cat": event["cat"], "args": args}
-            yield slice_event | {"row": place(event), "ts": begin_ns, "dur": length_ns}
-    arrows = [
-        event
-        for event in document["traceEvents"]
-        if event.get("ph") in ("s", "f") and event.get("cat") in FLOWS
-    ]
-    arrow_ends = {(event["cat"], event["id"], event["ph"]) for event in arrows}
-    for event in arrows:
-        if {(event["cat"], event["id"], "s"), (event["cat"], event["id"], "f")} <= arrow_ends:
-            slice_event = {key: event[key] for key in ("ph", "id", "cat")} | {
-                "name": event["cat"],
-                "bp": "e",
-            }
-            yield slice_event | {"row": place(event), "ts": _begin_ns(document, event)}

@@ -1,7 +1,7 @@
 """Converts the traces of ranks into spans on the driver's clock, and into a file for Perfetto.
 
-The format: "Trace Event Format" (Google). Slices of a row nest, arrows have unique numbers, every
-row has a name.
+The format: "Trace Event Format" (Google). Slices of a row nest, and every row has a
+name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import base64
 import gzip
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,46 +41,23 @@ def on_one_clock(replies: Sequence[TraceReply], behind_s: Sequence[float]) -> li
         events = json.loads(gzip.decompress(base64.b64decode(reply.events)))
         for event in events:
             event["ts"] += shift
-        moved = [
-            span.model_copy(
-                update={
-                    "rank": rank,
-                    "begin_ns": span.begin_ns + shift,
-                    "entered_ns": None if span.entered_ns is None else span.entered_ns + shift,
-                }
-            )
-            for span in reply.spans
-        ]
-        ranks.append(TracedRank(rank=rank, spans=moved, events=events))
-    return _with_operations(ranks)
-
-
-def _with_operations(ranks: Sequence[TracedRank]) -> list[TracedRank]:
-    """Give every rank the operations that rank 0 alone noted, each from when the rank submitted the
-    last of its tensors.
-    """
+        for span in reply.spans:
+            span.rank = rank
+            span.begin_ns += shift
+            if span.entered_ns is not None:
+                span.entered_ns += shift
+        ranks.append(TracedRank(rank=rank, spans=reply.spans, events=events))
     operations = [
         span
         for rank in ranks
         for span in rank.spans
         if _is_noted(span) and span.name != "submitted"
     ]
-    if not operations:
-        return list(ranks)
-    completed = []
-    for rank in ranks:
-        submitted: dict[str, list[Span]] = {}
-        for span in rank.spans:
-            if span.name == "submitted":
-                submitted.setdefault(span.tensors[0], []).append(span)
-        other_spans = [span for span in rank.spans if not _is_noted(span)]
-        completed.append(
-            replace(
-                rank,
-                spans=other_spans + list(_operations_of_rank(operations, submitted, rank.rank)),
-            )
-        )
-    return completed
+    operations.sort(key=lambda operation: operation.begin_ns)
+    return [
+        replace(rank, spans=list(_with_operations(rank, operations))) if operations else rank
+        for rank in ranks
+    ]
 
 
 def _is_noted(span: Span) -> bool:
@@ -88,10 +65,17 @@ def _is_noted(span: Span) -> bool:
     return span.row == "exchange" and bool(span.tensors)
 
 
-def _operations_of_rank(
-    operations: Iterable[Span], submitted: Mapping[str, list[Span]], rank: int
-) -> Iterator[Span]:
-    for operation in sorted(operations, key=lambda operation: operation.begin_ns):
+def _with_operations(rank: TracedRank, operations: Sequence[Span]) -> Iterator[Span]:
+    """A rank's spans with the operations that rank 0 alone noted, each from when this rank
+    submitted the last of its tensors.
+    """
+    submitted: dict[str, list[Span]] = {}
+    for span in rank.spans:
+        if not _is_noted(span):
+            yield span
+        elif span.name == "submitted":
+            submitted.setdefault(span.tensors[0], []).append(span)
+    for operation in operations:
         parts = [
             submitted[name].pop(0)
             for name in dict.fromkeys(operation.tensors)
@@ -101,81 +85,59 @@ def _operations_of_rank(
             begin_ns = min(max(part.begin_ns for part in parts), operation.begin_ns)
             size = sum(part.num_bytes or 0 for part in parts)
             times = {"begin_ns": begin_ns, "length_ns": operation.end_ns - begin_ns}
-            yield operation.model_copy(update={"rank": rank, "num_bytes": size, **times})
+            yield operation.model_copy(update={"rank": rank.rank, "num_bytes": size, **times})
 
 
 def perfetto_file(ranks: Sequence[TracedRank]) -> bytes:
     """The file of an arm: compressed JSON, with times from 0."""
-    begins = [span.begin_ns for rank in ranks for span in rank.spans]
-    zero_ns = min([*begins, *(event["ts"] for rank in ranks for event in rank.events)])
+    rows = {rank.rank + 1: _rows(rank) for rank in ranks}
+    zero_ns = min(
+        event["ts"] for of_rank in rows.values() for row in of_rank.values() for event in row
+    )
     events: list[dict[str, Any]] = []
-    numbers: dict[tuple[int, str, Any], int] = {}
-    for rank in ranks:
-        pid = rank.rank + 1
-        events += _named(pid, f"rank {rank.rank}")
-        events += _rows(rank, pid, zero_ns, numbers)
-    return gzip.compress(
-        json.dumps(
-            {"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":")
-        ).encode(),
-        mtime=0,
-    )
+    for pid, of_rank in rows.items():
+        events += _named("process", f"rank {pid - 1}", pid)
+        tids = itertools.count(1)
+        for name, slices in of_rank.items():
+            for number, lane in enumerate(lanes(slices), start=1):
+                tid = next(tids)
+                events += _named("thread", name if number == 1 else f"{name} ({number})", pid, tid)
+                events += [
+                    event
+                    | {"ph": "X", "pid": pid, "tid": tid}
+                    | {"ts": (event["ts"] - zero_ns) / 1000, "dur": event["dur"] / 1000}
+                    for event in lane
+                ]
+    document = {"displayTimeUnit": "ms", "traceEvents": events}
+    return gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
 
 
-def _named(pid: int, name: str, tid: int | None = None) -> list[dict[str, Any]]:
+def _named(kind: str, name: str, pid: int, tid: int = 0) -> list[dict[str, Any]]:
     """The name and the position of a process or a row."""
-    kind, place = (
-        ("process", {"pid": pid, "tid": 0}) if tid is None else ("thread", {"pid": pid, "tid": tid})
-    )
-    order = pid if tid is None else tid
+    fields = {"name": {"name": name}, "sort_index": {"sort_index": tid or pid}}
     return [
-        {"ph": "M", "name": f"{kind}_name", **place, "args": {"name": name}},
-        {"ph": "M", "name": f"{kind}_sort_index", **place, "args": {"sort_index": order}},
+        {"ph": "M", "name": f"{kind}_{field}", "pid": pid, "tid": tid, "args": args}
+        for field, args in fields.items()
     ]
 
 
-def _rows(
-    rank: TracedRank, pid: int, zero_ns: int, numbers: dict[tuple[int, str, Any], int]
-) -> Iterator[dict[str, Any]]:
-    """The rows of a rank: its threads, the exchange, and arrows between their slices."""
-    by_row: dict[str, list[dict[str, Any]]] = {}
-    for event in sorted(rank.events, key=lambda event: event["row"] != TRAINING):
-        by_row.setdefault(event["row"], []).append(event)
-    by_row[EXCHANGE] = [_exchange(span) for span in rank.spans if span.row == "exchange"]
-    tids = itertools.count(1)
-    for name, events in by_row.items():
-        first_tid = 0
-        for number, lane in enumerate(lanes(event for event in events if event["ph"] == "X")):
-            tid = next(tids)
-            first_tid = first_tid or tid
-            yield from _named(pid, name if number == 0 else f"{name} ({number + 1})", tid)
-            for event in lane:
-                yield event | {
-                    "pid": pid,
-                    "tid": tid,
-                    "ts": (event["ts"] - zero_ns) / 1000,
-                    "dur": event["dur"] / 1000,
-                }
-        for event in (event for event in events if event["ph"] != "X" and first_tid):
-            number = numbers.setdefault((pid, event["cat"], event["id"]), len(numbers) + 1)
-            yield event | {
-                "pid": pid,
-                "tid": first_tid,
-                "ts": (event["ts"] - zero_ns) / 1000,
-                "id": number,
-            }
-
-
-def _exchange(span: Span) -> dict[str, Any]:
-    details: dict[str, Any] = {"bytes": span.num_bytes, "tensors": span.tensors}
-    args = {key: value for key, value in details.items() if value}
-    what = {
-        "ph": "X",
-        "name": f"{span.name} {span.num_bytes or 0:,} bytes",
-        "cat": EXCHANGE,
-        "args": args,
-    }
-    return what | {"row": EXCHANGE, "ts": span.begin_ns, "dur": span.length_ns}
+def _rows(rank: TracedRank) -> dict[str, list[dict[str, Any]]]:
+    """The slices of a rank by row: its threads, and the exchange."""
+    rows: dict[str, list[dict[str, Any]]] = {TRAINING: []}
+    for event in rank.events:
+        rows.setdefault(event.pop("row"), []).append(event)
+    rows[EXCHANGE] = [
+        {
+            "name": f"{span.name} {span.num_bytes or 0:,} bytes",
+            "cat": EXCHANGE,
+            "args": {"bytes": span.num_bytes, "tensors": span.tensors},
+            "ts": span.begin_ns,
+            "dur": span.length_ns,
+        }
+        for span in rank.spans
+        if span.row == "exchange"
+    ]
+    return rows
 
 
 def lanes(slices: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -183,19 +145,17 @@ def lanes(slices: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     viewers need.
     """
     rows: list[list[dict[str, Any]]] = []
-    open_: list[list[int]] = []
+    open_ends: list[list[int]] = []
     for event in sorted(slices, key=lambda event: (event["ts"], -event["dur"])):
         end_ns = event["ts"] + event["dur"]
-        for ends in open_:
+        for ends in open_ends:
             while ends and ends[-1] <= event["ts"]:
                 ends.pop()
-        place = next(
-            (number for number, ends in enumerate(open_) if not ends or end_ns <= ends[-1]),
-            len(rows),
-        )
+        fitting = (row for row, ends in enumerate(open_ends) if not ends or end_ns <= ends[-1])
+        place = next(fitting, len(rows))
         if place == len(rows):
             rows.append([])
-            open_.append([])
+            open_ends.append([])
         rows[place].append(event)
-        open_[place].append(end_ns)
+        open_ends[place].append(end_ns)
     return rows

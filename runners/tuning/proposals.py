@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from measurement.errors import PlanError
-from reports.tuning import Options, SearchedSetting, Trial, TriedSet, tried_sets
+from reports.tuning import Options, SearchedSetting, Trial, tried_sets
 
 MISSING = (
     "'ringside tune' searches by Optuna, which is not installed; run: pip install 'ringside[tune]'"
 )
 STARTUP_TRIALS = 8
 """Random trials before the sampler has enough data."""
-DEFAULTS = TriedSet(options={}, trials=0, failed=0, log_ratio=0.0, expected=0.0)
 MAX_DRAWS = 20
 """Draws in search of new option sets. With few settings there may be none left."""
 
@@ -33,11 +32,6 @@ def optuna() -> Any:
         raise PlanError(MISSING) from error
     library.logging.set_verbosity(library.logging.ERROR)
     return library
-
-
-def sampler_name() -> str:
-    """Return the sampler's name for reports."""
-    return f"GPSampler of Optuna {optuna().__version__}"
 
 
 def propose(
@@ -63,13 +57,9 @@ def propose(
     promising = [tried_set.options for tried_set in tried if not tried_set.failed]
     if not repeat or not promising:
         return _explore(settings, trials, number, seed=seed)
-    measured = [tried_set.options for tried_set in tried]
-    reduced = [
-        options
-        for options in leave_one_out(settings, promising[0])
-        if options and options not in measured
-    ]
-    reduced = reduced[: number // 2]
+    measured = [{}, *(tried_set.options for tried_set in tried)]
+    without_one = leave_one_out(settings, promising[0])
+    reduced = [options for options in without_one if options not in measured][: number // 2]
     return [*promising[: number - len(reduced)], *reduced]
 
 
@@ -77,13 +67,13 @@ def best_of(trials: list[Trial], *, margin: float) -> Options:
     """Return the option set to take: among those within ``margin`` of the best, the one with fewest
     options.
     """
-    candidates = [
-        DEFAULTS,
-        *(candidate for candidate in tried_sets(trials) if not candidate.failed),
+    candidates: list[tuple[Options, float]] = [({}, 0.0)]
+    candidates += [
+        (tried.options, tried.expected) for tried in tried_sets(trials) if not tried.failed
     ]
-    least = max(candidate.expected for candidate in candidates) - margin
-    best = [candidate for candidate in candidates if candidate.expected >= least]
-    return min(best, key=lambda candidate: (len(candidate.options), -candidate.expected)).options
+    least = max(expected for _, expected in candidates) - margin
+    best = [(options, expected) for options, expected in candidates if expected >= least]
+    return min(best, key=lambda candidate: (len(candidate[0]), -candidate[1]))[0]
 
 
 def effective_options(settings: Sequence[SearchedSetting], values: Mapping[str, Any]) -> Options:
@@ -123,16 +113,15 @@ def optuna_study(settings: Sequence[SearchedSetting], trials: Sequence[Trial], *
             seed=1000 * seed + len(trials), n_startup_trials=STARTUP_TRIALS
         )
     study = library.create_study(direction="maximize", sampler=sampler)
-    logs = [0.0, *(trial.log_ratio for trial in trials if trial.log_ratio is not None)]
-    for options, log in [
-        (DEFAULTS.options, 0.0),
-        *((trial.options, trial.log_ratio) for trial in trials),
-    ]:
+    measured: list[tuple[Options, float | None]] = [({}, 0.0)]
+    measured += [(trial.options, trial.log_ratio) for trial in trials]
+    slowest = min(log for _, log in measured if log is not None)
+    for options, log in measured:
         places = {
             setting.option: setting.values.index(options.get(setting.option, setting.default))
             for setting in settings
         }
-        value = min(logs) if log is None else log
+        value = slowest if log is None else log
         study.add_trial(
             library.trial.create_trial(params=places, distributions=_space(settings), value=value)
         )
@@ -150,19 +139,13 @@ def _explore(
     settings: Sequence[SearchedSetting], trials: Sequence[Trial], number: int, *, seed: int
 ) -> list[Options]:
     """Ask the sampler for new option sets, without those that failed."""
-    study, failed = (
-        optuna_study(settings, trials, seed=seed),
-        [trial.options for trial in trials if trial.log_ratio is None],
-    )
+    study = optuna_study(settings, trials, seed=seed)
+    failed = [trial.options for trial in trials if trial.log_ratio is None]
     proposals: list[Options] = []
     for _ in range(MAX_DRAWS):
         indices = study.ask(_space(settings)).params
-        options = effective_options(
-            settings,
-            {setting.option: setting.values[indices[setting.option]] for setting in settings},
-        )
-        if options and options not in failed and options not in proposals:
+        values = {setting.option: setting.values[indices[setting.option]] for setting in settings}
+        options = effective_options(settings, values)
+        if options and options not in [*failed, *proposals] and len(proposals) < number:
             proposals.append(options)
-        if len(proposals) == number:
-            break
     return proposals

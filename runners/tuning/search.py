@@ -8,7 +8,6 @@ back from these folders, so an interrupted search resumes where it stopped.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +36,6 @@ Measure = Callable[[Plan, ResultsFolder], Comparison]
 """Runs a plan into a folder, or resumes it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchLaunch:
-    """A finished launch of the search."""
-
-    trials: Sequence[Trial]
-    has_buffers: bool
-    seconds: float
-
-
 class Search:
     """Searches the settings of one arm of a plan."""
 
@@ -55,19 +45,17 @@ class Search:
         Raises:
             PlanError: there is nothing to search.
         """
-        _require_tunable(plan, request.arm)
+        if request.arm not in plan.arms:
+            remedy = "name one with --arm"
+            raise PlanError(unknown_name("arm", request.arm, plan.arms, remedy=remedy))
         self.plan, self.root, self.request, self.name = plan, root, request, request.arm
         self.arm = plan.arms[self.name]
-        setup = resolve_arm(self.name, self.arm, plan)
-        if resolve_cases(
-            plan, resolve_workload(plan.workload, plan.workload_options), {self.name: setup}
-        ):
-            raise PlanError(
-                f"plan '{plan.name}' cannot be tuned: '{plan.workload}' is a micro-benchmark, and"
-                " trains nothing"
-            )
-        self.backend: Backend = setup.backend
-        self.launches: list[SearchLaunch] = []
+        self.backend = _backend_of(plan, self.name)
+        self.trials: list[Trial] = []
+        self.seconds: list[float] = []
+        """What each launch took so far."""
+        self.has_buffers = False
+        """Whether the model has any, which the first launch shows."""
         if not self.settings:
             raise PlanError(
                 f"arm '{self.name}' cannot be tuned: '{self.arm.backend}' states no setting that"
@@ -76,28 +64,12 @@ class Search:
 
     @property
     def settings(self) -> list[SearchedSetting]:
-        """The settings to search; the first launch shows whether the model has buffers."""
-        has_buffers = any(launch.has_buffers for launch in self.launches)
+        """The settings to search."""
         stated = self.backend.search_space(
-            has_buffers=has_buffers, several_hosts=len(planned_hosts(self.plan)) > 1
+            has_buffers=self.has_buffers, several_hosts=len(planned_hosts(self.plan)) > 1
         )
-        return open_settings(
-            stated,
-            self.backend,
-            self.arm,
-            self.plan.environment | self.arm.environment,
-            lossy=self.request.lossy,
-        )
-
-    @property
-    def trials(self) -> list[Trial]:
-        """All trials so far."""
-        return [trial for launch in self.launches for trial in launch.trials]
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that all launches took so far."""
-        return sum(launch.seconds for launch in self.launches)
+        variables = self.plan.environment | self.arm.environment
+        return open_settings(stated, self.backend, self.arm, variables, lossy=self.request.lossy)
 
     def run(self, measure: Measure) -> Options:
         """Measure launch after launch until the budget is spent; finished ones are read from the
@@ -110,25 +82,23 @@ class Search:
             LaunchError: the arm fails with the plan's own settings.
         """
         while True:
-            folder = ResultsFolder(self.root / "search" / f"{len(self.launches):03}")
+            folder = ResultsFolder(self.root / "search" / f"{len(self.seconds):03}")
             plan = folder.read_plan() if folder.plan_path.is_file() else self._next_plan()
             if plan is None:
                 return best_of(self.trials, margin=self.plan.measurement.noise_threshold / 2)
-            launch = self._read_launch(folder)
-            if launch is None:
-                measure(plan, folder)
-                launch = self._read_launch(folder)
-            if launch is None:
+            if self._read_launch(folder):
+                continue
+            measure(plan, folder)
+            if not self._read_launch(folder):
                 raise LaunchError(
                     f"'{folder.root}' holds no whole launch; see its logs, and go on with -o"
                     f" {self.root}"
                 )
-            self.launches.append(launch)
 
     def confirmation(self, best: Options) -> Plan:
         """The plan of fresh launches that compare the best with the arm's defaults."""
         tuned = f"{self.name}-tuned"
-        arms = {self.name: self.arm, tuned: with_options(self.arm, best)}
+        arms = {self.name: self.arm, tuned: self._with(best)}
         return made_plan(self.plan, "confirm", arms, baseline=self.name, question=tuned)
 
     def ablation(self, best: Options) -> Plan:
@@ -136,32 +106,31 @@ class Search:
         best.
         """
         tuned = f"{self.name}-tuned"
-        arms = {tuned: with_options(self.arm, best)}
         reduced = zip(best, leave_one_out(self.settings, best), strict=True)
-        arms |= {
-            f"without-{option}": with_options(self.arm, options) for option, options in reduced
-        }
+        arms = {f"without-{option}": self._with(options) for option, options in reduced}
+        arms = {tuned: self._with(best)} | arms
         return made_plan(self.plan, "without", arms, baseline=tuned, question=None)
 
     def tuned_plan(self, options: Options) -> Plan:
         """The user's plan with these options of the arm, for ``ringside compare``."""
-        arms = self.plan.arms | {self.name: with_options(self.arm, options)}
-        return made_plan(self.plan, "tuned", arms)
+        return made_plan(self.plan, "tuned", self.plan.arms | {self.name: self._with(options)})
+
+    def _with(self, options: Options) -> Arm:
+        return self.arm.model_copy(update={"options": self.arm.options | options})
 
     def _next_plan(self) -> Plan | None:
         """The next launch, of the defaults and trials; None if the budget is spent or nothing is
         left to try.
         """
-        spent, limit_s = self.seconds, 60 * self.request.minutes
-        if self.launches and spent + max(launch.seconds for launch in self.launches) > limit_s:
+        spent, limit_s = sum(self.seconds), 60 * self.request.minutes
+        if self.seconds and spent + max(self.seconds) > limit_s:
             return None
         number, repeat = min(self.request.at_once, MAX_ARMS - 1), spent / limit_s >= EXPLORED
         proposals = propose(self.settings, self.trials, number, seed=self.plan.seed, repeat=repeat)
         if not proposals:
             return None
         trials = {
-            f"trial-{number}": with_options(self.arm, options)
-            for number, options in enumerate(proposals, 1)
+            f"trial-{number}": self._with(options) for number, options in enumerate(proposals, 1)
         }
         arms = {self.name: self.arm} | trials
         measure = self.plan.measurement
@@ -173,53 +142,47 @@ class Search:
         settings |= {"control": False, "floor": False, "local_every": 0}
         settings |= {"rehearsal": "never", "launches": 1, "seconds_per_launch": each_s * len(arms)}
         changes = {"measurement": settings, "reports": ["json"], "question": None}
-        seed = self.plan.seed + len(self.launches)  # another order of arms in each launch
+        seed = self.plan.seed + len(self.seconds)  # another order of arms in each launch
         return made_plan(self.plan, "search", arms, baseline=self.name, seed=seed, **changes)
 
-    def _read_launch(self, folder: ResultsFolder) -> SearchLaunch | None:
-        """Return a launch, if every arm has a record and none was interrupted; else None."""
+    def _read_launch(self, folder: ResultsFolder) -> bool:
+        """Take the trials of a launch, each compared with the arm's defaults in the same rounds;
+        whether every arm has a record and none was interrupted.
+        """
         report = folder.root / "comparison.json"
         if not report.is_file():
-            return None
+            return False
         plan, records = folder.read_plan(), folder.records()
         if {record.arm for record in records} != set(plan.arms) or not all(
             record.complete for record in records
         ):
-            return None
+            return False
         comparison = Comparison.model_validate_json(report.read_bytes())
         defaults = comparison.arm(self.name)
-        if not self.launches and defaults.status != "ok":
+        if not self.seconds and defaults.status != "ok":
             why = defaults.errors[0].message if defaults.errors else "its gate did not pass"
             raise LaunchError(
                 f"arm '{self.name}' cannot be tuned: with the plan's own settings it is"
                 f" {defaults.status} ({why})"
             )
-        return SearchLaunch(
-            trials=self._read_trials(plan, comparison),
-            has_buffers=any(
-                rank.kept_bytes.get("buffers", 0) for record in records for rank in record.ranks
-            ),
-            seconds=folder.read_manifest().seconds.get("total", 0.0),
-        )
-
-    def _read_trials(self, plan: Plan, comparison: Comparison) -> list[Trial]:
-        """Return the trials of a launch, each compared with the arm's defaults in the same
-        rounds.
-        """
-        blocks, trials = pd.DataFrame(comparison.block_table), []
+        blocks = pd.DataFrame(comparison.block_table)
         for arm in (arm for arm in comparison.arms if arm.name != self.name):
+            log = None
+            if arm.status == "ok":
+                (totals,) = total_tables(plan, blocks, [[arm.name, self.name]])
+                ratios = launch_ratios(totals)
+                log = float(ratios.logs.mean()) if ratios else None
             options = {
                 name: value for name, value in arm.options.items() if name not in self.arm.options
             }
-            tables = (
-                total_tables(plan, blocks, [[arm.name, self.name]]) if arm.status == "ok" else []
+            self.trials.append(
+                Trial(launch=len(self.seconds), options=options, status=arm.status, log_ratio=log)
             )
-            ratios = launch_ratios(tables[0]) if tables else None
-            log = float(ratios.logs.mean()) if ratios else None
-            trials.append(
-                Trial(launch=len(self.launches), options=options, status=arm.status, log_ratio=log)
-            )
-        return trials
+        self.seconds.append(folder.read_manifest().seconds.get("total", 0.0))
+        self.has_buffers |= any(
+            rank.kept_bytes.get("buffers", 0) for record in records for rank in record.ranks
+        )
+        return True
 
 
 def open_settings(
@@ -246,17 +209,16 @@ def open_settings(
             or is_idle
         ):
             continue
-        values = list(setting.values) if default in setting.values else [default, *setting.values]
-        limits = {"only_with": dict(setting.only_with), "is_lossy": setting.is_lossy}
         settings.append(
-            SearchedSetting(option=setting.option, values=values, default=default, **limits)
+            SearchedSetting(
+                option=setting.option,
+                values=[default] * (default not in setting.values) + list(setting.values),
+                default=default,
+                only_with=dict(setting.only_with),
+                is_lossy=setting.is_lossy,
+            )
         )
     return settings
-
-
-def with_options(arm: Arm, options: Options) -> Arm:
-    """Return an arm with more options."""
-    return arm.model_copy(update={"options": arm.options | options})
 
 
 def made_plan(plan: Plan, ending: str, arms: Mapping[str, Arm], **changes: Any) -> Plan:
@@ -270,15 +232,22 @@ def made_plan(plan: Plan, ending: str, arms: Mapping[str, Arm], **changes: Any) 
     return check_plan(content | changes, source=name)
 
 
-def _require_tunable(plan: Plan, arm: str) -> None:
-    if arm not in plan.arms:
-        raise PlanError(unknown_name("arm", arm, plan.arms, remedy="name one with --arm"))
-    refused = {
-        "arms by command, whose settings are in your scripts": plan.are_scripts,
-        "training to the end, which has no short trials": plan.training is not None,
-        "points; tune each in a plan of its own": bool(plan.points),
-        "arms with work of their own": plan.has_own_work or plan.batches is not None,
-        "measurement.mode 'separate'": plan.measurement.mode == "separate",
-    }
-    for feature in (feature for feature, is_there in refused.items() if is_there):
-        raise PlanError(f"plan '{plan.name}' cannot be tuned: it has {feature}")
+def _backend_of(plan: Plan, arm: str) -> Backend:
+    """The arm's backend; raises a ``PlanError`` where a launch is no short trial of it."""
+    is_refused = (
+        plan.are_scripts
+        or plan.training is not None
+        or bool(plan.points)
+        or plan.has_own_work
+        or plan.batches is not None
+        or plan.measurement.mode == "separate"
+    )
+    if not is_refused:
+        setup = resolve_arm(arm, plan.arms[arm], plan)
+        workload = resolve_workload(plan.workload, plan.workload_options)
+        if not resolve_cases(plan, workload, {arm: setup}):
+            return setup.backend
+    raise PlanError(
+        f"plan '{plan.name}' cannot be tuned: it needs arms that train one workload in blocks, one"
+        " beside the other, without points; see docs/tuning.md"
+    )

@@ -75,16 +75,19 @@ def run_tune(run: Run, flags: FlagValues) -> None:
     from measurement.records.results import default_folder
     from reports.tuning import SearchRequest
     from runners.planning.plan_reading import read_plan, require_named
-    from runners.tuning.proposals import sampler_name
+    from runners.tuning.proposals import optuna
     from runners.tuning.search import Search
 
     options = TuneOptions(**values_of(flags, TuneOptions))
     plan = read_plan(require_named(options.plan), overrides=options.settings)
-    sampler = sampler_name()
-    fields = options.model_dump(
-        include=SearchRequest.model_fields.keys() & TuneOptions.model_fields.keys()
+    sampler = f"GPSampler of Optuna {optuna().__version__}"
+    request = SearchRequest(
+        plan_digest=plan_digest(plan),
+        arm=options.arm,
+        minutes=options.minutes,
+        at_once=options.at_once,
+        lossy=options.lossy,
     )
-    request = SearchRequest(**fields | {"plan_digest": plan_digest(plan)})
     root = options.output or default_folder(f"{plan.name}-tune")
     search = Search(plan, root, request)
     record_request(root, request)
@@ -127,18 +130,24 @@ def search_and_confirm(search: Search, run: Run, *, sampler: str) -> bool:
 
     def launch(plan: Plan, folder: ResultsFolder) -> Comparison:
         print(
-            f"ringside: search, launch {len(search.launches) + 1}, {len(search.trials)} trials"
+            f"ringside: search, launch {len(search.seconds) + 1}, {len(search.trials)} trials"
             " so far",
             file=sys.stderr,
         )
         return run(plan, folder, is_shown=False)
 
+    def fresh(plan: Plan, name: str) -> Comparison:
+        return run(plan, ResultsFolder(search.root / name), is_shown=name == "confirm")
+
     best = search.run(launch)
-    fresh = (
-        [run(search.confirmation(best), ResultsFolder(search.root / "confirm"), is_shown=True)]
-        if best
-        else []
-    )
+    comparisons = [fresh(search.confirmation(best), "confirm")] if best else []
+    gain = comparisons[0].result(f"{search.name}-tuned") if best else None
+    is_confirmed = gain is not None and gain.verdict == "faster"
+    without = {}
+    if is_confirmed and len(best) > 1:
+        comparisons.append(fresh(search.ablation(best), "without"))
+        results = {option: comparisons[1].result(f"without-{option}") for option in best}
+        without = {option: result for option, result in results.items() if result is not None}
     arm = search.arm
     backend = make_backend(
         arm.backend, transport=search.backend.transport, options=arm.options | best
@@ -151,28 +160,19 @@ def search_and_confirm(search: Search, run: Run, *, sampler: str) -> bool:
         settings=search.settings,
         trials=search.trials,
         best=best,
-        gain=fresh[0].result(f"{search.name}-tuned") if fresh else None,
-        without={},
+        gain=gain,
+        without=without,
         code=backend.users_code(),
-        search_minutes=search.seconds / 60,
-        fresh_minutes=0.0,
+        search_minutes=sum(search.seconds) / 60,
+        fresh_minutes=sum(each.seconds.get("total", 0.0) for each in comparisons) / 60,
     )
-    if tuning.is_confirmed and len(best) > 1:
-        fresh.append(
-            run(search.ablation(best), ResultsFolder(search.root / "without"), is_shown=False)
-        )
-        results = {option: fresh[1].result(f"without-{option}") for option in best}
-        tuning.without = {
-            option: result for option, result in results.items() if result is not None
-        }
-    tuning.fresh_minutes = sum(comparison.seconds.get("total", 0.0) for comparison in fresh) / 60
-    tuned = search.tuned_plan(best if tuning.is_confirmed else {}).model_dump(
+    tuned = search.tuned_plan(best if is_confirmed else {}).model_dump(
         mode="json", exclude_defaults=True
     )
     write_result(search.root / PLAN, yaml.safe_dump(tuned, sort_keys=False, allow_unicode=True))
     write_result(search.root / RESULT, tuning.model_dump_json(indent=1) + "\n")
     show(tuning, search.root)
-    return all(comparison.is_ok for comparison in fresh)
+    return all(comparison.is_ok for comparison in comparisons)
 
 
 def show(tuning: Tuning, root: Path) -> None:

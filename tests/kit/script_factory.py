@@ -87,8 +87,6 @@ class Script:
     """Parameters of which each rank keeps its own gradient."""
     left_out: Sequence[str] = ()
     """Parameters that no optimizer has."""
-    never_moved: Sequence[str] = ()
-    """Parameters that no step changes, though the optimizer has them."""
     same_batches: bool = False
     """Whether all ranks read the same data."""
     data_seed: int = 0
@@ -106,7 +104,7 @@ class Script:
 
     def reports(self) -> list[ScriptReport]:
         """What its ranks report."""
-        ranks, lost = range(RANKS), {*self.left_out, *self.never_moved}
+        ranks, lost = range(RANKS), set(self.left_out)
         seeds = [
             np.random.default_rng(self.start_seed + rank * self.starts_apart) for rank in ranks
         ]

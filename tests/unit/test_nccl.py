@@ -33,7 +33,6 @@ RANK_1 = [
     "node1:311:392 [1] NCCL INFO Channel 00 : 1[1] -> 0[0] via SHM/direct/direct",
     "node1:311:392 [1] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/Socket/0/Shared",
 ]
-OLD = ["node1:1:1 [0] NCCL INFO 4194304 Bytes -> Algo 1 proto 2 time 98.531982"]
 
 
 def test_the_log_says_by_what_network_connections_and_algorithms():
@@ -51,11 +50,6 @@ def test_the_log_says_by_what_network_connections_and_algorithms():
         ),
         NcclCollective(operation="Broadcast", num_bytes=4, algorithm="RING", protocol="LL"),
     ]
-
-
-def test_numbers_of_older_releases_become_names():
-    (only,) = choices_of(OLD).collectives
-    assert only == NcclCollective(num_bytes=4_194_304, algorithm="RING", protocol="SIMPLE")
 
 
 def test_a_rank_without_nccl_says_nothing():

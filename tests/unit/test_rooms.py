@@ -59,7 +59,6 @@ INNER_ROOMS = {
     "reports/statistics": set(),
     "reports/conclusions": {"statistics"},
     "reports/wording": {"conclusions", "statistics"},
-    "reports/traces": {"statistics"},
     "reports/scripts": {"conclusions", "statistics", "wording"},
     "reports/tables": {"conclusions", "wording", "scripts"},
     "reports/charts": {"conclusions", "statistics", "wording", "tables"},

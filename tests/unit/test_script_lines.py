@@ -185,16 +185,14 @@ def test_a_sum_over_ranks_is_held_against_a_mean_and_not_against_nothing():
     def reduces(name):
         return line(7, "total = reduced(loss)", 0.001, collectives={name: 1.0})
 
-    def verdicts(*old):
+    def severity(*old):
         (difference,) = line_differences(
             [arm("old", FORWARD, *old), arm("new", FORWARD, reduces("all_reduce (sum) of 4 B"))]
         )
-        return difference.severity, difference.sentence.endswith(
-            "a sum is the mean times the number of ranks"
-        )
+        return difference.severity
 
-    assert verdicts(reduces("allreduce_ of 4 B")) == ("training", True)
-    assert verdicts() == ("speed", False)
+    assert severity(reduces("allreduce_ of 4 B")) == "training"
+    assert severity() == "speed"
 
 
 def test_a_line_waits_for_as_long_as_the_rank_that_comes_last():

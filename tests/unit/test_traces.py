@@ -10,14 +10,12 @@ import pandas as pd
 import pytest
 import torch
 
-from backends.horovod.timeline import noting_compression, noting_submits, read_timeline
+from backends.horovod.timeline import noting_submits, read_timeline
 from measurement.records.trace import ArmTrace, Span, Traces
 from reports import conclude
 from reports.estimate import Estimate
-from reports.schema import ArmSummary, NamedCause
-from reports.traces.causes import with_causes, with_named_cause
-from reports.traces.exchange import traced_steps
-from reports.wording.causes import cause_clause, trace_sentence
+from reports.schema import ArmSummary
+from reports.traces import traced_steps, with_causes
 from runners.protocol.messages import TraceReply
 from runners.traces.trace_file import on_one_clock, perfetto_file
 from tests.kit import trace_format
@@ -125,25 +123,6 @@ def test_horovods_timeline_gives_fused_operations_that_begin_on_each_rank_when_i
     assert {each.end_ns for each in exchanges} == {fused.end_ns}
 
 
-def test_tensors_that_were_filled_with_zeros_are_exchanged_besides():
-    """That they were filled took the place of their exchange, which was lost, and so was the
-    cause."""
-    zeros = {"num_bytes": 4000, "tensors": ["unused"]}
-    spans = [
-        span("exchange", "submitted", 1, 0, **zeros),
-        span("library", "zero-filled", 1, 0, **zeros),
-    ]
-    moved = span("exchange", "horovod:allreduce", 2, 3, tensors=["unused"])
-    traced = on_one_clock([reply([*spans, moved]), reply(spans)], [0.0, 0.0])
-    for rank in traced:
-        assert [
-            (each.row, each.name, each.rank, each.num_bytes, each.length_ns) for each in rank.spans
-        ] == [
-            ("library", "zero-filled", rank.rank, 4000, 0),
-            ("exchange", "horovod:allreduce", rank.rank, 4000, 4 * MS),
-        ]
-
-
 def traced_arm(name, *, waits_ms=0.0, copies_ms=0.0, count=2, size=1 << 20, late_ms=0.0):
     spans = []
     for step in range(5):
@@ -219,51 +198,6 @@ def test_a_cause_is_named_where_it_explains_half_of_the_term(tmp_path, ours, the
     assert ("gradient copies" in causes) == bool(theirs)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("cause", "option"),
-    [("compression", {"compression": "fp16"}), ("cycle waits", {"cycle_time_ms": 21})],
-    ids=str,
-)
-def test_a_cause_has_all_that_sets_an_arm_apart_from_one_that_is_like_it_but_for_its_option(
-    tmp_path, cause, option
-):
-    """Conversions took 30 ms of the 138 by which float16 made Horovod's exchange longer, so nothing
-    was named."""
-    comparison = concluded(
-        tmp_path,
-        traced_arm("ddp-gloo"),
-        traced_arm("horovod-gloo"),
-        more_exchange_s={"horovod-gloo": 0.004},
-    )
-    result, arm = (
-        comparison.result("horovod-gloo"),
-        next(arm for arm in comparison.arms if arm.name == "horovod-gloo"),
-    )
-    known = Estimate(value=0.001, ci_low=0.0009, ci_high=0.0011)
-    converts = NamedCause(
-        name=cause, term="exposed_exchange", per_step_s=known, setting="another value"
-    )
-    slow = changed(arm, options={"groups": 1, **option}, causes=[converts])
-    alike, other = (
-        {
-            "horovod-gloo": slow,
-            "ddp-gloo": changed(slow, name="ddp-gloo", options={"groups": groups}, causes=[]),
-        }
-        for groups in (1, 5)
-    )
-    because = with_named_cause(result, alike).because
-    assert (because.named, because.named_s) == (cause, because.difference_s)
-    apart = {"library_overhead": Estimate(value=-0.0015)}
-    shorter = changed(result, term_differences_s=result.term_differences_s | apart)
-    named = with_named_cause(shorter, alike)
-    assert named.because.gain_s == pytest.approx(0.004 - 0.0015, rel=0.2), (
-        "what a longer cycle wins back counts, too"
-    )
-    assert f"all of that is {cause}, and another value in horovod-gloo gains" in cause_clause(named)
-    assert with_named_cause(result, other).because.named is None
-
-
 def summary(backend, *, described=(), **terms):
     """An arm of two ranks whose terms take 1 ms each, but for those named."""
     known = dict.fromkeys([*TERMS, "step"], Estimate(value=0.001)) | terms
@@ -308,77 +242,6 @@ def test_no_cycle_is_waited_for_longer_than_it_lasts():
     }
 
 
-def gradients(*at_ms):
-    return [
-        span("gradient", "torch::autograd::AccumulateGrad", at, 0, num_bytes=1 << 20)
-        for at in at_ms
-    ]
-
-
-def buckets(first_ms, *, length_ms=1.0, begin_by=0.0):
-    """Eight, one after another."""
-    at = [first_ms + max(number * length_ms, number * begin_by) for number in range(8)]
-    return [
-        span("exchange", "gloo:all_reduce", begin, length_ms, num_bytes=1 << 20) for begin in at
-    ]
-
-
-def test_a_first_bucket_is_late_where_it_waits_for_gradients_that_come_last():
-    """Seven of eight transfers could have been hidden, of 1 ms each; the last gradient's own could
-    not."""
-    ready = gradients(*range(1, 9))
-    causes = causes_of("ddp", [*ready, *buckets(8.5)])
-    assert causes == {"late first bucket": pytest.approx(0.0075, rel=1e-3)}
-    assert causes_of("ddp", [*ready, *buckets(1.5)]) == {}, "in order"
-    assert causes_of("planted.py:DDP", [*ready, *buckets(8.5)], bucket_cap_bytes=1 << 20) == causes
-    assert causes_of("horovod", [*ready, *buckets(8.5)]) == {}, (
-        "Horovod's tensors leave as they come"
-    )
-
-
-def test_exchange_exposed_in_the_trace_stands_beside_that_of_timed_steps():
-    """From the last gradient at 8 ms to the last collective's end at 16.5; and a broadcast of 0.5
-    ms before all gradients."""
-    early = span("exchange", "gloo:broadcast", 0.2, 0.5)
-    spans = [early, *gradients(*range(1, 9)), *buckets(8.5)]
-    moved = [
-        changed(each, rank=rank) for rank in (0, 1) for each in [span("step", "0", 0, 20), *spans]
-    ]
-    (step,) = traced_steps(ArmTrace(arm="ddp", spans=moved))
-    assert (step.tail_s(), step.exposed_s()) == (pytest.approx(0.0085), pytest.approx(0.009))
-    for timed_s, is_changed in ((0.0085, False), (0.0015, True)):
-        timed = Estimate(value=timed_s, ci_low=timed_s - 0.0005, ci_high=timed_s + 0.0005)
-        sentence = trace_sentence(
-            summary("ddp", exposed_exchange=timed),
-            Estimate(value=0.009, ci_low=0.008, ci_high=0.010),
-        )
-        assert ("The profiler changes that arm's steps" in sentence) == is_changed
-
-
-def test_conversions_and_sparse_gradients_take_what_they_take():
-    converted = [span("library", "compression", at, 0.5) for at in (8, 12)]
-    gathered = [
-        span("exchange", f"horovod:{name}", 10, 2, num_bytes=8, tensors=["w"])
-        for name in ("allreduce", "allgather")
-    ]
-    assert causes_of("horovod", converted) == {"compression": pytest.approx(0.001)}
-    assert causes_of("horovod", gathered) == {"sparse gathers": pytest.approx(0.002)}
-    assert causes_of("ddp", [span("exchange", "gloo:sparse_all_reduce", 10, 2)]) == {
-        "sparse gathers": pytest.approx(0.002)
-    }
-
-
-def test_zeros_take_what_their_exchange_takes_after_all_else():
-    """They are handed in at 12 ms; others' exchange ends at 13, theirs at 15."""
-    zeros = [span("library", "zero-filled", 12, 0, tensors=["unused"])]
-    both = [
-        span("exchange", "horovod:allreduce", begin, length, num_bytes=8, tensors=[name])
-        for name, begin, length in (("used", 10, 3), ("unused", 12, 3))
-    ]
-    assert causes_of("horovod", [*zeros, *both])["zero-filled gradients"] == pytest.approx(0.002)
-    assert "zero-filled gradients" not in causes_of("horovod", both)
-
-
 class Handed:
     """What ``hvd.DistributedOptimizer`` is to who notes its exchange."""
 
@@ -386,18 +249,10 @@ class Handed:
 
     def __init__(self, *parameters):
         self._parameter_names = {each: str(number) for number, each in enumerate(parameters)}
-        self._compression = self
 
     def _allreduce_grad_async(self, parameter):
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        return None if parameter.grad.is_sparse else self._compression.compress(parameter.grad)
-
-    def compress(self, tensor):
-        return tensor.half(), tensor.dtype
-
-    def decompress(self, tensor, dtype):
-        return tensor.to(dtype)
 
 
 def test_what_horovod_is_handed_is_noted_by_the_names_of_its_timeline():
@@ -405,16 +260,11 @@ def test_what_horovod_is_handed_is_noted_by_the_names_of_its_timeline():
     dense.grad = torch.ones(4, 2)
     sparse.grad = torch.sparse_coo_tensor([[1]], [[1.0, 2.0]], (4, 2))
     optimizer, spans = Handed(dense, sparse, unused), []
-    with noting_submits(optimizer, spans), noting_compression(optimizer, spans):
-        sent = [optimizer._allreduce_grad_async(each) for each in (dense, sparse, unused)]
-        optimizer._compression.decompress(*sent[0])
+    with noting_submits(optimizer, spans):
+        for each in (dense, sparse, unused):
+            optimizer._allreduce_grad_async(each)
     submitted = [(each.tensors, each.num_bytes) for each in spans if each.name == "submitted"]
     assert submitted == [(["0"], 32), (["1.indices"], 8), (["1.values"], 8), (["2"], 32)]
-    assert [(each.tensors, each.num_bytes) for each in spans if each.name == "zero-filled"] == [
-        (["2"], 32)
-    ]
-    assert [each.row for each in spans if each.name == "compression"] == ["library"] * 3
-    assert optimizer._compression is optimizer
 
 
 @pytest.mark.slow
