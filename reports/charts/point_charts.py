@@ -115,7 +115,7 @@ def _chart(
     layout["xaxis"] |= {key: value for key, value in x.items() if key != "title"}
     if is_ratio:
         layout["yaxis"] |= bounded_axis(estimates, 1.0, may_be_log=True)
-        rule(layout, y=1)
+        rule(layout, 1.0, color="@text", width=1)
     else:
-        layout["yaxis"] |= {"rangemode": "tozero"} | bounded_axis(estimates)
+        layout["yaxis"] |= bounded_axis(estimates)
     return {"data": traces, "layout": layout}

@@ -60,15 +60,6 @@ def about(value: float) -> str:
     )
 
 
-def at_least(value: float) -> str:
-    """``about`` rounded toward no difference: ``14.6%`` for 0.8532, ``2.08 times`` for 2.087."""
-    if _is_percent(value):
-        return f"{math.floor(abs(value - 1) / 0.001 + 1e-6) * 0.001:.1%}"
-    factor = max(value, 1 / value) if value > 0 else math.inf
-    step = 10.0 ** (math.floor(math.log10(factor)) - 2) if factor <= LARGEST else 1.0
-    return difference_text(math.floor(factor / step + 1e-6) * step)
-
-
 def signed_difference(value: float) -> str:
     """``about`` with the sign of a percentage: ``-5.2%``; ``4.20 times``, ``18.0 times slower``."""
     size = about(value)

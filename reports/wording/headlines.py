@@ -4,12 +4,9 @@ earlier result.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from measurement.plans.plan import Plan
-from measurement.records.record import Manifest
 from reports.parts_schema import Against, Change
 from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
 from reports.wording.comparison_sentences import (
@@ -47,7 +44,6 @@ PHASE_WORDS: dict[Phase, str] = {
     "exchange": "waiting for exchange",
     "optimizer": "optimizer",
 }
-PLURAL_FAILURE_WORDS = FAILURE_WORDS | {"wrong": "are wrong"}
 SPELLINGS = {
     "ddp": "DDP",
     "fsdp2": "FSDP2",
@@ -127,13 +123,6 @@ def _clauses(comparison: Comparison) -> list[str]:
         if result.throughput_ratio is not None
     ]
     if not timed:
-        if len(arms) == 1 and bad:
-            return [f"{arms[0].name} {FAILURE_WORDS[arms[0].status]}"]
-        if len(bad) == len(arms):
-            failures = [
-                PLURAL_FAILURE_WORDS[status] for status in sorted({arm.status for arm in bad})
-            ]
-            return [f"No comparison: all arms {' or '.join(failures)}"]
         clauses = [f"{arm.name} {FAILURE_WORDS[arm.status]}" for arm in bad] or [
             f"nothing was timed that {comparison.baseline} could be compared with"
         ]
@@ -288,11 +277,8 @@ def _loading_clauses(comparison: Comparison) -> list[str]:
         return []
     enough = (1 - comparison.measurement["noise_threshold"]) * max(rates.values())
     fewest, loaded = next(entry for entry in rates.items() if entry[1] >= enough)
-    alone = rates.get("0 workers", loaded)
-    times = f", {loaded / alone:.1f} times what ranks load by themselves" if loaded != alone else ""
     return [
-        f"{comparison.cases[0].operation}: {fewest} load{'s' * (fewest == '1 worker')} most,"
-        f" {rate(loaded)} samples/s{times}"
+        f"{comparison.cases[0].operation}: most is loaded by {fewest}, {rate(loaded)} samples/s"
     ]
 
 
@@ -369,29 +355,14 @@ def common_slowdown(against: Against) -> list[str]:
     ]
 
 
-def remedy(plan: Plan, manifest: Manifest | None, *, has_changed: bool) -> str:
-    """How to measure both states in turn, where something that is known has changed; plan and
-    manifest are the earlier ones.
-    """
-    if not has_changed:
+def remedy(*, has_changed: bool) -> str:
+    """How to tell a change of the code from one of the machine."""
+    if has_changed:
         return (
-            "Nothing that Ringside records differs but the date; measure once more to see whether"
-            " it stays"
+            "To leave the dates out, measure both states in turn: ringside ab with --commit-a or"
+            " --python-a, or an arm with 'commit:' or 'python:' of the old state"
         )
-    sources = manifest.sources if manifest else {}
-    revision = next(
-        (value[:12] for name, value in sources.items() if name.endswith("/commit")), "OLD"
+    return (
+        "Nothing that Ringside records differs but the date; measure once more to see whether it"
+        " stays"
     )
-    command = plan.arms[plan.baseline].command
-    if command is None:
-        how = (
-            f"a plan with an arm that says 'commit: {revision}', or 'python:' of the old"
-            " environment, beside one of today"
-        )
-    else:
-        words = shlex.quote(command)
-        how = (
-            f"ringside ab {words} {words} --commit-a {revision} (or --python-a PYTHON, of the old"
-            " environment)"
-        )
-    return f"To leave the dates out, measure both states in turn: {how}"

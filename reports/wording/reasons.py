@@ -9,7 +9,7 @@ from measurement.conditions.differences import Difference
 from reports.conclusions.verdict import MAX_MORE
 from reports.reasons import REASONS, Reason
 from reports.schema import ArmSummary, RatioSummary
-from reports.wording.formatting import count, minutes_words, ratio, significant
+from reports.wording.formatting import count, minutes_words, ratio
 
 MAX_FIELDS = 3
 """That a note on unlike work names."""
@@ -100,16 +100,6 @@ def next_step(
     return None
 
 
-def beyond_load(result: RatioSummary) -> str:
-    """Why there is a verdict though no round was quiet."""
-    if result.load_reach is None:
-        return ""
-    return (
-        f"; load alone may cause a factor of {significant(result.load_reach)}, and this is"
-        " beyond it"
-    )
-
-
 def _figures(result: RatioSummary, arms: Sequence[ArmSummary]) -> dict[str, str]:
     """The values of the placeholders in ``REASONS``."""
     stalls = [
@@ -129,28 +119,10 @@ def _figures(result: RatioSummary, arms: Sequence[ArmSummary]) -> dict[str, str]
             "",
         ),
         "stalls": count(number, "rare stall"),
-        "them": "it" if number == 1 else "them",
         "calm": ratio(result.ratio_without_stalls),
-        "quiet_rounds": _quiet_rounds(result),
         "more": more_words(result) if result.more_range is not None else "",
         "most": most_words(result),
     }
-
-
-def _quiet_rounds(result: RatioSummary) -> str:
-    """Why load withholds a verdict, and what to do."""
-    quiet = "" if result.quiet_ratio is None else f" (ratio {ratio(result.quiet_ratio)})"
-    if result.load_reach is None:
-        return f"the undisturbed rounds{quiet} do not say so"
-    rounds = (
-        f"the undisturbed rounds{quiet} are too few to decide"
-        if quiet
-        else "no round was undisturbed"
-    )
-    return (
-        f"{rounds}; load alone may cause a factor of {significant(result.load_reach)}; measure on a"
-        " quiet machine"
-    )
 
 
 def _why_no_ratio(result: RatioSummary, arms: Sequence[ArmSummary]) -> str:

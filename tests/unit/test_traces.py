@@ -17,7 +17,7 @@ from reports.estimate import Estimate
 from reports.schema import ArmSummary, NamedCause
 from reports.traces.causes import with_causes, with_named_cause
 from reports.traces.exchange import traced_steps
-from reports.wording.causes import cause_clause, trace_sentence
+from reports.wording.causes import cause_clause
 from runners.protocol.messages import TraceReply
 from runners.traces.trace_file import on_one_clock, perfetto_file
 from tests.kit import trace_format
@@ -260,7 +260,7 @@ def test_a_cause_has_all_that_sets_an_arm_apart_from_one_that_is_like_it_but_for
     assert named.because.gain_s == pytest.approx(0.004 - 0.0015, rel=0.2), (
         "what a longer cycle wins back counts, too"
     )
-    assert f"all of that is {cause}, and another value in horovod-gloo gains" in cause_clause(named)
+    assert f"of that is {cause} (another value in horovod-gloo changes it)" in cause_clause(named)
     assert with_named_cause(result, other).because.named is None
 
 
@@ -336,7 +336,7 @@ def test_a_first_bucket_is_late_where_it_waits_for_gradients_that_come_last():
     )
 
 
-def test_exchange_exposed_in_the_trace_stands_beside_that_of_timed_steps():
+def test_exchange_exposed_in_the_trace_is_what_no_computing_hides():
     """From the last gradient at 8 ms to the last collective's end at 16.5; and a broadcast of 0.5
     ms before all gradients."""
     early = span("exchange", "gloo:broadcast", 0.2, 0.5)
@@ -346,13 +346,6 @@ def test_exchange_exposed_in_the_trace_stands_beside_that_of_timed_steps():
     ]
     (step,) = traced_steps(ArmTrace(arm="ddp", spans=moved))
     assert (step.tail_s(), step.exposed_s()) == (pytest.approx(0.0085), pytest.approx(0.009))
-    for timed_s, is_changed in ((0.0085, False), (0.0015, True)):
-        timed = Estimate(value=timed_s, ci_low=timed_s - 0.0005, ci_high=timed_s + 0.0005)
-        sentence = trace_sentence(
-            summary("ddp", exposed_exchange=timed),
-            Estimate(value=0.009, ci_low=0.008, ci_high=0.010),
-        )
-        assert ("The profiler changes that arm's steps" in sentence) == is_changed
 
 
 def test_conversions_and_sparse_gradients_take_what_they_take():
