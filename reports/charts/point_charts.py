@@ -31,8 +31,8 @@ def point_charts(comparison: Comparison) -> dict[str, Figure]:
     points have as many.
     """
     points = sorted(comparison.points, key=lambda point: point.world_size)
-    ticks = {point.world_size: _ranks_and_hosts(point) for point in points}
-    x = {"title": "ranks", "tickvals": list(ticks), "ticktext": list(ticks.values())}
+    ticks = list(dict.fromkeys(point.world_size for point in points))
+    x = {"title": "ranks", "tickvals": ticks}
     shown = {
         "throughput": ("arm.throughput_per_s", f"{html.escape(comparison.sample_unit)}/s"),
         "speed_up": ("arm.speed_up", "speed-up"),
@@ -70,13 +70,6 @@ def point_charts(comparison: Comparison) -> dict[str, Figure]:
             0, line(name="ideal", x=ticks, y=ideal, style=style, hover="ideal: %{y:.2f}")
         )
     return {name: figure for name, figure in made.items() if figure}
-
-
-def _ranks_and_hosts(point: Comparison) -> str:
-    if point.asked_hosts is None:
-        return str(point.world_size)
-    number = point.asked_hosts.count(",") + 1
-    return f"{point.world_size}<br>{number} host{'' if number == 1 else 's'}"
 
 
 def _chart(

@@ -295,7 +295,7 @@ def _value(arm: str, row: Difference) -> str:
 
 
 def _in_words(row: Difference) -> str:
-    return "" if row.is_note else row.sentence
+    return "" if row.severity in ("note", "speed") else row.sentence  # the values say it
 
 
 def _meaning(row: Difference) -> Entry:

@@ -16,7 +16,6 @@ from reports.parts_schema import LossEquality, ParameterEquality
 from reports.schema import (
     Comparison,
     MachineFigures,
-    Phase,
     RankFigures,
     WhatIf,
     WhatIfArm,
@@ -41,13 +40,6 @@ from reports.wording.formatting import (
 MAX_COLLECTIVES = 3
 """How many an arm shows; comparison.json has all."""
 BLOCK_KINDS = {"sync": "with exchange", "local": "without"}
-PHASE_TITLES: dict[Phase, str] = {
-    "data_wait": "data wait",
-    "forward": "forward, all else",
-    "backward": "backward, exchange in it",
-    "exchange": "waiting for exchange",
-    "optimizer": "optimizer",
-}
 Part = TypeVar("Part")
 MAX_ROWS = 16
 """Ranks or hosts of an arm that have a row; of more, the slowest or busiest."""
@@ -86,12 +78,12 @@ def _network(host: MachineFigures) -> str | None:
 
 
 def _gpus(host: MachineFigures) -> str | None:
-    parts = [f"slowed by {reason}" for reason in host.gpu_slowed_by]
-    if host.gpu_mhz is not None:
-        parts.insert(0, f"{host.gpu_mhz:.0f} MHz")
-    if host.gpu_utilisation is not None:
-        parts.insert(0, f"{share(host.gpu_utilisation)} busy")
-    return ", ".join(parts) or None
+    parts = [
+        f"{share(host.gpu_utilisation)} busy" if host.gpu_utilisation is not None else "",
+        f"{host.gpu_mhz:.0f} MHz" if host.gpu_mhz is not None else "",
+        *(f"slowed by {reason}" for reason in host.gpu_slowed_by),
+    ]
+    return ", ".join(filter(None, parts)) or None
 
 
 def _busiest_hosts(row: ArmRow) -> list[MachineFigures]:
@@ -185,7 +177,7 @@ ARM_TABLES = {
             MS_PER_STEP,
             *(
                 number(
-                    PHASE_TITLES[phase],
+                    NAMES[phase],
                     f"part.{phase}",
                     _milliseconds,
                     optional=phase == "exchange",

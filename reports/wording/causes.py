@@ -19,18 +19,16 @@ TERM_NAMES: dict[Term, str] = {
     "exposed_exchange": "exposed exchange",
     "overhead_and_exchange": "overhead and exchange",
 }
-
-
-SCRIPT_PHASE_NAMES: dict[Phase, str] = {
+PHASE_NAMES: dict[Phase, str] = {
     "data_wait": "data wait",
-    "forward": "forward and all else",
-    "backward": "backward with its exchange",
+    "forward": "forward",
+    "backward": "backward",
     "exchange": "waiting for exchange",
-    "backward_and_exchange": "backward and exchange",
-    "optimizer": "the optimizer's step",
+    "optimizer": "optimizer",
 }
-"""Phases as hooks in a script see them."""
-NAMES = dict[str, str]([*TERM_NAMES.items(), *SCRIPT_PHASE_NAMES.items()])
+NAMES = dict[str, str]([*TERM_NAMES.items(), *PHASE_NAMES.items()]) | {
+    "backward_and_exchange": "backward and exchange"
+}
 OWN_THREADS = "its own threads"
 """What takes the training thread's core."""
 

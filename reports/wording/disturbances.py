@@ -11,8 +11,8 @@ from measurement.probes.fingerprint import crowded_warning
 from measurement.records.record import LaunchRecord, Manifest, RankReport
 from reports.conclusions.disturbances import MIN_FOREIGN_SHARE, is_quiet
 from reports.schema import ArmSummary, LoadFigures, RatioSummary
+from reports.wording.causes import NAMES
 from reports.wording.formatting import (
-    PHASE_NAMES,
     bounds_text,
     count,
     milliseconds,
@@ -72,7 +72,7 @@ def straggler_lines(arms: Sequence[ArmSummary]) -> list[str]:
         f"Rank {late.rank}{f' on {late.host}' if late.host else ''} is a straggler in {arm.name}:"
         f" its own time is {milliseconds(late.late_s)} ms a step longer"
         f" ({bounds_text(late.ci_low, late.ci_high, milliseconds)}), most of it in"
-        f" {PHASE_NAMES[late.phase]}"
+        f" {NAMES[late.phase]}"
         for arm in arms
         if arm.by_rank and (late := arm.by_rank.straggler)
     ]

@@ -12,7 +12,7 @@ from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
 from reports.conclusions.summaries import VERDICTS, count_verdicts
 from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
-from reports.wording.causes import short_cause
+from reports.wording.causes import NAMES, short_cause
 from reports.wording.comparison_sentences import (
     FAILURE_WORDS,
     counts_words,
@@ -23,7 +23,6 @@ from reports.wording.comparison_sentences import (
 from reports.wording.formatting import (
     bounds_text,
     count,
-    difference_range,
     gibibytes,
     listed,
     milliseconds,
@@ -31,7 +30,6 @@ from reports.wording.formatting import (
     share,
     signed_difference,
 )
-from reports.wording.headlines import PHASE_WORDS
 from reports.wording.marks import MAX_FINDINGS, Mark, difference_lines, load_of, marks
 from reports.wording.reasons import brief_reason, next_step, verdict_word
 
@@ -73,8 +71,8 @@ class Candidate:
         """
         return (
             ""
-            if self.ratio is None or self.low is None or self.high is None
-            else difference_range(self.ratio, self.low, self.high)
+            if self.low is None or self.high is None
+            else f"{signed_difference(self.low)} to {signed_difference(self.high)}"
         )
 
 
@@ -112,7 +110,12 @@ class FirstScreen:
 
 def first_screen(shown: Comparison) -> FirstScreen:
     """The first screen of a comparison of any kind."""
-    compared = _points_fields(shown) if shown.points else _comparison_fields(shown)
+    if shown.points:
+        compared = _points_fields(shown)
+    elif shown.profile:
+        compared = _profile_fields(shown, shown.profile)
+    else:
+        compared = _comparison_fields(shown)
     return FirstScreen(
         headline=shown.headline, marks=marks(shown), next_step=_next_step(shown), **compared
     )
@@ -128,8 +131,6 @@ def _comparison_fields(comparison: Comparison) -> dict[str, Any]:
         candidates = [_by_case(arms[name], comparison) for name in names]
     else:
         candidates = [_candidate(arms[name], results.get(name)) for name in names]
-    if comparison.profile:
-        return _profile_fields(comparison, comparison.profile)
     # in more than comes with a library
     differs = any(not difference.is_note for difference in comparison.differences)
     difference = difference_lines(comparison)[:1] if differs else []
@@ -161,8 +162,7 @@ def _profile_fields(comparison: Comparison, profile: Profile) -> dict[str, Any]:
     for rank in profile.ranks:
         phases = {phase: seconds for phase, seconds in rank.phases_s.items() if seconds}
         shares = ", ".join(
-            f"{PHASE_WORDS[phase]} {share(seconds / rank.step_s)}"
-            for phase, seconds in phases.items()
+            f"{NAMES[phase]} {share(seconds / rank.step_s)}" for phase, seconds in phases.items()
         )
         label = f"rank {rank.rank}" + (f" on {rank.host}" if len(comparison.hosts) > 1 else "")
         parts = [(phase, seconds / longest) for phase, seconds in phases.items()]

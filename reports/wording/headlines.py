@@ -5,10 +5,10 @@ earlier result.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 from reports.parts_schema import Against, Change
-from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
+from reports.schema import ArmSummary, Comparison, Profile, RatioSummary
+from reports.wording.causes import NAMES
 from reports.wording.comparison_sentences import (
     FAILURE_WORDS,
     IN_BATCHES,
@@ -19,7 +19,6 @@ from reports.wording.comparison_sentences import (
 )
 from reports.wording.formatting import (
     LARGEST,
-    about,
     difference_text,
     listed,
     milliseconds,
@@ -37,13 +36,6 @@ NO_SPEED = (
     "No verdict on speed: CPUs stand in for GPUs, and whether both train alike is by the CPU's"
     " arithmetic"
 )
-PHASE_WORDS: dict[Phase, str] = {
-    "data_wait": "waiting for data",
-    "forward": "forward",
-    "backward": "backward",
-    "exchange": "waiting for exchange",
-    "optimizer": "optimizer",
-}
 SPELLINGS = {
     "ddp": "DDP",
     "fsdp2": "FSDP2",
@@ -84,9 +76,7 @@ def _profile_clauses(profile: Profile, name: str) -> list[str]:
     """
     slowest = max(profile.ranks, key=lambda rank: rank.step_s)
     most = sorted(slowest.phases_s, key=lambda phase: -slowest.phases_s[phase])
-    parts = [
-        f"{share(slowest.phases_s[phase] / slowest.step_s)} {PHASE_WORDS[phase]}" for phase in most
-    ]
+    parts = [f"{share(slowest.phases_s[phase] / slowest.step_s)} {NAMES[phase]}" for phase in most]
     return [
         f"A step of {name} takes {milliseconds(slowest.step_s)} ms: {parts[0]}, {parts[1]},"
         f" {parts[2]}"
@@ -147,11 +137,11 @@ def _clauses(comparison: Comparison) -> list[str]:
         "no verdict": f"no verdict{against}, since they do other work",
     }
     clauses += [
-        f"{lead}: {_listed(groups[group], names)}"
+        f"{lead}: {listed([names[result.candidate] for result in groups[group]])}"
         for group, lead in leads.items()
         if group in groups
     ]
-    if len(timed) == 1 and not groups.get("decided"):
+    if len(timed) == 1 and groups.keys() & {"equivalent", "undecided"}:
         clauses = [_undecided_clause(timed[0], names, base, comparison)]
     where = f"{IN_BATCHES[comparison.batches]}: " if comparison.batches else ""
     first = where + (
@@ -188,27 +178,17 @@ def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
 def _decided(
     results: Sequence[RatioSummary], names: Mapping[str, str], base: str, *, verb: str
 ) -> list[str]:
-    """The first in full; of those that follow what is new."""
+    """The first in full; of those that follow how much faster or slower they are."""
     clauses: list[str] = []
-    verdict = before = ""
     for result in results:
         assert result.throughput_ratio is not None
-        name, size = names[result.candidate], about(result.throughput_ratio)
-        if clauses:
-            clauses.append(
-                f", {_short_label(before, name)} {size}"
-                + ("" if result.verdict == verdict else f" {result.verdict}")
-            )
-        else:
-            clauses.append(f"{name} {verb} {size} {result.verdict} than {base}")
-        verdict, before = result.verdict, name
+        name, size = names[result.candidate], difference_text(result.throughput_ratio)
+        clauses.append(
+            f", {name} {size} {result.verdict}"
+            if clauses
+            else f"{name} {verb} {size} {result.verdict} than {base}"
+        )
     return clauses
-
-
-def _short_label(before: str, name: str) -> str:
-    """A name after another one; if both have the same library, only ``over MPI``."""
-    library, over, transport = name.partition(" over ")
-    return f"over {transport}" if over and before.startswith(f"{library} over ") else name
 
 
 def _undecided_clause(
@@ -216,8 +196,6 @@ def _undecided_clause(
 ) -> str:
     """The clause for a single candidate without a decision."""
     name = names[result.candidate]
-    if verdict_word(result) == "no verdict":
-        return f"No verdict on {name} against {base}: they do different work"
     if result.verdict == "equivalent":
         return (
             f"{name} and {base} are equivalent within"
@@ -241,7 +219,7 @@ def interval_text(result: RatioSummary) -> str:
     ):
         return ""
     ends = [
-        f"{about(bound)} {'slower' if bound < 1 else 'faster'}"
+        f"{difference_text(bound)} {'slower' if bound < 1 else 'faster'}"
         for bound in (result.ci_low, result.ci_high)
     ]
     return f"between {ends[0]} and {ends[1]}"
@@ -280,11 +258,6 @@ def _loading_clauses(comparison: Comparison) -> list[str]:
     return [
         f"{comparison.cases[0].operation}: most is loaded by {fewest}, {rate(loaded)} samples/s"
     ]
-
-
-def _listed(results: Sequence[RatioSummary], names: Mapping[str, str]) -> str:
-    called = [names[result.candidate] for result in results]
-    return listed([called[0], *(_short_label(before, name) for before, name in pairwise(called))])
 
 
 MAX_NAMED = 3

@@ -10,7 +10,7 @@ from reports.conclusions.scaling import leaders, units
 from reports.schema import Comparison
 from reports.wording.comparison_sentences import chance_lines, first_line, what_failed
 from reports.wording.disturbances import run_lines
-from reports.wording.formatting import count, listed, percent, with_interval
+from reports.wording.formatting import count, listed, percent
 from reports.wording.headlines import MAX_WORDS, fitting
 from reports.wording.reasons import caution_lines
 
@@ -25,12 +25,7 @@ def headline(points: Sequence[Comparison], plan: Plan) -> str:
     }
     led = [(point, who) for point in points if (who := leaders(point, without=partly))]
     if not led:
-        scaled = [
-            sentence
-            for name in plan.arms
-            if (sentence := scaling_sentence(points, name, brief=True))
-        ]
-        return scaled[0] if scaled else "Nothing could be compared at any point"
+        return next(iter(findings(points, plan)), "Nothing could be compared at any point")
     leads = {point.name: _lead(point, who, plan) for point, who in led}
     where = {
         lead: [place for place in leads if leads[place] == lead]
@@ -80,7 +75,7 @@ def bases(study: Comparison) -> list[str]:
     return [f"{listed(arms)}: relative to {base}" for base, arms in by_base.items()]
 
 
-def scaling_sentence(points: Sequence[Comparison], name: str, *, brief: bool = False) -> str | None:
+def scaling_sentence(points: Sequence[Comparison], name: str) -> str | None:
     """Speed-up and efficiency at the most ranks that the arm was measured with."""
     most = max(points, key=lambda point: (point.arm(name).speed_up is not None, point.world_size))
     arm = most.arm(name)
@@ -90,16 +85,11 @@ def scaling_sentence(points: Sequence[Comparison], name: str, *, brief: bool = F
         or most.world_size in (1, min(point.world_size for point in points))
     ):
         return None
-    efficiency = (
-        f"{arm.scaling_efficiency.value:.0%}"
-        if brief
-        else with_interval(arm.scaling_efficiency, "{:.0%}".format)
-    )
-    base = (arm.scaling_baseline or "").partition(" (")[0] if brief else arm.scaling_baseline
+    base = (arm.scaling_baseline or "").partition(" (")[0]
     used = count(units(arm, most), "core" if most.device == "cpu" else "GPU")
     return (
         f"{name} at {most.name} ({most.world_size} ranks on {used}): {arm.speed_up.value:.2f} times"
-        f" the throughput of {base}, an efficiency of {efficiency}"
+        f" the throughput of {base}, an efficiency of {arm.scaling_efficiency.value:.0%}"
     )
 
 

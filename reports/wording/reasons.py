@@ -83,19 +83,13 @@ def next_step(
     ``is_disturbed``: whether the machine was not quiet, which comes before all that more measuring
     could do.
     """
-    cheapest_first = sorted(results, key=lambda result: result.more_minutes or math.inf)
     for reason in REASONS.values():
-        weak = next(
-            (
-                result
-                for result in cheapest_first
-                if reason.next_step and reason in reasons_of(result)
-            ),
-            None,
-        )
-        if weak is not None:
+        weak = [result for result in results if reason.next_step and reason in reasons_of(result)]
+        if weak:
+            cheapest = min(weak, key=lambda result: result.more_minutes or math.inf)
             first = is_disturbed and not reason.has_no_verdict
-            text = (REASONS["load"] if first else reason).next_step.format(**_figures(weak, arms))
+            text = (REASONS["load"] if first else reason).next_step
+            text = text.format(**_figures(cheapest, arms))
             return text[0].upper() + text[1:]
     return None
 

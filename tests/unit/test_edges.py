@@ -156,7 +156,7 @@ def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
             {
                 1.0521: "5.2%",
                 4.234: "4.23 times",
-                0.21: "79.0%",
+                0.21: "79%",
                 1 / 18: "18.0 times",
                 0.0: "more than 9999 times",
             },

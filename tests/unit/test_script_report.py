@@ -144,7 +144,7 @@ def test_unlike_work_has_a_ratio_and_no_verdict_unless_it_is_allowed(tmp_path):
         "work",
     )
     assert result.throughput_ratio > 1 and result.ci_low > 1
-    assert comparison.headline == "No verdict on new against old: they do different work"
+    assert comparison.headline == "No verdict against old, since they do other work: new"
     assert comparison.findings[0].startswith("No verdict on new against old (ratio 1.09")
     assert "the two do different work (model.parameters)" in comparison.findings[0]
     assert comparison.undecided == [] and result.because is None
