@@ -300,22 +300,15 @@ def _in_words(row: Difference) -> str:
 
 def _meaning(row: Difference) -> Entry:
     """How much it matters, and who asked for it."""
-    if row.severity == "note":
-        return Entry(
-            text="comes with the library"
-            if row.is_default
-            else "asked for"
-            if row.is_asked
-            else "follows from others"
-        )
-    work = ", other work" if row.changes_work and row.severity != "work" else ""
-    asked = (
-        "; library default"
+    origin = (
+        "library default"
         if row.is_default
-        else "; asked for"
+        else "asked for"
         if row.is_asked
-        else "; allowed" * row.allowed
+        else "follows from others"
+        if row.is_note
+        else "allowed" * row.allowed
     )
-    return Entry(
-        text=f"{SEVERITY_WORDS[row.severity]}{work}{asked}", kind=KINDS.get(row.severity, "plain")
-    )
+    other_work = "other work" * (row.changes_work and row.severity != "work")
+    parts = [SEVERITY_WORDS.get(row.severity, ""), other_work, origin]
+    return Entry(text="; ".join(filter(None, parts)), kind=KINDS.get(row.severity, "plain"))

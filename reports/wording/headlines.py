@@ -77,10 +77,7 @@ def _profile_clauses(profile: Profile, name: str) -> list[str]:
     slowest = max(profile.ranks, key=lambda rank: rank.step_s)
     most = sorted(slowest.phases_s, key=lambda phase: -slowest.phases_s[phase])
     parts = [f"{share(slowest.phases_s[phase] / slowest.step_s)} {NAMES[phase]}" for phase in most]
-    return [
-        f"A step of {name} takes {milliseconds(slowest.step_s)} ms: {parts[0]}, {parts[1]},"
-        f" {parts[2]}"
-    ]
+    return [f"A step of {name} takes {milliseconds(slowest.step_s)} ms: {', '.join(parts[:3])}"]
 
 
 def inherited_variables_note(names: Sequence[str]) -> str:
