@@ -291,7 +291,7 @@ def compare_to_earlier(
         confidence=now.plan.measurement.confidence,
         verdict=min((change.verdict for change in changes), key=WORST.index),
         headline="",
-        remedy=remedy(then.plan, then.manifest, has_changed=bool(notes)),
+        remedy=remedy(has_changed=bool(notes)),
         changes=changes,
     )
     every = dict.fromkeys(

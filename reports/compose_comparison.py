@@ -73,7 +73,7 @@ from reports.wording.headlines import headline, inherited_variables_note
 from reports.wording.reasons import ratio_note, work_note
 from reports.wording.training_sentences import (
     NO_CONTROL,
-    training_finding,
+    convergence_clauses,
     training_note,
     training_warnings,
 )
@@ -142,7 +142,7 @@ def compare(
     comparison = Comparison(
         **_answer_fields(plan, results, arms, leaders, training),
         **_warning_fields(evidence, ordered, arms, results, rows, training, manifest),
-        limit=_limit(evidence, arms),
+        limit=_limit(arms),
         measured_minutes=evidence.minutes,
         results=results,
         fastest=leaders,
@@ -217,7 +217,7 @@ def _answer_fields(
     noted = [arm.model_copy(update={"note": training_note(arm, training)}) for arm in training.arms]
     training = training.model_copy(update={"arms": noted})
     return {
-        "findings": [training_finding(training), *lines],
+        "findings": ["; ".join(convergence_clauses(training)), *lines],
         "control": NO_CONTROL,
         "training": training,
     }
@@ -276,17 +276,15 @@ def _with_causes(arm: ArmSummary, evidence: Evidence, steps: Sequence[TracedStep
     return with_causes(arm, terms, steps, buffer_bytes=size, confidence=evidence.confidence)
 
 
-def _limit(evidence: Evidence, arms: Sequence[ArmSummary]) -> str | None:
-    shares = {arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.competes}
-    unknown = [
-        arm.name
-        for arm in arms
-        if arm.name in shares and not is_limit_shown(shares[arm.name], arm.step_terms_s)
-    ]
+def _limit(arms: Sequence[ArmSummary]) -> str | None:
     return limit_sentence(
-        shares,
-        hosts=len({host for record in evidence.records for host in record.hosts}),
-        unknown=unknown,
+        {
+            arm.name: arm.step_shares
+            for arm in arms
+            if arm.competes
+            and arm.step_shares
+            and is_limit_shown(arm.step_shares, arm.step_terms_s)
+        }
     )
 
 

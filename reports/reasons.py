@@ -87,13 +87,14 @@ REASONS: dict[str, Reason] = {
     ),
     "stalls": Reason(
         brief="it rests on a few stalls",
-        explanation="the result depends on {stalls}; without {them} the ratio would be {calm}",
+        explanation="the result depends on {stalls}; without stalls the ratio would be {calm}",
         next_step="Measure longer: fewer than ten stalls decide",
     ),
     "load": Reason(
         brief="the machine was not quiet",
         explanation=(
-            "the interval alone says '{alone}', but the machine was not quiet, and {quiet_rounds}"
+            "the interval alone says '{alone}', but the machine was not quiet, and no"
+            " undisturbed rounds show it"
         ),
         next_step=(
             "End what else runs on the machine, then measure again: more minutes beside it may"

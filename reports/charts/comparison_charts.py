@@ -23,10 +23,8 @@ from reports.charts.frame import (
     error_bars,
     legend_above,
     line,
-    note,
     rule,
 )
-from reports.charts.pairs_chart import pairs_chart
 from reports.conclusions.blocks import totals
 from reports.conclusions.step_terms import TERMS
 from reports.parts_schema import Band
@@ -54,7 +52,6 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
     else:
         made = {
             "launches": launches_chart(comparison),
-            "pairs": pairs_chart(comparison),
             "terms": terms_chart(comparison),
             "losses": losses_chart(comparison),
         }
@@ -169,7 +166,7 @@ def _curve_chart(comparison: Comparison, quantity: Quantity, axis: str) -> Figur
     if quantity in SHARES:
         layout["yaxis"] |= {"tickformat": ".1~%"}
     if quantity == "held_out_top1" and comparison.training.settings.target_accuracy is not None:
-        rule(layout, y=comparison.training.settings.target_accuracy, colour="@muted", dash="dot")
+        rule(layout, comparison.training.settings.target_accuracy, color="@muted", dash="dot")
     return {"data": traces, "layout": layout}
 
 
@@ -232,13 +229,18 @@ def case_chart(comparison: Comparison, figure: str, scale: float, unit: str) -> 
         layout[f"yaxis{suffix}"] = (
             frames["y"] | log | {"nticks": 4, "tickformat": ",.4~r", "automargin": True}
         )
-        corner = {
+        title = {
+            "text": f"<b>{html.escape(operation)}</b>, {unit}",
+            "font": {"size": 12},
+            "showarrow": False,
+            "x": 0,
+            "y": 1,
             "xref": f"x{suffix} domain",
             "yref": f"y{suffix} domain",
             "xanchor": "left",
             "yanchor": "bottom",
         }
-        note(layout, f"<b>{html.escape(operation)}</b>, {unit}", x=0, y=1, **corner)
+        layout["annotations"].append(title)
         for arm in comparison.arms:
             trace = _case_line(comparison, arm, cases, figure, scale)
             if trace["x"]:

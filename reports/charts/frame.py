@@ -116,70 +116,24 @@ def error_bars(estimates: Sequence[Estimate], **style: Any) -> Figure:
     return {"type": "data", "symmetric": False, "array": above, "arrayminus": below} | style
 
 
-def rule(
-    layout: Figure,
-    *,
-    x: float | None = None,
-    y: float | None = None,
-    colour: str = "@text",
-    **style: Any,
-) -> None:
-    """Draw a line across the chart below its data: upright at ``x`` or level at ``y``; ``yref``
-    names another axis.
-    """
-    yref = style.pop("yref", "y")
-    ends = {"xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1}
-    if x is None:
-        ends = {"xref": "paper", "yref": yref, "x0": 0, "x1": 1, "y0": y, "y1": y}
-    layout["shapes"].append(
-        {"type": "line", "layer": "below", "line": {"color": colour, "width": 1} | style} | ends
-    )
-
-
-def note(layout: Figure, text: str, *, x: float, y: float | str, **more: Any) -> None:
-    """Write a text at shares of the chart's width and height, or on the axes that ``xref`` and
-    ``yref`` name.
-    """
-    place = {
-        "text": text,
-        "x": x,
-        "y": y,
-        "xref": "paper",
-        "yref": "paper",
-        "showarrow": False,
-        "font": {"size": 12},
-    }
-    layout["annotations"].append(place | more)
-
-
-def padded(values: Sequence[float]) -> list[float]:
-    """A range with a little room at either end."""
-    low, high = min(values), max(values)
-    room = 0.03 * (high - low) or 0.1 * abs(high) or 1.0
-    return [low - room, high + room]
+def rule(layout: Figure, y: float, **style: Any) -> None:
+    """Draw a level line across the chart, below its data."""
+    ends = {"xref": "paper", "yref": "y", "x0": 0, "x1": 1, "y0": y, "y1": y}
+    layout["shapes"].append({"type": "line", "layer": "below", "line": style} | ends)
 
 
 def bounded_axis(
     estimates: Sequence[Estimate], *besides: float, may_be_log: bool = False
 ) -> Figure:
-    """Further settings of an axis, so that huge intervals leave the values readable; none where all
-    are moderate.
+    """Range and type of an axis, so that huge intervals leave the values readable.
 
     ``may_be_log``: it need not begin at 0.
     """
     values = [*(estimate.value for estimate in estimates), *besides]
-    low, high = min(values) / MAX_REACH, max(values) * MAX_REACH
     bounds = [bound for estimate in estimates for bound in estimate.bounds or ()]
-    ends = [min(max(end, low), high) for end in (*values, *bounds)]
-    if may_be_log and max(ends) / min(ends) > LOGARITHMIC:
-        return log_axis(min(ends), max(ends))
-    return (
-        {"range": padded(ends if may_be_log else [0.0, *ends])}
-        if any(not low <= end <= high for end in bounds)
-        else {}
-    )
-
-
-def log_axis(low: float, high: float) -> Figure:
-    """A logarithmic axis with a little room at either end."""
-    return {"type": "log", "range": padded([math.log10(low), math.log10(high)])}
+    low = max(min(values) / MAX_REACH, min([*values, *bounds]))
+    high = min(max(values) * MAX_REACH, max([*values, *bounds]))
+    is_log = may_be_log and high / low > LOGARITHMIC
+    ends = (math.log10(low), math.log10(high)) if is_log else (low * may_be_log, high)
+    room = 0.03 * (ends[1] - ends[0]) or 0.1
+    return {"type": "log" if is_log else "linear", "range": [ends[0] - room, ends[1] + room]}

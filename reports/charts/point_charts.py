@@ -31,8 +31,8 @@ def point_charts(comparison: Comparison) -> dict[str, Figure]:
     points have as many.
     """
     points = sorted(comparison.points, key=lambda point: point.world_size)
-    ticks = {point.world_size: _ranks_and_hosts(point) for point in points}
-    x = {"title": "ranks", "tickvals": list(ticks), "ticktext": list(ticks.values())}
+    ticks = list(dict.fromkeys(point.world_size for point in points))
+    x = {"title": "ranks", "tickvals": ticks}
     shown = {
         "throughput": ("arm.throughput_per_s", f"{html.escape(comparison.sample_unit)}/s"),
         "speed_up": ("arm.speed_up", "speed-up"),
@@ -72,13 +72,6 @@ def point_charts(comparison: Comparison) -> dict[str, Figure]:
     return {name: figure for name, figure in made.items() if figure}
 
 
-def _ranks_and_hosts(point: Comparison) -> str:
-    if point.asked_hosts is None:
-        return str(point.world_size)
-    number = point.asked_hosts.count(",") + 1
-    return f"{point.world_size}<br>{number} host{'' if number == 1 else 's'}"
-
-
 def _chart(
     comparison: Comparison,
     path: str,
@@ -115,7 +108,7 @@ def _chart(
     layout["xaxis"] |= {key: value for key, value in x.items() if key != "title"}
     if is_ratio:
         layout["yaxis"] |= bounded_axis(estimates, 1.0, may_be_log=True)
-        rule(layout, y=1)
+        rule(layout, 1.0, color="@text", width=1)
     else:
-        layout["yaxis"] |= {"rangemode": "tozero"} | bounded_axis(estimates)
+        layout["yaxis"] |= bounded_axis(estimates)
     return {"data": traces, "layout": layout}

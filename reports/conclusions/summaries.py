@@ -48,7 +48,6 @@ from reports.statistics.student import log_interval, t_interval
 Outcome = Verdict | Literal["not offered", "no timing"]
 """What comes out for an arm in a case; the last two where it has no ratio."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-OUTCOMES: tuple[Outcome, ...] = (*VERDICTS, "not offered", "no timing")
 
 
 def summarise_cases(

@@ -24,7 +24,6 @@ from measurement.errors import in_report
 from reports.base import Report
 from reports.charts.comparison_charts import CURVE_TITLES, charts, curve_name
 from reports.charts.frame import MAX_REACH
-from reports.charts.pairs_chart import pair_stride
 from reports.charts.point_charts import point_charts
 from reports.conclusions.scaling import has_own_units
 from reports.formats.texts import content, templates
@@ -52,7 +51,7 @@ class HtmlReport(Report):
 def _pages() -> Environment:
     pages = templates(autoescape=True)
     pages.finalize = _as_text
-    used = (curve_name, has_own_units, interval_axis, pair_stride, formatting.plain)
+    used = (curve_name, has_own_units, interval_axis, formatting.plain)
     pages.globals |= {function.__name__: function for function in used} | {
         "curve_titles": CURVE_TITLES
     }

@@ -16,8 +16,8 @@ from reports.scripts.porting_mistakes import PortingMistake
 from reports.tables.arm_tables import against_table, case_table
 from reports.tables.arm_tables import differences_table as script_differences_table
 from reports.tables.table import Entry, Kind, Row, Table
+from reports.wording.causes import PHASE_NAMES
 from reports.wording.first_screen import MAX_LINES, Bar, FirstScreen, first_screen
-from reports.wording.headlines import PHASE_WORDS
 
 STYLES: dict[Kind, str] = {
     "faster": "bold green",
@@ -36,7 +36,7 @@ STYLES: dict[Kind, str] = {
     "no timing": "dim",
 }
 """Kinds that are not named look as usual."""
-LEGEND = ", ".join(f"{words.split()[-1][0]} {words}" for words in PHASE_WORDS.values())
+LEGEND = ", ".join(f"{words.split()[-1][0]} {words}" for words in PHASE_NAMES.values())
 BAR_WIDTH = 40
 """Letters of the slowest rank's bar."""
 MAX_DIFFERENCES = 15
@@ -119,7 +119,7 @@ def _bar(bar: Bar) -> Text:
     name.
     """
     letters = "".join(
-        PHASE_WORDS[phase].split()[-1][0] * round(BAR_WIDTH * part) for phase, part in bar.parts
+        PHASE_NAMES[phase].split()[-1][0] * round(BAR_WIDTH * part) for phase, part in bar.parts
     )
     return shown(f"{bar.label}  {letters:{BAR_WIDTH}}  {bar.text.partition(':')[0]}")
 

@@ -31,7 +31,7 @@ from reports.tables import arm_tables, figures
 from reports.tables import sections as section_tables
 from reports.tables.arm_tables import POINT, against_table, differences_table
 from reports.tables.figures import ArmRow, arm_rows
-from reports.tables.sections import ARM_TABLES, rank_table, resource_table, what_if_table
+from reports.tables.sections import ARM_TABLES, resource_table, what_if_table
 from reports.tables.table import Table, table
 from reports.wording import formatting, points
 from reports.wording.first_screen import MAX_LINES, first_screen
@@ -100,7 +100,7 @@ def _texts() -> Environment:
         "xml": lambda text: saxutils.escape(in_report(str(text)), {'"': "&quot;"}),
     }
     texts.tests["is_far_off"] = lambda arm: any(map(is_far_off, arm.links))
-    texts.globals["limits"] = section_tables
+    texts.globals |= {"limits": section_tables}
     return texts
 
 
@@ -132,7 +132,6 @@ def sections(c: Comparison) -> dict[str, Section]:
             differences_table(_differences(c, is_folded=False)),
         ),
         "notes": ("", differences_table(_differences(c, is_folded=True), in_words=False)),
-        "ranks": ("Ranks and hosts", rank_table(c)),
         "what_if": ("Without one cause of lost time", what_if_table(c)),
         "resources": ("Per device, memory, energy", resource_table(c)),
     }

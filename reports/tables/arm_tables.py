@@ -10,11 +10,10 @@ from functools import partial
 from measurement.conditions.conditions import Severity
 from measurement.conditions.differences import Difference, by_severity, shown
 from measurement.records.record import Case
-from reports.conclusions.summaries import OUTCOMES, Outcome, count_verdicts
 from reports.parts_schema import Against, ArmTraining, Change, ChangeVerdict, TrainingSummary
 from reports.reasons import REASONS
-from reports.schema import ArmSummary, CaseFigures, Comparison, Estimate, RatioSummary
-from reports.tables.figures import EFFICIENCY, SPEED_UP, TIME_TO_TRAIN, ArmRow, arm_rows
+from reports.schema import ArmSummary, CaseFigures, Comparison, RatioSummary
+from reports.tables.figures import EFFICIENCY, SPEED_UP, THROUGHPUT, TIME_TO_TRAIN, ArmRow, arm_rows
 from reports.tables.table import Column, Entry, Kind, Table, figure_column, number, table
 from reports.wording.comparison_sentences import first_line
 from reports.wording.formatting import (
@@ -27,16 +26,14 @@ from reports.wording.formatting import (
     percent,
     points,
     rate,
-    rate_interval,
     ratio,
     seconds,
-    share,
     size_text,
     with_interval,
 )
 from reports.wording.headlines import figure_name
 from reports.wording.points import trained_to
-from reports.wording.training_sentences import times_to_target, unpaired_note
+from reports.wording.training_sentences import times_to_target
 
 POINT = Column("point", "place", optional=True)
 ARM = Column("arm", "arm.name")
@@ -46,16 +43,15 @@ STATUS = Column("status", "arm.status", lambda status: Entry(text=status, kind=s
 
 def verdict_table(comparison: Comparison) -> Table:
     """Every arm at every point, in the plan's order."""
-    unit, until = comparison.sample_unit, trained_to(comparison.target_accuracy)
+    names = {"unit": comparison.sample_unit, "end": trained_to(comparison.target_accuracy)}
     columns = [
         POINT,
         Column("arm", lambda row: Entry(text=row.arm.name, note=_note(row.arm, row.result))),
         *([] if comparison.points else [RUNS_AS]),  # for which there is no room
         STATUS,
-        number(f"{unit}/s", "arm.throughput_per_s", _speed, is_short=True),
         *(
-            figure_column(figure, {"end": until}, is_short=True, optional=True)
-            for figure in (SPEED_UP, EFFICIENCY, TIME_TO_TRAIN)
+            figure_column(figure, names, is_short=True, optional=True)
+            for figure in (THROUGHPUT, SPEED_UP, EFFICIENCY, TIME_TO_TRAIN)
         ),
         number("ratio", _ratio),
         number(f"{percent(comparison.confidence)} interval", "result", interval),
@@ -73,11 +69,6 @@ def verdict_table(comparison: Comparison) -> Table:
         ),
     ]
     return table(columns, arm_rows(comparison))
-
-
-def _speed(speed: Estimate) -> Entry:
-    bounds = f" ({rate_interval(speed)})" if speed.ci_low is not None else ""
-    return Entry(text=f"{rate(speed)}{bounds}", short=rate(speed))
 
 
 def _ratio(row: ArmRow) -> str:
@@ -122,17 +113,6 @@ POINTS = (
 def points_table(study: Comparison) -> Table:
     """What the points are."""
     return table(POINTS, study.points)
-
-
-def outcome_table(comparison: Comparison) -> Table:
-    """One row per arm: in how many cases it is faster, slower, ... than the baseline."""
-    counts = {arm.name: count_verdicts(arm, comparison.results) for arm in comparison.arms}
-
-    def times(outcome: Outcome, row: ArmRow) -> str:
-        return str(counts[row.arm.name][outcome] or "")
-
-    outcomes = [number(outcome, partial(times, outcome)) for outcome in OUTCOMES]
-    return table([ARM, RUNS_AS, STATUS, *outcomes], arm_rows(comparison))
 
 
 def case_table(comparison: Comparison, *, control: bool = True) -> Table:
@@ -180,7 +160,7 @@ def training_table(training: TrainingSummary) -> Table:
     """One row per arm, in the plan's order; with times to accuracy where the plan has a target."""
     target, (statistic, by_arm) = training.settings.target_accuracy, times_to_target(training)
     columns = [
-        Column("arm", lambda arm: Entry(text=arm.name, note=arm.note or unpaired_note(arm))),
+        Column("arm", lambda arm: Entry(text=arm.name, note=arm.note or "")),
         Column("accuracy", "final_top1", accuracy_interval, wraps=True),
         Column(f"points from {training.reference}", "difference", points, wraps=True),
         Column("convergence", lambda arm: _convergence(arm, training), wraps=True),
@@ -188,7 +168,7 @@ def training_table(training: TrainingSummary) -> Table:
     times = [
         Column(
             f"{percent(target or 0)} after ({statistic})",
-            lambda arm: seconds(by_arm.get(arm.name)) + _resolution(arm),
+            lambda arm: seconds(by_arm.get(arm.name)),
             wraps=True,
         ),
         Column("reached", lambda arm: f"{arm.seeds_reached} of {arm.seeds}", wraps=True),
@@ -201,10 +181,6 @@ def training_table(training: TrainingSummary) -> Table:
         ),
     ]
     return table([*columns, *(times if target is not None else [])], training.arms)
-
-
-def _resolution(arm: ArmTraining) -> str:
-    return f" (one epoch: {share(arm.epoch_share)})" if arm.epoch_share else ""
 
 
 def _convergence(arm: ArmTraining, training: TrainingSummary) -> Entry:
@@ -319,27 +295,20 @@ def _value(arm: str, row: Difference) -> str:
 
 
 def _in_words(row: Difference) -> str:
-    return "" if row.is_note else row.sentence
+    return "" if row.severity in ("note", "speed") else row.sentence  # the values say it
 
 
 def _meaning(row: Difference) -> Entry:
     """How much it matters, and who asked for it."""
-    if row.severity == "note":
-        return Entry(
-            text="comes with the library"
-            if row.is_default
-            else "asked for"
-            if row.is_asked
-            else "follows from others"
-        )
-    work = ", other work" if row.changes_work and row.severity != "work" else ""
-    asked = (
-        "; library default"
+    origin = (
+        "library default"
         if row.is_default
-        else "; asked for"
+        else "asked for"
         if row.is_asked
-        else "; allowed" * row.allowed
+        else "follows from others"
+        if row.is_note
+        else "allowed" * row.allowed
     )
-    return Entry(
-        text=f"{SEVERITY_WORDS[row.severity]}{work}{asked}", kind=KINDS.get(row.severity, "plain")
-    )
+    other_work = "other work" * (row.changes_work and row.severity != "work")
+    parts = [SEVERITY_WORDS.get(row.severity, ""), other_work, origin]
+    return Entry(text="; ".join(filter(None, parts)), kind=KINDS.get(row.severity, "plain"))

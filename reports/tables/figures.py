@@ -210,14 +210,17 @@ TERM = tuple(
     )
     for term in TERMS
 )
+THROUGHPUT = Figure(
+    "throughput_{unit}_per_s",
+    "arm.throughput_per_s",
+    "{unit}/s",
+    rate,
+    "throughput_samples_per_second",
+    "All samples over all seconds, stalls included.",
+    bounded=True,
+)
 SPEED = (
-    Figure(
-        "throughput_{unit}_per_s",
-        "arm.throughput_per_s",
-        gauge="throughput_samples_per_second",
-        meaning="All samples over all seconds, stalls included.",
-        bounded=True,
-    ),
+    THROUGHPUT,
     *(Figure(f"step_time_p{q}_s", f"arm.step_time_s.p{q}") for q in (5, 25)),
     Figure(
         "step_time_p50_s",
@@ -240,8 +243,8 @@ RESOURCE_COLUMNS = (
     Figure(
         "flops_per_device_per_s",
         "arm.resources.flops_per_s",
-        "{flops} per {device}",
-        significant,
+        "GFLOP/s per {device}",
+        lambda flops_per_s: rate(flops_per_s / 1e9),
         bounded=True,
     ),
     Figure("mfu", "arm.resources.mfu", "MFU", "{:.1%}".format, bounded=True),

@@ -7,14 +7,19 @@ A new table with a row for each arm, or for each part of one, is one entry of ``
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from measurement.records.trace import NcclCollective
 from reports.conclusions.step_terms import SCRIPT_PHASES
 from reports.estimate import Estimate
 from reports.parts_schema import LossEquality, ParameterEquality
-from reports.schema import ArmSummary, Comparison, MachineFigures, Phase, WhatIf, WhatIfArm
+from reports.schema import (
+    Comparison,
+    MachineFigures,
+    RankFigures,
+    WhatIf,
+    WhatIfArm,
+)
 from reports.tables.arm_tables import ARM, KINDS, POINT
 from reports.tables.figures import RESOURCE_COLUMNS, TERM, ArmRow, arm_rows
 from reports.tables.table import Column, Entry, Table, figure_column, number, table
@@ -35,21 +40,11 @@ from reports.wording.formatting import (
 MAX_COLLECTIVES = 3
 """How many an arm shows; comparison.json has all."""
 BLOCK_KINDS = {"sync": "with exchange", "local": "without"}
-PHASE_TITLES: dict[Phase, str] = {
-    "data_wait": "data wait",
-    "forward": "forward, all else",
-    "backward": "backward, exchange in it",
-    "exchange": "waiting for exchange",
-    "optimizer": "optimizer",
-}
-EXCHANGE_TIME = "avg_backward_comm_time"
-BESIDE_BACKWARD = "avg_backward_compute_comm_overlap_time"
-"""DDP's own counters (``_get_ddp_logging_data``), in ns."""
-MAX_HOSTS = 16
-"""That all have a row of their own; of more, those whose cores are busiest."""
-MAX_INTERFACES = 3
+Part = TypeVar("Part")
+MAX_ROWS = 16
+"""Ranks or hosts of an arm that have a row; of more, the slowest or busiest."""
 IDLE_BYTES_PER_S = 1e4
-"""An interface that sends less is not spoken of."""
+"""A network interface that sends less is not shown."""
 
 
 class ArmTable(NamedTuple):
@@ -68,21 +63,6 @@ def _milliseconds(estimate: Estimate) -> str:
 MS_PER_STEP = Column("ms per step", "arm.name")
 
 
-def _ddp_exchange_time(arm: ArmSummary) -> str | None:
-    """DDP's own figures of its exchange, and how much of it is beside backward; None where it
-    exceeds the step.
-    """
-    counters = arm.described.get("counters") or {}
-    waiting, beside = counters.get(EXCHANGE_TIME), counters.get(BESIDE_BACKWARD)
-    if (
-        not waiting
-        or beside is None
-        or waiting / 1e9 > sum(phase.value for phase in arm.step_phases_s.values())
-    ):
-        return None
-    return f"{milliseconds(waiting / 1e9)}, of it {milliseconds(beside / 1e9)} beside backward"
-
-
 def _collectives(collectives: Sequence[NcclCollective]) -> str:
     parts = [
         f"{collective.operation or 'one'} of {collective.num_bytes:,} bytes by"
@@ -93,26 +73,32 @@ def _collectives(collectives: Sequence[NcclCollective]) -> str:
 
 
 def _network(host: MachineFigures) -> str | None:
-    """The interfaces over which most is sent."""
     used = {name: sent for name, sent in host.sent_bytes_per_s.items() if sent >= IDLE_BYTES_PER_S}
-    by_rate = sorted(used.items(), key=lambda entry: entry[1], reverse=True)[:MAX_INTERFACES]
-    return ", ".join(f"{name} {significant(sent / 1e6)}" for name, sent in by_rate) or None
+    return ", ".join(f"{name} {significant(sent / 1e6)}" for name, sent in used.items()) or None
 
 
 def _gpus(host: MachineFigures) -> str | None:
-    busy = "" if host.gpu_utilisation is None else f"{share(host.gpu_utilisation)} busy"
-    clock = "" if host.gpu_mhz is None else f"{host.gpu_mhz:.0f} MHz"
-    return (
-        ", ".join(
-            filter(None, [busy, clock, *(f"slowed by {reason}" for reason in host.gpu_slowed_by)])
-        )
-        or None
-    )
+    parts = [
+        f"{share(host.gpu_utilisation)} busy" if host.gpu_utilisation is not None else "",
+        f"{host.gpu_mhz:.0f} MHz" if host.gpu_mhz is not None else "",
+        *(f"slowed by {reason}" for reason in host.gpu_slowed_by),
+    ]
+    return ", ".join(filter(None, parts)) or None
 
 
-def _busiest(row: ArmRow) -> list[MachineFigures]:
-    busiest = sorted(row.arm.machine, key=lambda host: host.busy_cores, reverse=True)[:MAX_HOSTS]
-    return [host for host in row.arm.machine if host in busiest]
+def _busiest_hosts(row: ArmRow) -> list[MachineFigures]:
+    return _most(row.arm.machine, key=lambda host: host.busy_cores)
+
+
+def _slowest_ranks(row: ArmRow) -> list[RankFigures]:
+    ranks = row.arm.by_rank.ranks if row.arm.by_rank else []
+    return _most(ranks, key=lambda rank: rank.own_s)
+
+
+def _most(parts: Sequence[Part], *, key: Callable[[Part], float]) -> list[Part]:
+    """The ``MAX_ROWS`` with the most, in the order that they had."""
+    most = sorted(parts, key=key, reverse=True)[:MAX_ROWS]
+    return [part for part in parts if part in most]
 
 
 def _threads(row: ArmRow) -> list[dict[str, Any]]:
@@ -156,11 +142,7 @@ def _parameters(parameters: ParameterEquality) -> Entry:
         if judged
         else ""
     )
-    entry = _verdict_entry(parameters.verdict, last, steps)
-    if not parameters.perturbed:
-        return entry
-    later = ", ".join(f"{distance:.1e}" for distance in parameters.distances[judged:])
-    return replace(entry, text=f"{entry.text}; then rounding grows: {later}")
+    return _verdict_entry(parameters.verdict, last, steps)
 
 
 def _loss(loss: LossEquality) -> Entry | str:
@@ -195,21 +177,12 @@ ARM_TABLES = {
             MS_PER_STEP,
             *(
                 number(
-                    PHASE_TITLES[phase],
+                    NAMES[phase],
                     f"part.{phase}",
                     _milliseconds,
                     optional=phase == "exchange",
                 )
                 for phase in SCRIPT_PHASES
-            ),
-            Column(
-                "exchange by DDP's counters", lambda row: _ddp_exchange_time(row.arm), optional=True
-            ),
-            Column(
-                "long gaps",
-                "arm.gaps",
-                lambda gaps: f"{gaps.count}, longest {milliseconds(gaps.longest_s)} ms",
-                optional=True,
             ),
         ),
         "arm.step_phases_s",
@@ -267,13 +240,24 @@ ARM_TABLES = {
         ),
         _nccl,
     ),
+    "ranks": ArmTable(
+        "Ranks",
+        (
+            ARM,
+            Column("rank", "part.rank"),
+            Column("host", "part.host"),
+            number("throughput/s", "part.throughput_per_s", rate),
+            number("step ms", "part.step_s", milliseconds),
+            number("own ms", "part.own_s", milliseconds),
+        ),
+        _slowest_ranks,
+    ),
     "links": ArmTable(
         "Bytes per link",
         (
             ARM,
             Column("host", "part.host"),
             Column("sent MB/step", "part.sent_bytes", _megabytes),
-            Column("received MB/step", "part.received_bytes", _megabytes),
             Column("a ring needs", "part.needed_bytes", _megabytes),
             Column(
                 "sent/needed",
@@ -296,12 +280,6 @@ ARM_TABLES = {
                 lambda host: f"{significant(host.busy_cores)} of {len(host.core_shares)}",
             ),
             number(
-                "busiest core",
-                "part",
-                lambda host: share(max(host.core_shares, default=None)),
-                optional=True,
-            ),
-            number(
                 "memory GiB",
                 "part",
                 lambda host: (
@@ -312,7 +290,7 @@ ARM_TABLES = {
             number("W", "part.power_w", significant, optional=True),
             Column("GPUs", lambda row: _gpus(row.part), optional=True),
         ),
-        _busiest,
+        _busiest_hosts,
     ),
     "conditions": ArmTable(
         "What each rank ran on",
@@ -368,74 +346,18 @@ ARM_TABLES = {
 """By name; tables without a row are not shown."""
 
 
-FLOP_UNITS = {"GPU": ("TFLOP/s", 1e12), "core": ("GFLOP/s", 1e9)}
-"""By device."""
-
-
-def _flops(row: ArmRow) -> Estimate | None:
-    """In the unit that is usual for the device."""
-    resources = row.arm.resources
-    if resources is None or resources.flops_per_s is None:
-        return None
-    _, size = FLOP_UNITS[resources.device]
-    return resources.flops_per_s.mapped(lambda value: value / size)
-
-
 def resource_table(summary: Comparison) -> Table:
     """One row per arm, at each point; figures that nothing is known of are left out.
 
     No rows where no arm started.
     """
     rows = arm_rows(summary, "arm.resources")
-    devices = list(dict.fromkeys(row.part.device for row in rows))
-    flops, _ = FLOP_UNITS[devices[0] if devices else "GPU"]
-    names = {"unit": summary.sample_unit, "device": " or ".join(devices), "flops": flops}
-    read = {"flops_per_device_per_s": _flops}  # other formats have it in FLOP/s
-    shown = [figure for figure in RESOURCE_COLUMNS if figure.title]
+    devices = " or ".join(dict.fromkeys(row.part.device for row in rows))
+    names = {"unit": summary.sample_unit, "device": devices}
     columns = [
-        figure_column(figure, names, read=read.get(figure.name, figure.read), optional=True)
-        for figure in shown
+        figure_column(figure, names, optional=True) for figure in RESOURCE_COLUMNS if figure.title
     ]
     return table([POINT, ARM, *columns], rows)
-
-
-MAX_RANKS = 64
-"""That all have a row of their own."""
-SLOWEST_SHOWN = 8
-"""Ranks of each arm that have a row, where there are more."""
-
-
-def rank_table(comparison: Comparison) -> Table:
-    """A row for each arm and rank, then for each arm and host.
-
-    Of very many ranks only the slowest of each arm have a row.
-    """
-    columns = [
-        POINT,
-        ARM,
-        Column("", "part.place"),
-        Column("host", "part.host"),
-        number(f"{comparison.sample_unit}/s", "part.throughput_per_s", rate),
-        number("step ms", "part.step_s", milliseconds),
-        number("own ms", "part.own_s", milliseconds),
-    ]
-    return table(columns, arm_rows(comparison, _ranks))
-
-
-def _ranks(row: ArmRow) -> list[dict[str, Any]]:
-    """Ranks, of very many those that take longest by themselves, then hosts."""
-    by_rank = row.arm.by_rank
-    if by_rank is None:
-        return []
-    ranks = by_rank.ranks
-    if len(ranks) > MAX_RANKS:
-        slowest = sorted(ranks, key=lambda rank: rank.own_s, reverse=True)[:SLOWEST_SHOWN]
-        ranks = sorted(slowest, key=lambda rank: rank.rank)
-    places = [
-        *((f"rank {rank.rank}", rank) for rank in ranks),
-        *(("sum", host) for host in by_rank.hosts),
-    ]
-    return [{"place": place, **figures.model_dump()} for place, figures in places]
 
 
 def what_if_table(comparison: Comparison) -> Table:

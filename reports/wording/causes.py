@@ -4,18 +4,11 @@ difference.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from reports.conclusions.step_terms import Bottleneck, bottleneck_of
-from reports.schema import (
-    DominantCause,
-    Estimate,
-    Phase,
-    RatioSummary,
-    StepShares,
-    Term,
-)
+from reports.schema import Estimate, Phase, RatioSummary, StepShares, Term
 from reports.wording.formatting import bounds_text, listed, milliseconds
 
 TERM_NAMES: dict[Term, str] = {
@@ -26,74 +19,52 @@ TERM_NAMES: dict[Term, str] = {
     "exposed_exchange": "exposed exchange",
     "overhead_and_exchange": "overhead and exchange",
 }
-
-
-SCRIPT_PHASE_NAMES: dict[Phase, str] = {
+PHASE_NAMES: dict[Phase, str] = {
     "data_wait": "data wait",
-    "forward": "forward and all else",
-    "backward": "backward with its exchange",
+    "forward": "forward",
+    "backward": "backward",
     "exchange": "waiting for exchange",
-    "backward_and_exchange": "backward and exchange",
-    "optimizer": "the optimizer's step",
+    "optimizer": "optimizer",
 }
-"""Phases as hooks in a script see them."""
-NAMES = dict[str, str]([*TERM_NAMES.items(), *SCRIPT_PHASE_NAMES.items()])
+NAMES = dict[str, str]([*TERM_NAMES.items(), *PHASE_NAMES.items()]) | {
+    "backward_and_exchange": "backward and exchange"
+}
+OWN_THREADS = "its own threads"
+"""What takes the training thread's core."""
 
 
 def cause_clause(result: RatioSummary) -> str:
     """What follows the verdict in a sentence, with a comma or semicolon before it; empty where
     nothing is known.
 
-    Such as ``, because its threads take the training thread's core for 4.6 ms more of each step
-    (3.9 to 5.2); it exposes 3.5 ms less exchange``.
+    Such as ``, because of 3.50 ms less exposed exchange per step (3.10 to 3.90)``.
     """
-    differences: list[tuple[Term | Phase, Estimate]] = [
-        *result.term_differences_s.items(),
-        *result.phase_differences_s.items(),
-    ]
-    by_term = dict(differences)
-    if not result.is_decided or not by_term:
+    differences: dict[Term | Phase, Estimate] = dict(
+        [*result.term_differences_s.items(), *result.phase_differences_s.items()]
+    )
+    if not result.is_decided or all(part.ci_low is None for part in differences.values()):
         return ""
     cause = result.because
     if cause is None:
-        is_known = any(difference.ci_low is not None for difference in by_term.values())
-        return f"; no single cause stands out{_parts(result, by_term)}" if is_known else ""
-    first = Estimate(value=cause.difference_s, ci_low=cause.ci_low, ci_high=cause.ci_high)
-    rest = {
-        name: difference
-        for name, difference in by_term.items()
-        if name != cause.term and difference.excludes(0.0)
-    }
-    second = max(rest, key=lambda name: abs(rest[name].value), default=None)
-    besides = (
-        f"; it {_verb(result, second, rest[second], interval=False)}" if second is not None else ""
-    )
-    subject = "its threads" if _threads_hold_up(result, cause.term) else "it"
-    return (
-        f", because {subject}"
-        f" {_verb(result, cause.term, first, interval=True)}{_named_clause(cause)}{besides}"
-    )
-
-
-def _parts(result: RatioSummary, by_term: Mapping[Term | Phase, Estimate]) -> str:
-    """The terms that point the way of the verdict, after a colon, the longest first; empty where
-    each may be none.
-    """
-    sign = 1 if result.verdict == "slower" else -1
-    parts = [
-        f"{milliseconds(abs(difference.value))} ms {NAMES[term]}"
-        for term, difference in sorted(by_term.items(), key=lambda item: -sign * item[1].value)
-        if difference.excludes(0.0) and sign * difference.value > 0
-    ]
-    return f": {', '.join(parts)} {'more' if sign > 0 else 'less'} per step" if parts else ""
-
-
-def _named_clause(cause: DominantCause) -> str:
-    """The specific cause, with a semicolon before it; empty where none is known."""
-    if cause.named is None:
-        return ""
+        sign = 1 if result.verdict == "slower" else -1
+        parts = [
+            size_of(term, difference.value)
+            for term, difference in sorted(
+                differences.items(), key=lambda part: -sign * part[1].value
+            )
+            if difference.excludes(0.0) and sign * difference.value > 0
+        ]
+        return "; no single cause stands out" + (f": {', '.join(parts)} per step" if parts else "")
+    low, high = sorted((abs(cause.ci_low), abs(cause.ci_high)))
     remedy = f" ({cause.remedy} changes it)" if cause.remedy else ""
-    return f"; {milliseconds(cause.named_s)} ms of that is {cause.named}{remedy}"
+    named = f"; {milliseconds(cause.named_s)} ms of that is {cause.named}{remedy}" * bool(
+        cause.named
+    )
+    threads = f", most of it by {OWN_THREADS}" * _threads_hold_up(result)
+    return (
+        f", because of {size_of(cause.term, cause.difference_s)} per step"
+        f" ({bounds_text(low, high, milliseconds)}){threads}{named}"
+    )
 
 
 def short_cause(result: RatioSummary) -> str:
@@ -103,127 +74,66 @@ def short_cause(result: RatioSummary) -> str:
     cause = result.because
     if cause is None:
         return cause_clause(result).removeprefix("; ").partition(":")[0]
-    size = (
-        f"{milliseconds(abs(cause.difference_s))} ms {'more' if cause.difference_s > 0 else 'less'}"
-    )
-    if cause.named:
-        return f"{size} {NAMES[cause.term]} per step, most by {cause.named}"
-    held_up = _threads_hold_up(result, cause.term)
-    return (
-        f"its threads take the core {size} per step"
-        if held_up
-        else f"{size} {NAMES[cause.term]} per step"
+    named = cause.named or (OWN_THREADS if _threads_hold_up(result) else "")
+    return f"{size_of(cause.term, cause.difference_s)} per step" + (
+        f", most by {named}" * bool(named)
     )
 
 
-def _threads_hold_up(result: RatioSummary, term: Term | Phase) -> bool:
-    """Whether an overhead is mostly its own threads' taking the core."""
+def size_of(term: Term | Phase, difference_s: float) -> str:
+    """Such as ``3.50 ms less exposed exchange``."""
+    more = "more" if difference_s > 0 else "less"
+    return f"{milliseconds(abs(difference_s))} ms {more} {NAMES[term]}"
+
+
+def _threads_hold_up(result: RatioSummary) -> bool:
+    """Whether the cause is an overhead that is mostly its own threads' taking the core."""
     overhead = result.term_differences_s.get("library_overhead")
-    held = result.cpu_contention_s
+    held, cause = result.cpu_contention_s, result.because
     return (
-        term == "library_overhead"
+        cause is not None
+        and cause.term == "library_overhead"
         and overhead is not None
         and held is not None
         and held.value > overhead.value / 2 > 0
     )
 
 
-def _verb(result: RatioSummary, term: Term | Phase, difference: Estimate, *, interval: bool) -> str:
-    """Such as ``exposes 3.5 ms less exchange in each step (3.1 to 3.9)``."""
-    more = "more" if difference.value > 0 else "less"
-    size = f"{milliseconds(abs(difference.value))} ms"
-    longer = f"{size} {'longer' if difference.value > 0 else 'less'}"
-    clauses: dict[Term | Phase, str] = {
-        "compute": f"computes {longer} in each step",
-        "data_wait": f"waits {longer} for data in each step",
-        "exchange": f"waits {longer} for exchange in each step",
-        "imbalance": f"waits {longer} for its slowest rank in each step",
-        "exposed_exchange": f"exposes {size} {more} exchange in each step",
-        "library_overhead": f"takes {size} {more} of each step besides computing and exchange",
-    }
-    if interval and _threads_hold_up(result, term):
-        clauses[term] = (
-            f"take the training thread's core for {size} more of each step besides exchange"
-        )
-    words = clauses.get(term) or f"takes {size} {more} of each step in {NAMES[term]}"
-    return words + (_bounds(difference) if interval else "")
+BOTTLENECK_TERMS: dict[Bottleneck, Term] = {
+    "input": "data_wait",
+    "exchange": "exposed_exchange",
+    "library": "library_overhead",
+    "imbalance": "imbalance",
+}
 
 
-def _bounds(difference: Estimate) -> str:
-    """The interval of the size, in brackets."""
-    assert difference.ci_low is not None and difference.ci_high is not None
-    low, high = sorted((abs(difference.ci_low), abs(difference.ci_high)))
-    return f" ({bounds_text(low, high, milliseconds)})"
-
-
-def limit_sentence(
-    shares: Mapping[str, StepShares], *, hosts: int, unknown: Collection[str] = ()
-) -> str | None:
+def limit_sentence(shares: Mapping[str, StepShares]) -> str | None:
     """What limits each arm; arms with the same limit are named together.
 
     No full stop at the end; None without arms.
-
-    ``shares``: without the control's. ``hosts``: on a single one there is no network. ``unknown``:
-    arms whose limit may be noise (``is_limit_shown``).
     """
-    limits = {
-        name: "unknown" if name in unknown else bottleneck_of(step_shares)
-        for name, step_shares in shares.items()
-    }
-    parts = []
+    limits = {name: bottleneck_of(step_shares) for name, step_shares in shares.items()}
+    sentences = []
     for limit in get_args(Bottleneck):
         names = [name for name in limits if limits[name] == limit]
         if names:
-            where = "" if len(names) == len(shares) else f" in {listed(names)}"
-            parts.append(_clause(limit, where, [shares[name] for name in names], hosts))
-    if unknown:
-        where = (
-            ""
-            if len(unknown) == len(shares)
-            else f" in {listed([name for name in shares if name in unknown])}"
-        )
-        parts.append(
-            f"What limits the step{where} is not shown: the interval of its longest part besides"
-            " computing reaches 0"
-        )
-    return ". ".join(parts) or None
+            of_names = [shares[name] for name in names]
+            sentences.append(_limit_words(limit, listed(names), of_names))
+    return ". ".join(sentences) or None
 
 
-def _clause(limit: Bottleneck, where: str, shares: Sequence[StepShares], hosts: int) -> str:
-    fields = ("data_wait", "exposed_exchange", "library_overhead", "imbalance")
-    waiting, exposed, overhead, lost = (
-        percents([getattr(step_shares, field) or 0.0 for step_shares in shares]) for field in fields
+def _limit_words(limit: Bottleneck, names: str, shares: Sequence[StepShares]) -> str:
+    if term := BOTTLENECK_TERMS.get(limit):
+        of_step = percents([getattr(step_shares, term) for step_shares in shares])
+        return f"The bottleneck in {names} is {NAMES[term]}: {of_step} of the step"
+    waiting = percents([step_shares.data_wait for step_shares in shares])
+    if limit == "not the input":
+        return f"Data loading is not the bottleneck in {names}: {waiting} of the step is data wait"
+    exposed = percents([step_shares.exposed_exchange or 0.0 for step_shares in shares])
+    return (
+        f"Computing takes most of the step in {names}: {waiting} is waiting for data, {exposed}"
+        " exposed exchange"
     )
-    with_overhead = any((step_shares.library_overhead or 0.0) >= 0.05 for step_shares in shares)
-    what = "The network" if hosts > 1 else "Exchange between ranks of one host"
-    clauses: dict[Bottleneck, str] = {
-        "input": (
-            f"Data loading is the bottleneck{where}: {waiting} of the step is waiting for data;"
-            " more loader workers (loader_workers) or a faster data set will help, the network"
-            " will not"
-        ),
-        "exchange": (
-            f"{what} is the bottleneck{where}: {exposed} of the step is exposed exchange, {waiting}"
-            " waiting for data"
-        ),
-        "library": (
-            f"The library is the bottleneck{where}: {overhead} of the step is its overhead besides"
-            " exchange"
-        ),
-        "imbalance": (
-            f"Stragglers are the bottleneck{where}: {lost} of the step is waiting for the slowest"
-            " rank"
-        ),
-        "computing": (
-            f"Computing takes most of the step{where}: {waiting} is waiting for data, {exposed}"
-            f" exposed exchange{f', {overhead} library overhead' if with_overhead else ''}"
-        ),
-        "not the input": (
-            f"Data loading is not the bottleneck{where}: {waiting} of the step is waiting for data "
-            "(exposed exchange was not measured)"
-        ),
-    }
-    return clauses[limit]
 
 
 def percents(shares: Sequence[float]) -> str:

@@ -11,14 +11,10 @@ from measurement.plans.plan import Plan
 from measurement.plans.settings import Batches
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.summaries import VERDICTS, Outcome, count_verdicts
-from reports.conclusions.verdict import is_atypical
 from reports.schema import ArmSummary, RatioSummary
-from reports.statistics.budget import error_share
 from reports.wording.causes import cause_clause
 from reports.wording.disturbances import (
     core_lines,
-    load_lines,
-    restart_lines,
     run_lines,
     script_lines,
     skipped_lines,
@@ -26,7 +22,6 @@ from reports.wording.disturbances import (
     straggler_lines,
 )
 from reports.wording.formatting import (
-    at_least,
     bounds_text,
     count,
     difference_text,
@@ -36,7 +31,7 @@ from reports.wording.formatting import (
     percent,
     ratio,
 )
-from reports.wording.reasons import beyond_load, caution_lines, more_words, most_words, verdict_word
+from reports.wording.reasons import caution_lines, more_words, most_words, verdict_word
 
 IN_BATCHES: dict[Batches, str] = {"own": "At each arm's own batch", "fit": "At equal memory"}
 """The condition of a verdict between arms of different batches."""
@@ -142,18 +137,9 @@ def finding(
     figures = f"({interval_words(result)})"
     match result.verdict:
         case "faster" | "slower":
-            why = cause_clause(result)
             how = f"{difference_text(result.throughput_ratio)} {result.verdict}"
-            nearest = result.ci_low if result.verdict == "faster" else result.ci_high
-            least = (
-                ""
-                if nearest is None or verb != "is" or at_least(nearest) == at_least(1.0)
-                else f", at least {at_least(nearest)}"
-            )
-            return (
-                f"{ours} {verb} {how} than {theirs}{least}"
-                f" {figures}{why}{_typical_block_clause(result, plan)}{beyond_load(result)}"
-            )
+            note = f"; {result.note}" if result.note else ""
+            return f"{ours} {verb} {how} than {theirs} {figures}{cause_clause(result)}{note}"
         case "equivalent":
             return (
                 f"{ours} and {theirs} are equivalent within"
@@ -167,20 +153,8 @@ def finding(
     )
 
 
-def _typical_block_clause(result: RatioSummary, plan: Plan) -> str:
-    """What a typical block shows where that differs from the totals; readers who look at blocks see
-    it.
-    """
-    if not is_atypical(result, threshold=plan.measurement.noise_threshold):
-        return ""
-    return (
-        f"; a typical block shows {ratio(result.typical_ratio)}, but the total, stalls included, is"
-        " what training takes"
-    )
-
-
 def interval_words(result: RatioSummary) -> str:
-    """Ratio, interval, launches and pairs of a result."""
+    """Ratio, interval and launches of a result."""
     if result.throughput_ratio is None:
         return "no timing"
     parts = [f"ratio {ratio(result.throughput_ratio)}"]
@@ -190,14 +164,12 @@ def interval_words(result: RatioSummary) -> str:
         sides := bounds_text(result.equivalence_low, result.equivalence_high, none="")
     ):
         parts.append(f"{one_sided_percent(result.confidence)} interval {sides}")
-    if run := bounds_text(result.run_low, result.run_high, none=""):
-        one = "long training" if result.run_order is None else "run"
-        parts.append(f"prediction of one {one} {run}")
-    if result.run_order is not None:
-        return ", ".join([*parts, count(result.launches, "run of each", "runs of each")])
-    return ", ".join(
-        [*parts, count(result.launches, "launch", "launches"), count(result.pairs, "pair", "pairs")]
+    launches = (
+        count(result.launches, "launch", "launches")
+        if result.run_order is None
+        else count(result.launches, "run of each", "runs of each")
     )
+    return ", ".join([*parts, launches])
 
 
 def _undecided_clause(result: RatioSummary, *arms: ArmSummary) -> str:
@@ -317,43 +289,31 @@ def warnings(
                 f"{arm.name} {what_failed(arm)} in {count(lost, 'launch', 'launches')}; the others"
                 " count"
             )
-    lines += [
-        *straggler_lines(arms),
-        *stall_lines(arms),
-        *load_lines(arms),
-        *core_lines(arms),
-        *skipped_lines(arms),
-        *restart_lines(arms),
-    ]
-    lines += script_lines(arms)
-    lines += remedies
-    atypical = [
-        result
-        for result in results
-        if is_atypical(result, threshold=plan.measurement.noise_threshold)
-    ]
-    if any(result.case is not None for result in atypical):
-        lines.append(
-            f"In {len(atypical)} of {len(results)} ratios a few blocks are outliers: see"
-            " typical_ratio in comparison.json"
-        )
-    else:
-        lines += [
-            f"{result.candidate}: the ratio of totals is {ratio(result.throughput_ratio)}, that of"
-            f" a typical block {ratio(result.typical_ratio)}; a few blocks are outliers, see the"
-            " pairs"
-            for result in atypical
-        ]
-    lines += by_speed_lines(results)
     cases = {
         result.case
         for result in results
         if result.case is not None and result.throughput_ratio is not None
     }
-    lines += chance_lines(
-        results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence
+    interim = (
+        f"Interim analyses: {len(looks)}, after {', '.join(map(str, looks))} launches, to decide"
+        " whether to measure on; the intervals are wider for it"
     )
-    return [*lines, *run_lines(results), *_interim_analyses(looks, plan), *caution_lines(results)]
+    return [
+        *lines,
+        *straggler_lines(arms),
+        *stall_lines(arms),
+        *core_lines(arms),
+        *skipped_lines(arms),
+        *script_lines(arms),
+        *remedies,
+        *by_speed_lines(results),
+        *chance_lines(
+            results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence
+        ),
+        *run_lines(results),
+        *[interim] * (len(looks) > 1),
+        *caution_lines(results),
+    ]
 
 
 def by_speed_lines(results: Sequence[RatioSummary]) -> list[str]:
@@ -387,18 +347,4 @@ def chance_lines(
         f"Each of the {comparisons} {kind} is a comparison of its own at {percent(confidence)}"
         f" confidence: were there no difference anywhere, {comparisons * (1 - confidence):.2g} of"
         f" them would still be expected to show one. Verdicts of faster or slower here: {claimed}"
-    ]
-
-
-def _interim_analyses(looks: Sequence[int], plan: Plan) -> list[str]:
-    """How many interim analyses there were, where more than one."""
-    if len(looks) < 2:
-        return []
-    error = error_share(looks, until_decided=plan.measurement.until_decided) * (
-        1 - plan.measurement.confidence
-    )
-    return [
-        f"Interim analyses: {len(looks)}, after {', '.join(map(str, looks))} launches, to decide"
-        f" whether to measure on; the intervals of this one may err in {error:.2%} of comparisons"
-        " and are wider for it"
     ]

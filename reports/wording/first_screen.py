@@ -12,7 +12,7 @@ from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
 from reports.conclusions.summaries import VERDICTS, count_verdicts
 from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
-from reports.wording.causes import short_cause
+from reports.wording.causes import NAMES, short_cause
 from reports.wording.comparison_sentences import (
     FAILURE_WORDS,
     counts_words,
@@ -23,7 +23,6 @@ from reports.wording.comparison_sentences import (
 from reports.wording.formatting import (
     bounds_text,
     count,
-    difference_range,
     gibibytes,
     listed,
     milliseconds,
@@ -31,22 +30,14 @@ from reports.wording.formatting import (
     share,
     signed_difference,
 )
-from reports.wording.headlines import PHASE_WORDS
 from reports.wording.marks import MAX_FINDINGS, Mark, difference_lines, load_of, marks
 from reports.wording.reasons import brief_reason, next_step, verdict_word
 
 MAX_CAUSE = 12
 """The most words that a cause has."""
-MAX_STALL_SHARE = 0.1
-"""More measuring is not proposed where stalls take a larger share of an arm's time."""
 MAX_LINES = 8
 """Candidates that a format shows; it says how many more there are."""
 WRONG = "failed the check of its values before it was timed"
-CONVERGES = {
-    "same": "same accuracy as",
-    "differs": "another accuracy than",
-    "undecided": "accuracy undecided beside",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +71,8 @@ class Candidate:
         """
         return (
             ""
-            if self.ratio is None or self.low is None or self.high is None
-            else difference_range(self.ratio, self.low, self.high)
+            if self.low is None or self.high is None
+            else f"{signed_difference(self.low)} to {signed_difference(self.high)}"
         )
 
 
@@ -119,7 +110,12 @@ class FirstScreen:
 
 def first_screen(shown: Comparison) -> FirstScreen:
     """The first screen of a comparison of any kind."""
-    compared = _points_fields(shown) if shown.points else _comparison_fields(shown)
+    if shown.points:
+        compared = _points_fields(shown)
+    elif shown.profile:
+        compared = _profile_fields(shown, shown.profile)
+    else:
+        compared = _comparison_fields(shown)
     return FirstScreen(
         headline=shown.headline, marks=marks(shown), next_step=_next_step(shown), **compared
     )
@@ -134,12 +130,7 @@ def _comparison_fields(comparison: Comparison) -> dict[str, Any]:
     if comparison.cases:
         candidates = [_by_case(arms[name], comparison) for name in names]
     else:
-        candidates = [
-            _candidate(arms[name], results.get(name), cause=_known_cause(name, comparison))
-            for name in names
-        ]
-    if comparison.profile:
-        return _profile_fields(comparison, comparison.profile)
+        candidates = [_candidate(arms[name], results.get(name)) for name in names]
     # in more than comes with a library
     differs = any(not difference.is_note for difference in comparison.differences)
     difference = difference_lines(comparison)[:1] if differs else []
@@ -171,8 +162,7 @@ def _profile_fields(comparison: Comparison, profile: Profile) -> dict[str, Any]:
     for rank in profile.ranks:
         phases = {phase: seconds for phase, seconds in rank.phases_s.items() if seconds}
         shares = ", ".join(
-            f"{PHASE_WORDS[phase]} {share(seconds / rank.step_s)}"
-            for phase, seconds in phases.items()
+            f"{NAMES[phase]} {share(seconds / rank.step_s)}" for phase, seconds in phases.items()
         )
         label = f"rank {rank.rank}" + (f" on {rank.host}" if len(comparison.hosts) > 1 else "")
         parts = [(phase, seconds / longest) for phase, seconds in phases.items()]
@@ -210,22 +200,17 @@ def _points_fields(study: Comparison) -> dict[str, Any]:
     return {"candidates": candidates, "compared": compared}
 
 
-def _candidate(
-    arm: ArmSummary, result: RatioSummary | None, *, point: str = "", cause: str = ""
-) -> Candidate:
+def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "") -> Candidate:
     if result is None or result.throughput_ratio is None:
         verdict = arm.status if arm.status != "ok" else "no timing"
-        message = first_line(arm.errors[0].message) if arm.errors and arm.status != "wrong" else ""
-        return Candidate(
-            arm=arm.name,
-            point=point,
-            verdict=verdict,
-            cause=cause or cut(message or WRONG * (verdict == "wrong")),
-        )
+        message = first_line(arm.errors[0].message) if arm.errors else ""
+        cause = cut(WRONG if verdict == "wrong" else message)
+        return Candidate(arm=arm.name, point=point, verdict=verdict, cause=cause)
     if result.withheld_by == "cpu":
         return Candidate(
             arm=arm.name, point=point, verdict=verdict_word(result), cause=brief_reason(result)
         )
+    cause = brief_reason(result) or short_cause(result)
     return Candidate(
         arm=arm.name,
         point=point,
@@ -234,58 +219,14 @@ def _candidate(
         ratio=result.throughput_ratio,
         low=result.ci_low,
         high=result.ci_high,
-        cause=cut(
-            cause or brief_reason(result) or short_cause(result) or _unknown_cause(arm, result)
-        ),
+        cause=cut(cause or "cause not known" * result.is_decided),
     )
-
-
-def _unknown_cause(arm: ArmSummary, result: RatioSummary) -> str:
-    if not result.is_decided:
-        return ""
-    has_parts = arm.step_terms_s is not None or arm.step_phases_s
-    return "cause not known" if has_parts else "cause not known: no steps without exchange"
 
 
 def cut(text: str) -> str:
     """The text, cut after ``MAX_CAUSE`` words."""
     words = text.split()
     return text if len(words) <= MAX_CAUSE else " ".join(words[:MAX_CAUSE]) + " …"
-
-
-def _convergence(name: str, comparison: Comparison) -> str:
-    """How an arm that trained to the end converged; empty of others."""
-    training = comparison.training
-    if training is None or not any(arm.name == name for arm in training.arms):
-        return ""
-    verdict = training.arm(name).convergence
-    return (
-        f"{CONVERGES[verdict]} {training.reference}"
-        if verdict
-        else "the others' accuracy is compared with its"
-    )
-
-
-def _known_cause(name: str, comparison: Comparison) -> str:
-    """How it converged; or the setting that was tried and explains most of its difference; empty
-    where neither is known.
-    """
-    tried = {
-        ", ".join(explanation.settings): explanation.share
-        for explanation in comparison.explanations
-        if explanation.candidate == name
-    }
-    shares = {
-        settings: explained.value
-        for settings, explained in tried.items()
-        if explained and explained.bounds and explained.bounds[0] > 0
-    }
-    if not shares or not any(
-        result.candidate == name and result.is_decided for result in comparison.results
-    ):
-        return _convergence(name, comparison)
-    most = max(shares, key=lambda settings: shares[settings])
-    return f"{most} explains {share(shares[most])} of it"
 
 
 def _by_case(arm: ArmSummary, comparison: Comparison) -> Candidate:
@@ -303,24 +244,23 @@ def _by_case(arm: ArmSummary, comparison: Comparison) -> Candidate:
 
 def _compared(comparison: Comparison) -> str:
     """Workload, ranks, hosts, batch and what was measured."""
-    hosts = len(comparison.hosts)
+    hosts, training = len(comparison.hosts), comparison.training
     launches = max((result.launches for result in comparison.results or comparison.arms), default=0)
-    training = comparison.training
     drawn = f"{comparison.drawn_hosts} of " if comparison.drawn_hosts else ""
-    ranks = _ranks(comparison.world_size, hosts, comparison.device, drawn=drawn)
-    parts = (
-        ["scripts", *[ranks] * bool(hosts)]
-        if comparison.are_scripts
-        else [comparison.workload, ranks]
+    kind = "CPU" if comparison.device == "cpu" else "GPU"  # of which the device is the name
+    where = f" on {drawn}{count(hosts, 'host')} ({kind})" if hosts else ""
+    parts = [
+        "scripts" if comparison.are_scripts else comparison.workload,
+        count(comparison.world_size, "rank") + where,
+    ]
+    sizes = sorted(
+        {arm.local_batch_size or comparison.local_batch_size for arm in comparison.arms} - {0}
     )
     if comparison.cases:
         parts.append(count(len(comparison.cases), "case"))
-    else:
-        sizes = sorted(
-            {arm.local_batch_size or comparison.local_batch_size for arm in comparison.arms} - {0}
-        )
+    elif sizes:
         batches = listed([f"{size:,}" for size in sizes])
-        parts += [f"batch{'es of' if len(sizes) > 1 else ''} {batches} per rank"] if sizes else []
+        parts.append(f"batch{'es of' if len(sizes) > 1 else ''} {batches} per rank")
     if training:
         parts += [
             count(training.settings.epochs, "epoch"),
@@ -332,60 +272,37 @@ def _compared(comparison: Comparison) -> str:
             if comparison.runs
             else count(launches, "launch", "launches")
         )
-    parts += (
-        [f"{comparison.measured_minutes:.2g} min measured"] if comparison.measured_minutes else []
-    )
+    if comparison.measured_minutes:
+        parts.append(f"{comparison.measured_minutes:.2g} min measured")
     return ", ".join(parts)
-
-
-def _ranks(ranks: int, hosts: int, device: str, *, drawn: str) -> str:
-    kind = "CPU" if device == "cpu" else "GPU"  # of which the device is the name
-    return (
-        f"{count(ranks, 'rank')} on {drawn}{count(hosts, 'host')} ({kind})"
-        if hosts
-        else count(ranks, "rank")
-    )
 
 
 def _next_step(shown: Comparison) -> str | None:
     """What to do about what is worst; None where there is nothing."""
-    bad = [
-        (arm, name)
-        for name, place in shown.places.items()
-        for arm in place.arms
-        if arm.has_failed and arm.role != "control"
-    ]
-    if bad:
-        arm, point = bad[0]
-        where, see = (f" at {point}", "") if point else ("", ", see 'What failed?'")
-        return f"Fix {arm.name}{where} and run again: it {FAILURE_WORDS[arm.status]}{see}"
+    for name, place in shown.places.items():
+        for arm in place.arms:
+            if arm.has_failed and arm.role != "control":
+                failure = FAILURE_WORDS[arm.status] + (f" at {name}" if name else "")
+                return f"Fix {arm.name} and run again: it {failure}, see 'What failed?'"
     if shown.profile:
         tried = [f"{name} {value}" for name, value in shown.profile.to_try.items()]
         return f"See what {listed(tried)} would win: ringside run --explain" if tried else None
-    shares = [arm.step_shares for arm in shown.arms if arm.step_shares and arm.competes]
-    starved = bool(shares) and all(bottleneck_of(step_shares) == "input" for step_shares in shares)
     if shown.equality and shown.equality.first_difference_step:
         return "Have both train alike first: see 'What differed?'"
     loads = [load for place in shown.places.values() if (load := load_of(place.arms))]
     results = [result for place in shown.places.values() for result in place.candidates]
-    undecided = [
-        result for result in results if result.verdict == "undecided" and result.caution is None
-    ]
-    stalled = {
-        arm.stalls.share: arm.name
-        for arm in shown.arms_anywhere
-        if arm.stalls
-        and any(arm.name in (result.candidate, result.baseline) for result in undecided)
-    }
     is_disturbed = not all(map(is_quiet, loads))
-    if not is_disturbed and (share := max(stalled, default=0.0)) >= MAX_STALL_SHARE:
-        return f"Find what stalls {stalled[share]}, for {share:.0%} of its time, and measure again"
-    advice = next_step(results, shown.arms_anywhere, is_disturbed=is_disturbed)
+    if advice := next_step(results, shown.arms_anywhere, is_disturbed=is_disturbed):
+        return advice
+    shares = [arm.step_shares for arm in shown.arms if arm.step_shares and arm.competes]
+    if shares and all(bottleneck_of(step_shares) == "input" for step_shares in shares):
+        return "Give the loaders more workers: the input limits every arm"
     is_open = shown.training or (shown.equality and shown.equality.unequal)
-    if advice or starved or is_open or not shown.fastest:
-        return advice or (
-            "Give the loaders more workers: the input limits every arm" if starved else None
-        )
+    return None if is_open or not shown.fastest else _step_to_the_fastest(shown, results)
+
+
+def _step_to_the_fastest(shown: Comparison, results: Sequence[RatioSummary]) -> str | None:
+    """What to do where nothing weakens the answer."""
     is_single = len(shown.fastest) == 1
     if any(is_wide(result) for place in shown.places.values() for result in place.results):
         wide = "the control's interval is too wide to confirm it"
@@ -400,10 +317,5 @@ def _next_step(shown: Comparison) -> str | None:
         return "Run both with the same transport to separate library from transport"
     if {result.verdict for result in results} <= {"slower", "equivalent"}:
         return f"Stop here and keep {shown.baseline}: more measuring should change no verdict"
-    if not is_single:
-        return None
-    batch = ", and set its learning rate for its batch," if shown.batches else ""
-    return (
-        f"Use {shown.fastest[0]}{batch} for this model on"
-        f" {'this machine' if len(shown.hosts) < 2 else 'these hosts'}"
-    )
+    hosts = "this machine" if len(shown.hosts) < 2 else "these hosts"
+    return f"Use {shown.fastest[0]} for this model on {hosts}" if is_single else None

@@ -12,12 +12,6 @@ from typing import Any
 from measurement.records.record import Case
 from reports.schema import ArmSummary, Estimate, RatioSummary
 
-PHASE_NAMES = {
-    "data_wait": "data wait",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer step",
-}
 NONE = "–"
 SMALLEST, LARGEST = 0.001, 9999
 """Ratios beyond are written as bounds."""
@@ -42,36 +36,21 @@ def _is_percent(value: float) -> bool:
 
 
 def difference_text(value: float) -> str:
-    """How far a ratio is from 1, before 'faster' or 'slower': ``5.2%``, from 2 on ``4.20 times``,
-    below a tenth ``18.0 times``.
+    """How far a ratio is from 1, before 'faster' or 'slower': ``5.2%``, ``12%``, from 2 on ``4.20
+    times``, below a tenth ``18.0 times``.
     """
     if _is_percent(value):
-        return f"{abs(value - 1):.1%}"
+        size = abs(value - 1)
+        return f"{size:.0%}" if size >= 0.0995 else f"{size:.1%}"
     factor = max(value, 1 / value) if value > 0 else math.inf
     return f"{significant(factor)} times" if factor <= LARGEST else f"more than {LARGEST} times"
 
 
-def about(value: float) -> str:
-    """``difference_text`` with two or three digits: ``5.2%``, ``12%``."""
-    return (
-        f"{abs(value - 1):.0%}"
-        if abs(value - 1) >= 0.0995 and _is_percent(value)
-        else difference_text(value)
-    )
-
-
-def at_least(value: float) -> str:
-    """``about`` rounded toward no difference: ``14.6%`` for 0.8532, ``2.08 times`` for 2.087."""
-    if _is_percent(value):
-        return f"{math.floor(abs(value - 1) / 0.001 + 1e-6) * 0.001:.1%}"
-    factor = max(value, 1 / value) if value > 0 else math.inf
-    step = 10.0 ** (math.floor(math.log10(factor)) - 2) if factor <= LARGEST else 1.0
-    return difference_text(math.floor(factor / step + 1e-6) * step)
-
-
 def signed_difference(value: float) -> str:
-    """``about`` with the sign of a percentage: ``-5.2%``; ``4.20 times``, ``18.0 times slower``."""
-    size = about(value)
+    """``difference_text`` with the sign of a percentage: ``-5.2%``; ``4.20 times``, ``18.0 times
+    slower``.
+    """
+    size = difference_text(value)
     if _is_percent(value):
         return f"{'-' if value < 1 else '+'}{size}"
     return f"{size} slower" if value < 1 else size
@@ -82,17 +61,6 @@ def plain(value: Any) -> str:
     if value is None:
         return NONE
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def difference_range(value: float, low: float, high: float) -> str:
-    """The bounds of a ratio in the unit that ``signed_difference`` has for the ratio: ``-7.9% to
-    +38%``, ``1.20 to 4.00 times``. A bound that would be -100% is none: ``at most +38%``.
-    """
-    if _is_percent(value):
-        texts = [f"{bound - 1:+.{0 if abs(bound - 1) >= 0.0995 else 1}%}" for bound in (low, high)]
-        return " to ".join(texts) if texts[0] != "-100%" else f"at most {texts[1]}"
-    ends = (low, high) if value > 1 else (1 / high, 1 / low)
-    return f"{significant(ends[0])} to {significant(ends[1])} times"
 
 
 def percent(share: float) -> str:

@@ -4,14 +4,11 @@ earlier result.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
-from measurement.plans.plan import Plan
-from measurement.records.record import Manifest
 from reports.parts_schema import Against, Change
-from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
+from reports.schema import ArmSummary, Comparison, Profile, RatioSummary
+from reports.wording.causes import NAMES
 from reports.wording.comparison_sentences import (
     FAILURE_WORDS,
     IN_BATCHES,
@@ -22,7 +19,6 @@ from reports.wording.comparison_sentences import (
 )
 from reports.wording.formatting import (
     LARGEST,
-    about,
     difference_text,
     listed,
     milliseconds,
@@ -40,14 +36,6 @@ NO_SPEED = (
     "No verdict on speed: CPUs stand in for GPUs, and whether both train alike is by the CPU's"
     " arithmetic"
 )
-PHASE_WORDS: dict[Phase, str] = {
-    "data_wait": "waiting for data",
-    "forward": "forward",
-    "backward": "backward",
-    "exchange": "waiting for exchange",
-    "optimizer": "optimizer",
-}
-PLURAL_FAILURE_WORDS = FAILURE_WORDS | {"wrong": "are wrong"}
 SPELLINGS = {
     "ddp": "DDP",
     "fsdp2": "FSDP2",
@@ -88,13 +76,8 @@ def _profile_clauses(profile: Profile, name: str) -> list[str]:
     """
     slowest = max(profile.ranks, key=lambda rank: rank.step_s)
     most = sorted(slowest.phases_s, key=lambda phase: -slowest.phases_s[phase])
-    parts = [
-        f"{share(slowest.phases_s[phase] / slowest.step_s)} {PHASE_WORDS[phase]}" for phase in most
-    ]
-    return [
-        f"A step of {name} takes {milliseconds(slowest.step_s)} ms: {parts[0]}, {parts[1]},"
-        f" {parts[2]}"
-    ]
+    parts = [f"{share(slowest.phases_s[phase] / slowest.step_s)} {NAMES[phase]}" for phase in most]
+    return [f"A step of {name} takes {milliseconds(slowest.step_s)} ms: {', '.join(parts[:3])}"]
 
 
 def inherited_variables_note(names: Sequence[str]) -> str:
@@ -127,13 +110,6 @@ def _clauses(comparison: Comparison) -> list[str]:
         if result.throughput_ratio is not None
     ]
     if not timed:
-        if len(arms) == 1 and bad:
-            return [f"{arms[0].name} {FAILURE_WORDS[arms[0].status]}"]
-        if len(bad) == len(arms):
-            failures = [
-                PLURAL_FAILURE_WORDS[status] for status in sorted({arm.status for arm in bad})
-            ]
-            return [f"No comparison: all arms {' or '.join(failures)}"]
         clauses = [f"{arm.name} {FAILURE_WORDS[arm.status]}" for arm in bad] or [
             f"nothing was timed that {comparison.baseline} could be compared with"
         ]
@@ -158,11 +134,11 @@ def _clauses(comparison: Comparison) -> list[str]:
         "no verdict": f"no verdict{against}, since they do other work",
     }
     clauses += [
-        f"{lead}: {_listed(groups[group], names)}"
+        f"{lead}: {listed([names[result.candidate] for result in groups[group]])}"
         for group, lead in leads.items()
         if group in groups
     ]
-    if len(timed) == 1 and not groups.get("decided"):
+    if len(timed) == 1 and groups.keys() & {"equivalent", "undecided"}:
         clauses = [_undecided_clause(timed[0], names, base, comparison)]
     where = f"{IN_BATCHES[comparison.batches]}: " if comparison.batches else ""
     first = where + (
@@ -199,27 +175,17 @@ def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
 def _decided(
     results: Sequence[RatioSummary], names: Mapping[str, str], base: str, *, verb: str
 ) -> list[str]:
-    """The first in full; of those that follow what is new."""
+    """The first in full; of those that follow how much faster or slower they are."""
     clauses: list[str] = []
-    verdict = before = ""
     for result in results:
         assert result.throughput_ratio is not None
-        name, size = names[result.candidate], about(result.throughput_ratio)
-        if clauses:
-            clauses.append(
-                f", {_short_label(before, name)} {size}"
-                + ("" if result.verdict == verdict else f" {result.verdict}")
-            )
-        else:
-            clauses.append(f"{name} {verb} {size} {result.verdict} than {base}")
-        verdict, before = result.verdict, name
+        name, size = names[result.candidate], difference_text(result.throughput_ratio)
+        clauses.append(
+            f", {name} {size} {result.verdict}"
+            if clauses
+            else f"{name} {verb} {size} {result.verdict} than {base}"
+        )
     return clauses
-
-
-def _short_label(before: str, name: str) -> str:
-    """A name after another one; if both have the same library, only ``over MPI``."""
-    library, over, transport = name.partition(" over ")
-    return f"over {transport}" if over and before.startswith(f"{library} over ") else name
 
 
 def _undecided_clause(
@@ -227,8 +193,6 @@ def _undecided_clause(
 ) -> str:
     """The clause for a single candidate without a decision."""
     name = names[result.candidate]
-    if verdict_word(result) == "no verdict":
-        return f"No verdict on {name} against {base}: they do different work"
     if result.verdict == "equivalent":
         return (
             f"{name} and {base} are equivalent within"
@@ -252,7 +216,7 @@ def interval_text(result: RatioSummary) -> str:
     ):
         return ""
     ends = [
-        f"{about(bound)} {'slower' if bound < 1 else 'faster'}"
+        f"{difference_text(bound)} {'slower' if bound < 1 else 'faster'}"
         for bound in (result.ci_low, result.ci_high)
     ]
     return f"between {ends[0]} and {ends[1]}"
@@ -288,17 +252,9 @@ def _loading_clauses(comparison: Comparison) -> list[str]:
         return []
     enough = (1 - comparison.measurement["noise_threshold"]) * max(rates.values())
     fewest, loaded = next(entry for entry in rates.items() if entry[1] >= enough)
-    alone = rates.get("0 workers", loaded)
-    times = f", {loaded / alone:.1f} times what ranks load by themselves" if loaded != alone else ""
     return [
-        f"{comparison.cases[0].operation}: {fewest} load{'s' * (fewest == '1 worker')} most,"
-        f" {rate(loaded)} samples/s{times}"
+        f"{comparison.cases[0].operation}: most is loaded by {fewest}, {rate(loaded)} samples/s"
     ]
-
-
-def _listed(results: Sequence[RatioSummary], names: Mapping[str, str]) -> str:
-    called = [names[result.candidate] for result in results]
-    return listed([called[0], *(_short_label(before, name) for before, name in pairwise(called))])
 
 
 MAX_NAMED = 3
@@ -369,29 +325,14 @@ def common_slowdown(against: Against) -> list[str]:
     ]
 
 
-def remedy(plan: Plan, manifest: Manifest | None, *, has_changed: bool) -> str:
-    """How to measure both states in turn, where something that is known has changed; plan and
-    manifest are the earlier ones.
-    """
-    if not has_changed:
+def remedy(*, has_changed: bool) -> str:
+    """How to tell a change of the code from one of the machine."""
+    if has_changed:
         return (
-            "Nothing that Ringside records differs but the date; measure once more to see whether"
-            " it stays"
+            "To leave the dates out, measure both states in turn: ringside ab with --commit-a or"
+            " --python-a, or an arm with 'commit:' or 'python:' of the old state"
         )
-    sources = manifest.sources if manifest else {}
-    revision = next(
-        (value[:12] for name, value in sources.items() if name.endswith("/commit")), "OLD"
+    return (
+        "Nothing that Ringside records differs but the date; measure once more to see whether it"
+        " stays"
     )
-    command = plan.arms[plan.baseline].command
-    if command is None:
-        how = (
-            f"a plan with an arm that says 'commit: {revision}', or 'python:' of the old"
-            " environment, beside one of today"
-        )
-    else:
-        words = shlex.quote(command)
-        how = (
-            f"ringside ab {words} {words} --commit-a {revision} (or --python-a PYTHON, of the old"
-            " environment)"
-        )
-    return f"To leave the dates out, measure both states in turn: {how}"

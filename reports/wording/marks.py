@@ -17,8 +17,8 @@ from reports.wording.comparison_sentences import (
     farther_bound,
     is_wide,
 )
-from reports.wording.disturbances import core_lines, load_lines, load_sentence, stall_lines
-from reports.wording.formatting import count, difference_text, listed
+from reports.wording.disturbances import core_lines, load_sentence, stall_lines
+from reports.wording.formatting import count, difference_text
 
 MAX_FINDINGS = 3
 """Differences that the first screen names."""
@@ -114,7 +114,6 @@ def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
         )
         lines = [
             load_sentence(load) or f"Others disturbed {load.disturbed_share:.1%} of the blocks",
-            *load_lines(arms),
             *moved,
         ]
     return Mark(
@@ -143,59 +142,49 @@ def _same_work(place: Comparison) -> Mark:
 
     The worst finding is shown.
     """
-    arms, equality = place.arms, place.equality
-    differences, lines = place.differences, first_lines(place)
+    arms, equality, differences = place.arms, place.equality, place.differences
     wrong = [
         arm.name for arm in arms if arm.status == "wrong" or (arm.parity and not arm.parity.passed)
     ]
     is_unlike = any(difference.withholds for difference in differences)
-    without = [result for result in place.results if not result.is_comparable]
-    unlike = [result.candidate for result in without if is_unlike or result.withheld_by != "cpu"]
+    unlike = [
+        result.candidate
+        for result in place.results
+        if not result.is_comparable and (is_unlike or result.withheld_by != "cpu")
+    ]
     timed = [arm for arm in arms if arm.launches] or arms
     unchecked = [arm.name for arm in timed if arm.parity is None] if equality is None else []
-    batches = next(
-        (difference for difference in differences if place.batches and difference.field == BATCH),
-        None,
-    )
-    sizes = (
-        listed([*dict.fromkeys(f"{size}" for size in batches.values.values())]) if batches else ""
-    )
-    own_batches = [batches.sentence] if batches else []
-    shown = [
-        difference
-        for difference in differences
-        if not (difference.is_note or difference.withholds or difference is batches)
-    ]
+    own_batches = [row.sentence for row in differences if place.batches and row.field == BATCH]
     unasked = [
-        difference.field
-        for difference in shown
-        if difference.changes_work or not difference.allowed
+        row.field
+        for row in differences
+        if not (row.is_note or row.withholds or row.sentence in own_batches)
+        and (row.changes_work or not row.allowed)
     ]
-    differ = count(len(unasked), "unrequested difference")
-    unequal = equality.unequal if equality else []
-    unknown = [arm for arm in unequal if equality and equality.start[arm].verdict == "not compared"]
     checks = [
         ("wrong", wrong, "The check of gradients failed in"),
         ("other work", unlike, "Other work than the baseline's is done by"),
-        (
-            "not the same",
-            [arm for arm in unequal if arm not in unknown],
-            "Not shown to train alike",
-        ),
-        ("not known", unknown, "Nothing of them could be compared"),
+        ("not shown", equality.unequal if equality else [], "Not shown to train alike"),
         ("not checked", unchecked, "Gradients were not checked of"),
         (
-            f"other work: local batch {sizes}",
+            "other batches",
             own_batches,
             "Gradients were checked in one batch, and each arm was timed in its own",
         ),
-        (differ, unasked, "Different, though neither the plan nor a library asks for it"),
+        (
+            count(len(unasked), "unrequested difference"),
+            unasked,
+            "Different, though neither the plan nor a library asks for it",
+        ),
     ]
     bad = next((word for word, names, _ in checks if names), None)
     besides = [row for row in differences if row.allowed and row.severity == "training"]
-    names = [row.field.removeprefix("backend.") for row in besides]
-    settings = names[0] if len(names) == 1 else count(len(names), "setting")
-    word = bad or (f"same but for {settings}" if names else "same")
+    settings = (
+        besides[0].field.removeprefix("backend.")
+        if len(besides) == 1
+        else count(len(besides), "setting")
+    )
+    uncovered = [f"Not in this check: {row.sentence}" for row in besides if equality is None]
     reasons = [f"{lead}: {', '.join(dict.fromkeys(names))}" for _, names, lead in checks if names]
     if equality is None and not reasons:
         of_ranks = " with equally many ranks" if len({arm.world_size for arm in arms}) > 1 else ""
@@ -203,16 +192,11 @@ def _same_work(place: Comparison) -> Mark:
             f"The same samples gave the same gradients in all arms{of_ranks}, before they were"
             " timed"
         ]
-    uncovered = [
-        f"Not in this check: {row.sentence}"
-        for row in besides
-        if not any(row.sentence in line for line in lines)
-    ]
     return Mark(
         name="same work",
-        word=word,
+        word=bad or (f"same but for {settings}" if besides else "same"),
         ok=bad is None,
-        explanation=". ".join([*lines, *reasons, *uncovered]),
+        explanation=". ".join([*first_lines(place), *reasons, *uncovered]),
     )
 
 

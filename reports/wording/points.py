@@ -1,4 +1,4 @@
-"""The sentences of a study: who is fastest where, each arm's verdicts, how it scales."""
+"""The sentences of a study: who is fastest where, and how each arm scales."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from reports.conclusions.scaling import leaders, units
 from reports.schema import Comparison
 from reports.wording.comparison_sentences import chance_lines, first_line, what_failed
 from reports.wording.disturbances import run_lines
-from reports.wording.formatting import count, listed, percent, seconds, with_interval
+from reports.wording.formatting import count, listed, percent
 from reports.wording.headlines import MAX_WORDS, fitting
-from reports.wording.reasons import caution_lines, verdict_word
-
-NO_TIMING = "without timing"
+from reports.wording.reasons import caution_lines
 
 
 def headline(points: Sequence[Comparison], plan: Plan) -> str:
@@ -27,12 +25,7 @@ def headline(points: Sequence[Comparison], plan: Plan) -> str:
     }
     led = [(point, who) for point in points if (who := leaders(point, without=partly))]
     if not led:
-        scaled = [
-            sentence
-            for name in plan.arms
-            if (sentence := scaling_sentence(points, name, brief=True))
-        ]
-        return scaled[0] if scaled else "Nothing could be compared at any point"
+        return next(iter(findings(points, plan)), "Nothing could be compared at any point")
     leads = {point.name: _lead(point, who, plan) for point, who in led}
     where = {
         lead: [place for place in leads if leads[place] == lead]
@@ -63,34 +56,8 @@ def _lead(point: Comparison, who: Sequence[str], plan: Plan) -> str:
 
 
 def findings(points: Sequence[Comparison], plan: Plan) -> list[str]:
-    """One sentence per candidate on its verdicts, then on each arm: how it scales, how long it
-    trains.
-    """
-    candidates = [name for name, role in plan.roles().items() if role == "candidate"]
-    sentences = [
-        *(verdicts_sentence(points, name, plan.baseline) for name in candidates),
-        *(scaling_sentence(points, name) for name in plan.arms),
-        *(training_sentence(points, name, plan) for name in plan.arms),
-    ]
-    return list(filter(None, sentences))
-
-
-def verdicts_sentence(points: Sequence[Comparison], name: str, baseline: str) -> str:
-    """The candidate's verdicts, each with its points."""
-    verdicts = [(point.name, _verdict(point, name)) for point in points]
-    parts = []
-    for verdict in dict.fromkeys(verdict for _, verdict in verdicts):
-        where = [place for place, other in verdicts if other == verdict]
-        parts.append(f"{verdict} at {listed(where)}")
-    return f"{name} against {baseline}: {'; '.join(parts)}"
-
-
-def _verdict(point: Comparison, name: str) -> str:
-    result = point.result(name)
-    if result is not None and result.throughput_ratio is not None:
-        return verdict_word(result)
-    status = point.arm(name).status
-    return NO_TIMING if status == "ok" else status
+    """One sentence on each arm: how it scales."""
+    return [line for name in plan.arms if (line := scaling_sentence(points, name))]
 
 
 def bases(study: Comparison) -> list[str]:
@@ -108,7 +75,7 @@ def bases(study: Comparison) -> list[str]:
     return [f"{listed(arms)}: relative to {base}" for base, arms in by_base.items()]
 
 
-def scaling_sentence(points: Sequence[Comparison], name: str, *, brief: bool = False) -> str | None:
+def scaling_sentence(points: Sequence[Comparison], name: str) -> str | None:
     """Speed-up and efficiency at the most ranks that the arm was measured with."""
     most = max(points, key=lambda point: (point.arm(name).speed_up is not None, point.world_size))
     arm = most.arm(name)
@@ -118,16 +85,11 @@ def scaling_sentence(points: Sequence[Comparison], name: str, *, brief: bool = F
         or most.world_size in (1, min(point.world_size for point in points))
     ):
         return None
-    efficiency = (
-        f"{arm.scaling_efficiency.value:.0%}"
-        if brief
-        else with_interval(arm.scaling_efficiency, "{:.0%}".format)
-    )
-    base = (arm.scaling_baseline or "").partition(" (")[0] if brief else arm.scaling_baseline
+    base = (arm.scaling_baseline or "").partition(" (")[0]
     used = count(units(arm, most), "core" if most.device == "cpu" else "GPU")
     return (
         f"{name} at {most.name} ({most.world_size} ranks on {used}): {arm.speed_up.value:.2f} times"
-        f" the throughput of {base}, an efficiency of {efficiency}"
+        f" the throughput of {base}, an efficiency of {arm.scaling_efficiency.value:.0%}"
     )
 
 
@@ -136,22 +98,6 @@ def trained_to(target_accuracy: float | None) -> str:
     return (
         f"{percent(target_accuracy)} accuracy" if target_accuracy is not None else "the last epoch"
     )
-
-
-def training_sentence(points: Sequence[Comparison], name: str, plan: Plan) -> str | None:
-    """How long an arm trained at each point, and where it did not reach the target; None where
-    nothing was trained.
-    """
-    if plan.training is None:
-        return None
-    target = plan.training.target_accuracy
-    trained = [(point.name, point.training) for point in points if point.arm(name).status == "ok"]
-    times = {place: training.arm(name).time_to_train_s for place, training in trained if training}
-    times_text = [f"{seconds(time)} at {place}" for place, time in times.items() if time]
-    missed = [place for place, time in times.items() if not time]
-    parts = [f"in {listed(times_text)}"] if times_text else []
-    parts += [f"not with every seed at {listed(missed)}"] if missed else []
-    return f"{name} trains to {trained_to(target)} {', '.join(parts)}" if parts else None
 
 
 def warnings(points: Sequence[Comparison], plan: Plan) -> list[str]:

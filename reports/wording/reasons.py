@@ -9,7 +9,7 @@ from measurement.conditions.differences import Difference
 from reports.conclusions.verdict import MAX_MORE
 from reports.reasons import REASONS, Reason
 from reports.schema import ArmSummary, RatioSummary
-from reports.wording.formatting import count, minutes_words, ratio, significant
+from reports.wording.formatting import count, minutes_words, ratio
 
 MAX_FIELDS = 3
 """That a note on unlike work names."""
@@ -83,31 +83,15 @@ def next_step(
     ``is_disturbed``: whether the machine was not quiet, which comes before all that more measuring
     could do.
     """
-    cheapest_first = sorted(results, key=lambda result: result.more_minutes or math.inf)
     for reason in REASONS.values():
-        weak = next(
-            (
-                result
-                for result in cheapest_first
-                if reason.next_step and reason in reasons_of(result)
-            ),
-            None,
-        )
-        if weak is not None:
+        weak = [result for result in results if reason.next_step and reason in reasons_of(result)]
+        if weak:
+            cheapest = min(weak, key=lambda result: result.more_minutes or math.inf)
             first = is_disturbed and not reason.has_no_verdict
-            text = (REASONS["load"] if first else reason).next_step.format(**_figures(weak, arms))
+            text = (REASONS["load"] if first else reason).next_step
+            text = text.format(**_figures(cheapest, arms))
             return text[0].upper() + text[1:]
     return None
-
-
-def beyond_load(result: RatioSummary) -> str:
-    """Why there is a verdict though no round was quiet."""
-    if result.load_reach is None:
-        return ""
-    return (
-        f"; load alone may cause a factor of {significant(result.load_reach)}, and this is"
-        " beyond it"
-    )
 
 
 def _figures(result: RatioSummary, arms: Sequence[ArmSummary]) -> dict[str, str]:
@@ -129,28 +113,10 @@ def _figures(result: RatioSummary, arms: Sequence[ArmSummary]) -> dict[str, str]
             "",
         ),
         "stalls": count(number, "rare stall"),
-        "them": "it" if number == 1 else "them",
         "calm": ratio(result.ratio_without_stalls),
-        "quiet_rounds": _quiet_rounds(result),
         "more": more_words(result) if result.more_range is not None else "",
         "most": most_words(result),
     }
-
-
-def _quiet_rounds(result: RatioSummary) -> str:
-    """Why load withholds a verdict, and what to do."""
-    quiet = "" if result.quiet_ratio is None else f" (ratio {ratio(result.quiet_ratio)})"
-    if result.load_reach is None:
-        return f"the undisturbed rounds{quiet} do not say so"
-    rounds = (
-        f"the undisturbed rounds{quiet} are too few to decide"
-        if quiet
-        else "no round was undisturbed"
-    )
-    return (
-        f"{rounds}; load alone may cause a factor of {significant(result.load_reach)}; measure on a"
-        " quiet machine"
-    )
 
 
 def _why_no_ratio(result: RatioSummary, arms: Sequence[ArmSummary]) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import get_args
 
 from reports.conclusions.training_results import MIN_SEEDS
 from reports.parts_schema import ArmTraining, Convergence, TrainingSummary
@@ -15,12 +14,16 @@ from reports.wording.formatting import (
     accuracy,
     count,
     percent,
-    points,
     seconds,
 )
 
 MAX_NAMED = 3
 """Arms that a clause names."""
+CONVERGENCE: dict[Convergence, str] = {
+    "differs": "another accuracy than",
+    "same": "the same accuracy as",
+    "undecided": "accuracy undecided beside",
+}
 NO_CONTROL = (
     "Training has no control: its unit is the seed, and every arm trained with the same ones"
 )
@@ -39,7 +42,7 @@ def training_note(arm: ArmTraining, training: TrainingSummary) -> str | None:
 
 def training_clauses(training: TrainingSummary) -> list[str]:
     """Who converges, then who is at the target first: the clauses of a headline."""
-    clauses = _convergence(training, accuracy(training.arm(training.reference).final_top1))
+    clauses = convergence_clauses(training)
     target = training.settings.target_accuracy
     reached = _by_time(training)
     if target is None or not reached:
@@ -86,64 +89,23 @@ def _is_first(first: ArmTraining, others: Sequence[ArmTraining], *, baseline: st
     )
 
 
-def _convergence(training: TrainingSummary, figures: str) -> list[str]:
+def convergence_clauses(training: TrainingSummary) -> list[str]:
     """Which arms miss the reference's accuracy, which reach it, and for which that is undecided."""
     reference = training.arm(training.reference)
-    others = [arm for arm in training.arms if arm.name != training.reference]
-    if not others:
-        return [f"{reference.name} trained alone ({figures})"]
-    by_verdict = {
-        verdict: [arm for arm in others if arm.convergence == verdict]
-        for verdict in get_args(Convergence)
-    }
-    clauses = {
-        verdict: f"{_names(arms)} {_reach(arms)}" for verdict, arms in by_verdict.items() if arms
-    }
-    parts = []
-    if arms := by_verdict["differs"]:
-        each = ", ".join(f"{arm.name} ({points(arm.difference)} percentage points)" for arm in arms)
-        parts.append(
-            f"{each if len(arms) < MAX_NAMED else _names(arms)} {_reach(arms)} another accuracy"
-            " than"
+    beside = f"{reference.name} ({accuracy(reference.final_top1)})"
+    if len(training.arms) == 1:
+        return [f"{reference.name} trained alone ({accuracy(reference.final_top1)})"]
+    clauses = []
+    for verdict, lead in CONVERGENCE.items():
+        arms = [arm for arm in training.arms if arm.convergence == verdict]
+        names = (
+            ", ".join(arm.name for arm in arms) if len(arms) <= MAX_NAMED else f"{len(arms)} arms"
         )
-    if arms := by_verdict["same"]:
-        are_all = len(arms) == len(others) > 1
-        parts.append(
-            "All arms reach the same accuracy as"
-            if are_all
-            else f"{clauses['same']} the same accuracy as"
-        )
-    if arms := by_verdict["undecided"]:
-        reasons = dict.fromkeys(arm.note for arm in arms if arm.note)
-        why = f", since {next(iter(reasons))}," if len(reasons) == 1 else ""
-        parts.append(f"It is undecided{why} whether {clauses['undecided']} the same accuracy as")
-    sentences = [f"{words} {reference.name}" for words in parts]
-    return (
-        [f"{sentences[0]} ({figures})", *sentences[1:]]
-        if sentences
-        else [f"No arm can be compared with {reference.name} ({figures})"]
-    )
-
-
-def training_finding(training: TrainingSummary) -> str:
-    """Who ends with the reference's accuracy; times and differences stand in the table."""
-    reference = training.arm(training.reference)
-    figures = (
-        f"{accuracy(reference.final_top1)} of held-out samples, {count(reference.seeds, 'seed')}"
-        if reference.final_top1
-        else "no accuracy"
-    )
-    return "; ".join(_convergence(training, figures))
-
-
-def unpaired_note(arm: ArmTraining) -> str:
-    """Why the ratio of times has no interval; empty where it has one."""
-    return (
-        f"time compared with {count(arm.time_pairs, 'seed')}; with {arm.time_unpaired} one of the"
-        " two did not reach it, so there is no interval"
-        if arm.time_unpaired
-        else ""
-    )
+        reasons = {arm.note for arm in arms}
+        why = f", since {reasons.pop()}" if len(reasons) == 1 and None not in reasons else ""
+        clauses += [f"{lead} {beside}: {names}{why}"] if arms else []
+    first, *others = clauses or [f"no arm can be compared with {beside}"]
+    return [first[0].upper() + first[1:], *others]
 
 
 def training_warnings(training: TrainingSummary) -> list[str]:
@@ -154,11 +116,3 @@ def training_warnings(training: TrainingSummary) -> list[str]:
         for arm in training.arms
         if arm.seeds < started
     ]
-
-
-def _names(arms: Sequence[ArmTraining]) -> str:
-    return ", ".join(arm.name for arm in arms) if len(arms) <= MAX_NAMED else f"{len(arms)} arms"
-
-
-def _reach(arms: Sequence[ArmTraining]) -> str:
-    return "reaches" if len(arms) == 1 else "reach"

@@ -63,7 +63,7 @@ def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
         timed.rank_blocks, step_terms(terms_by_launch(both, None), confidence=CONFIDENCE)
     )
     lines = [
-        limit_sentence({record.arm: shares}, hosts=len(record.hosts)),
+        limit_sentence({record.arm: shares}),
         oversubscription_warning(record.ranks),
     ]
     table.caption = "\n".join(line for line in lines if line)

@@ -46,9 +46,10 @@ def test_what_is_kept_is_small_and_names_no_machine():
 
 
 def number_at(digit):
-    """The ratio of the control, as it is and apart in one of its digits."""
-    ratio = json.loads(STORED[CASE]["comparison.json"])["results"][0]["throughput_ratio"]
-    return repr(ratio), repr(ratio * (1 + 3 * 10.0**-digit))
+    """The throughput of the control, as it is and apart in one of its digits."""
+    arm = json.loads(STORED[CASE]["comparison.json"])["arms"][1]
+    throughput = arm["throughput_per_s"]["value"]
+    return repr(throughput), repr(throughput * (1 + 3 * 10.0**-digit))
 
 
 @pytest.mark.parametrize("name", ["comparison.json", "report.html", "comparison.prom"])
@@ -64,7 +65,7 @@ def test_a_number_apart_in_its_11th_digit_differs_and_in_its_13th_does_not(name)
     if name == "comparison.json":
         assert (
             line
-            == f"{CASE} {name}: .results[ddp-gloo-control].throughput_ratio: stored {number}, rebuilt {other}"
+            == f"{CASE} {name}: .arms[ddp-gloo-control].throughput_per_s.value: stored {number}, rebuilt {other}"
         )
 
 

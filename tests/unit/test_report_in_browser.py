@@ -99,7 +99,7 @@ def test_charts_are_drawn_and_nothing_is_asked_for(browser, proxy, tmp_path):
     )
     assert 'data-drawn="yes"' in page
     drawn = re.findall(r'data-chart="([\w-]+)"[^>]*>\s*<div class="plot-container', page)
-    assert drawn == ["terms", "launches", "pairs"]
+    assert drawn == ["terms", "launches"]
     assert page.count('class="point"') + page.count('class="points"') > 0
     assert "<title>hacked</title>" not in page
     # the browser's own

@@ -7,7 +7,6 @@ import pytest
 
 from measurement.records.script_report import LineUse
 from reports import conclude, make_report, write_reports
-from reports.formats.texts import sections
 from reports.wording.causes import short_cause
 from reports.wording.marks import first_lines
 from runners.scripts.ab_command import not_shown
@@ -78,7 +77,7 @@ def test_the_terminal_shows_it_in_its_width(comparison, width):
     assert (
         text.index("new is 9")
         < text.index("new starts equal to old")
-        < text.index("same work: not the same")
+        < text.index("same work: not shown")
     )
     assert len(text.splitlines()) <= 14
 
@@ -93,7 +92,7 @@ def test_scripts_have_phases_and_a_phase_is_named_as_the_cause(comparison):
     assert (
         result.because.difference_s == result.phase_differences_s["backward_and_exchange"].value < 0
     )
-    assert "less of each step in backward and exchange" in comparison.findings[0]
+    assert "less backward and exchange per step" in comparison.findings[0]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +144,7 @@ def test_unlike_work_has_a_ratio_and_no_verdict_unless_it_is_allowed(tmp_path):
         "work",
     )
     assert result.throughput_ratio > 1 and result.ci_low > 1
-    assert comparison.headline == "No verdict on new against old: they do different work"
+    assert comparison.headline == "No verdict against old, since they do other work: new"
     assert comparison.findings[0].startswith("No verdict on new against old (ratio 1.09")
     assert "the two do different work (model.parameters)" in comparison.findings[0]
     assert comparison.undecided == [] and result.because is None
@@ -210,7 +209,7 @@ def test_a_rank_that_is_late_before_the_exchange_is_the_straggler(tmp_path):
         "data wait and forward",
     )
     assert any(
-        "Rank 1 on host1 is a straggler in new: its data wait and forward are" in line
+        "Rank 1 on host1 is a straggler in new: its own time is" in line
         for line in comparison.warnings
     )
 
@@ -241,19 +240,3 @@ def test_files_that_scripts_write_elsewhere_and_trackers_that_are_offline_are_na
         in warning
     )
     assert "Told to stay offline: wandb; --trackers on leaves them as they are" in warnings
-
-
-def test_counters_of_ddp_that_exceed_the_step_are_left_out(comparison):
-    def titles(exchange_ns):
-        counters = {
-            "avg_backward_comm_time": exchange_ns,
-            "avg_backward_compute_comm_overlap_time": 1e6,
-        }
-        arms = [changed(arm, described={"counters": counters}) for arm in comparison.arms]
-        return [
-            column.title
-            for column in sections(changed(comparison, arms=arms))["phases"].table.columns
-        ]
-
-    assert "exchange by DDP's counters" in titles(5e6)
-    assert "exchange by DDP's counters" not in titles(5e9)

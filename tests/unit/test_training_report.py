@@ -167,9 +167,7 @@ def test_time_to_accuracy_counts_training_alone_and_is_held_against_the_baseline
     assert (ratio.value, ratio.ci_low, ratio.ci_high) == pytest.approx((1.5, 1.5, 1.5))
     assert ddp.time_ratio is None
     assert horovod.epoch_share == pytest.approx(1 / 3)
-    assert training_texts(alike)["horovod"]["97% after (geometric mean)"] == (
-        "9.00 s (one epoch: 33%)"
-    )
+    assert training_texts(alike)["horovod"]["97% after (geometric mean)"] == "9.00 s"
 
 
 def test_another_accuracy_is_said_first():
@@ -184,7 +182,7 @@ def test_another_accuracy_is_said_first():
     assert comparison.training.arm("horovod").convergence == "differs"
     assert (
         comparison.headline
-        == "horovod (-8.83 ± 3.13 percentage points) reaches another accuracy than single (98.5%); 2 more below"
+        == "Another accuracy than single (98.5%): horovod; the same accuracy as single (98.5%): ddp; which arm reaches 97% first is undecided"
     )
 
 
@@ -198,11 +196,6 @@ def test_seeds_that_miss_the_target_are_later_than_all_others():
     assert horovod.time_to_accuracy_s == 6.0
     assert (horovod.seeds_reached, horovod.time_pairs, horovod.time_unpaired) == (2, 2, 1)
     assert horovod.time_ratio == Estimate(value=1.0), "the seed that is left out is the slow one"
-    table = training_table(comparison.training)
-    assert (
-        table.rows[-1].entries[0].note
-        == "time compared with 2 seeds; with 1 one of the two did not reach it, so there is no interval"
-    )
     never = conclude_from(make_plan(launches=1), {name: [epochs([1, 2, 3, 4])] for name in ARMS})
     assert {row["reached"] for row in training_texts(never).values()} == {"0 of 1"}
     assert never.training.arm("horovod").time_ratio is None
@@ -313,10 +306,6 @@ def test_a_study_tells_how_long_each_arm_trains_by_ranks():
     )
     assert study.points[0].training.arm("horovod").time_to_train_s.value == pytest.approx(9.0)
     assert study.points[1].training.arm("horovod").time_to_train_s is None
-    assert (
-        "horovod trains to 97% accuracy in 9.00 s at one, not with every seed at two"
-        in study.findings
-    )
 
 
 def test_without_a_target_it_is_the_time_to_the_last_epoch():
