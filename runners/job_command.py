@@ -146,7 +146,7 @@ def _place(
     from measurement.plans.plan_file import read_content, world_size_at
     from runners.hosts.batch_jobs import JOB_IDS, KUBERNETES
     from runners.hosts.placement import (
-        has_commands,
+        commands_of,
         hosts_of_commands,
         planned_hosts,
         ranks_by_flags,
@@ -154,7 +154,7 @@ def _place(
     from runners.planning.plan_reading import find_plan, read_plan
 
     content = read_content(find_plan(plan_path), overrides=settings)
-    are_scripts = has_commands(content)
+    are_scripts = commands_of(content)
     is_sized = (
         "world_size" in content
         or bool(content.get("points"))

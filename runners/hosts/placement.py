@@ -29,7 +29,7 @@ from runners.launchers.command_lines import (
     ranks_of,
     read_command,
 )
-from runners.launchers.slurm_job import slurm_job
+from runners.launchers.slurm_job import slurm_hosts
 from runners.processes import remote
 
 PORT_TIMEOUT_S = 20.0
@@ -107,8 +107,6 @@ class Placement:
 
     def for_ranks(self, world_size: int) -> Placement:
         """Return the placement of an arm with all ranks or fewer. They fill the hosts in order."""
-        if world_size == self.world_size:
-            return self
         return replace(self, hosts=filled_hosts(self.hosts, world_size))
 
     @property
@@ -129,20 +127,14 @@ def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
     slots if it has none.
     """
     content = dict(content)
-    job = slurm_job(os.environ)
-    if (
-        job is not None
-        and len(job.hosts) > 1
-        and not content.get("hosts")
-        and not content.get("points")
-    ):
+    if not content.get("hosts") and not content.get("points") and len(slurm_hosts(os.environ)) > 1:
         content["hosts"] = SLURM
     listed = content.get("hosts")
     if isinstance(listed, str) and "/" in listed:
         listed = content["hosts"] = ",".join(map(str, read_hostfile(Path(listed))))
     if isinstance(listed, list) and all(isinstance(part, str) for part in listed):
         listed = ",".join(listed)
-    if has_commands(content):
+    if commands_of(content):
         hosts = named_hosts(listed) if isinstance(listed, str) else hosts_of_commands(content)
         return with_world_size(content, hosts=hosts) | (
             {"hosts": listed or ",".join(map(str, hosts))} if hosts else {}
@@ -226,11 +218,6 @@ def spare_hosts(plan: Plan, taken: Sequence[HostSlots]) -> tuple[HostSlots, ...]
     return spare
 
 
-def has_commands(content: Mapping[str, Any]) -> bool:
-    """Whether a plan's unchecked content has arms by command."""
-    return bool(_commands(content))
-
-
 def with_world_size(content: Mapping[str, Any], *, hosts: Sequence[HostSlots]) -> dict[str, Any]:
     """Return a plan's unchecked content with as many ranks as its largest command starts by its
     flags; 1 if none says.
@@ -255,12 +242,14 @@ def ranks_by_flags(content: Mapping[str, Any], *, hosts: int = 1) -> int | None:
     flag says.
     """
     counts = (
-        ranks_of(_command_line(name, arm), hosts=hosts) for name, arm in _commands(content).items()
+        ranks_of(_command_line(name, arm), hosts=hosts)
+        for name, arm in commands_of(content).items()
     )
     return max((count for count in counts if count), default=None)
 
 
-def _commands(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def commands_of(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the arms by command of a plan's unchecked content."""
     arms = content.get("arms")
     items = arms.items() if isinstance(arms, Mapping) else ()
     return {
@@ -283,7 +272,7 @@ def hosts_of_commands(content: Mapping[str, Any]) -> tuple[HostSlots, ...]:
         PlanError: a command cannot be read.
     """
     slots_of: dict[str, int] = {}
-    for name, arm in _commands(content).items():
+    for name, arm in commands_of(content).items():
         line = _command_line(name, arm)
         if not line.launchers or line.kind == TORCHRUN:
             continue

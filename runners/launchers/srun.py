@@ -12,7 +12,7 @@ from typing import ClassVar
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchRequest
 from runners.launchers.rank_variables import RankVariables, is_slurm_task
-from runners.launchers.slurm_job import expand_nodes, slurm_job
+from runners.launchers.slurm_job import expand_nodes, slurm_hosts
 
 WITHOUT_MPI = frozenset({RENDEZVOUS, HOROVOD})
 """Horovod meets over Gloo at a server of rank 0's (``backends.horovod.rendezvous``)."""
@@ -106,17 +106,15 @@ class Srun(Launcher):
 
     def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
         """Outside a job, srun would queue for a new one."""
-        job = slurm_job(os.environ)
-        if job is None:
+        nodes = [entry.host for entry in slurm_hosts(os.environ)]
+        if not nodes:
             return (
                 "it starts ranks inside a Slurm job, and this process is in none; start one"
                 " (salloc, sbatch)"
             )
-        unknown = next(
-            (entry.host for entry in hosts if entry.host != HERE and not job.has(entry.host)), None
-        )
+        unknown = [entry.host for entry in hosts if entry.host not in (HERE, *nodes)]
         return (
-            f"'{unknown}' is no node of job {job.job_id} ({job.host_list}); leave hosts out"
+            f"'{unknown[0]}' is no node of this job ({', '.join(nodes)}); leave hosts out"
             if unknown
             else None
         )
