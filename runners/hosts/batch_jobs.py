@@ -123,9 +123,9 @@ def _flux(*arguments: str) -> str:
     argv = ["flux", *arguments]
     try:
         return subprocess.run(
-            argv, capture_output=True, text=True, timeout=FLUX_TIMEOUT_S, check=True
+            argv, capture_output=True, encoding="utf-8", timeout=FLUX_TIMEOUT_S, check=True
         ).stdout.strip()
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise HostfileError(
             f"FLUX_URI is set, but '{' '.join(argv)}' fails: {error}; name hosts"
         ) from error

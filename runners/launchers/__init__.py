@@ -84,7 +84,10 @@ def without_rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if not any(variables.belong(name) for variables in launchers)
+        if not any(
+            name in variables.names[1:] or name.startswith(variables.others)
+            for variables in launchers
+        )
     }
 
 

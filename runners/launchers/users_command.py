@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,14 @@ from runners.launchers.base import (
     Launcher,
     LaunchRequest,
 )
-from runners.launchers.carried_variables import with_variables
-from runners.launchers.command_lines import CONTAINERS, MPIRUN, TORCHRUN, CommandLine, command_of
+from runners.launchers.command_lines import (
+    CONTAINERS,
+    MPIRUN,
+    SRUN,
+    TORCHRUN,
+    CommandLine,
+    command_of,
+)
 from runners.launchers.mpirun import ALLOW_ROOT
 
 AGENT_FOLDER = Path(__file__).resolve().parents[2] / "measurement" / "agent"
@@ -167,6 +174,34 @@ class UsersCommand(Launcher):
                     filter(None, [self.inherited.get(name), str(AGENT_FOLDER), *request.folders])
                 )
         return environment
+
+
+def with_variables(
+    line: CommandLine, names: Iterable[str], *, is_open_mpi: bool = True
+) -> tuple[str, ...]:
+    """Return the words of a command that passes these variables on, where its launcher does not do
+    so by itself.
+
+    ``is_open_mpi``: whether its ``mpirun`` is Open MPI's, which takes each by a flag.
+    """
+    words, names = list(line.words), list(names)
+    for launcher in reversed(line.launchers):
+        exported = launcher.value("export")
+        if launcher.kind == SRUN and exported is not None and "ALL" not in exported.split(","):
+            variables = ",".join([*([] if exported == "NONE" else [exported]), *names])
+            index = launcher.flags["export"][0]
+            if "=" in words[index]:
+                words[index] = f"--export={variables}"
+            else:
+                words[index + 1] = variables
+        elif launcher.kind == MPIRUN and is_open_mpi:
+            passed = {
+                word.partition("=")[0] for flag, word in itertools.pairwise(words) if flag == "-x"
+            }
+            words[launcher.flags_at : launcher.flags_at] = [
+                word for name in names if name not in passed for word in ("-x", name)
+            ]
+    return tuple(words)
 
 
 def with_agent_path(line: CommandLine) -> CommandLine:
