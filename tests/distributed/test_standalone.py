@@ -3,10 +3,8 @@ and a record."""
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import typer
@@ -158,24 +156,13 @@ def test_ranks_that_do_not_come_are_named_at_the_timeout():
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_ranks_that_count_unlike_numbers_are_told_so():
-    port = free_port()
-    with ThreadPoolExecutor() as pool:
-        first, second = pool.map(
-            lambda rank: as_rank(rank, port, "--timeout", "20", ranks=2 + rank), (0, 1)
-        )
-    assert (first.returncode, second.returncode) == (2, 2)
-    assert "rank 0 counts 2 ranks and rank 1 3 on " in first.stderr
-    assert "start all with the same number" in first.stderr
-
-
-def test_an_address_in_use_names_who_uses_it():
+def test_an_address_in_use_is_refused():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         done = as_rank(0, port)
     assert done.returncode == 2
-    assert f"rank 0 has no store at 127.0.0.1:{port}: the port is in use by " in done.stderr
-    assert f"(process {os.getpid()}); end it, or give another port to all ranks" in done.stderr
+    assert f"rank 0 has no store at 127.0.0.1:{port}: " in done.stderr
+    assert "; give a free port of that host to all ranks" in done.stderr
 
 
 @pytest.mark.parametrize(
