@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -25,13 +25,12 @@ from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.fingerprint import pci_address
 from measurement.probes.start_clock import StartClock
-from measurement.records.record import Case, CoreUse, RankReport, RankSteps
+from measurement.records.record import CoreUse, RankReport, RankSteps
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.protocol.messages import (
     BlockCommand,
     Can,
     CheckReport,
-    DriftReport,
     EpochCommand,
     EpochReport,
     Job,
@@ -69,11 +68,6 @@ class Engine:
         """The runner, of a workload that is trained."""
         assert isinstance(self.runner, Trainer)
         return self.runner
-
-    @property
-    def cases(self) -> Mapping[str, Case]:
-        """The cases of a micro-benchmark by name; empty if a workload is trained."""
-        return self.runner.cases if isinstance(self.runner, MicroBenchmarkRunner) else {}
 
     @property
     def can(self) -> list[Can]:
@@ -142,10 +136,6 @@ class Engine:
         assert self.epochs is not None, "the job has no training"
         return self.epochs.run(command)
 
-    def drift(self) -> DriftReport | None:
-        """What must be equal on all ranks; None for a micro-benchmark."""
-        return self.runner.drift() if isinstance(self.runner, Trainer) else None
-
 
 def start_engine(
     job: Job,
@@ -168,8 +158,13 @@ def start_engine(
     setup = resolve_workload(job.workload, job.workload_options)
     _check_benchmark(job, setup)
     device = resolve_device(job.device, local_rank=world.local_rank)
-    backend = _checked_backend(job, device, timeout=timeout)
-    _apply_speed(job)
+    backend = _checked_backend(job, device)
+    if timeout is not None:
+        backend.timeout = timeout
+    if job.speed.cudnn_benchmark:
+        torch.backends.cudnn.benchmark = True
+    if job.precision == "tf32":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     benchmark = setup.build_micro_benchmark(local_batch_size=job.local_batch_size, seed=job.seed)
     make_forks_safe()
     threads_before = frozenset(own_threads())  # the library has none yet
@@ -207,7 +202,7 @@ def start_engine(
     )
 
 
-def _checked_backend(job: Job, device: torch.device, *, timeout: timedelta | None) -> Backend:
+def _checked_backend(job: Job, device: torch.device) -> Backend:
     """Check what the job asks of the backend and of the device, and make the backend."""
     backend = make_backend(
         job.backend, transport=job.transport, options=job.options, micro_steps=job.micro_steps
@@ -215,8 +210,6 @@ def _checked_backend(job: Job, device: torch.device, *, timeout: timedelta | Non
     refused = backend.refused_environment(os.environ)
     if refused:
         raise PlanError(refused)
-    if timeout is not None:
-        backend.timeout = timeout
     check_precision(job.precision, device)
     backend.check_device(device.type)
     job.speed.check_device(device.type)
@@ -259,14 +252,6 @@ def _build(
         speed=job.speed,
         threads_before=threads_before,
     )
-
-
-def _apply_speed(job: Job) -> None:
-    """Apply PyTorch's process-wide settings."""
-    if job.speed.cudnn_benchmark:
-        torch.backends.cudnn.benchmark = True
-    if job.precision == "tf32":
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
 
 
 def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:

@@ -128,7 +128,7 @@ def _take_steps(trainer: Trainer) -> ParityReport:
             for name, value in {**parameters, **state}.items()
             if isinstance(value, Tensor)
         },
-        samples=str(digest),
+        samples=digest.text,
         gradient_scale=trainer.gradient_scale,
         tolerances=_tolerances(trainer, model),
     )
@@ -217,21 +217,19 @@ def _model_of_this_rank(trainer: Trainer) -> nn.Module:
 
 
 class _Digest:
-    """Digest of batches; an empty text if they hold nothing that can be read."""
+    """Digest of batches."""
 
     def __init__(self) -> None:
-        self._whole, self._text = hashlib.sha256(), ""
+        self._whole, self.text = hashlib.sha256(), ""
+        """Empty if the batches hold nothing that can be read."""
 
     def batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the batches and add them to the digest."""
         for batch in batches:
             if any(True for _ in leaves_in(batch)):
                 digest_of(self._whole, batch)
-                self._text = self._whole.hexdigest()
+                self.text = self._whole.hexdigest()
             yield batch
-
-    def __str__(self) -> str:
-        return self._text
 
 
 class _SkippedParameters:

@@ -30,7 +30,7 @@ from runners.rank.batches import Batches
 from runners.rank.trainer import Trainer
 from workloads import Workload
 from workloads.optimizers import as_one, members_of, seed_generators, torch_states
-from workloads.tensors import is_finite, stored_values
+from workloads.tensors import is_finite
 
 SKETCH_SIZE = 64
 SAMPLES = 1 << 14
@@ -238,19 +238,15 @@ class ReferenceSteps:
         tensors = {"the loss": torch.tensor(self._loss)}
         # a scaler skips steps whose gradients overflow
         if not self._trainer.step_precision.scaler.is_enabled():
-            gradients = {
-                name: parameter.grad for name, parameter in alone.prepared.bare.named_parameters()
-            }
             tensors |= {
-                f"the gradient of '{name}'": gradient
-                for name, gradient in gradients.items()
-                if gradient is not None
+                f"the gradient of '{name}'": parameter.grad
+                for name, parameter in alone.prepared.bare.named_parameters()
+                if parameter.grad is not None
             }
         for what, tensor in tensors.items():
             if not is_finite(tensor):
-                seen = "nan" if bool(stored_values(tensor).isnan().any()) else "infinite"
                 raise PlanError(
-                    f"{what} is {seen} on rank {self._rank} in step 1, before anything was"
+                    f"{what} is not finite on rank {self._rank} in step 1, before anything was"
                     " exchanged: look at the loss and the batches there"
                     " (torch.autograd.set_detect_anomaly(True) names the operation), or lower the"
                     " learning rate"
@@ -310,14 +306,11 @@ def put_state(model: nn.Module, state: Mapping[str, Any]) -> None:
     Sparse tensors and other entries are not changed.
     """
     for name, tensor in model.state_dict().items():
-        value = state.get(name)
-        if (
-            not isinstance(value, Tensor)
-            or not isinstance(tensor, Tensor)
-            or value.shape != tensor.shape
-        ):
-            continue
-        if value.layout is torch.strided and tensor.layout is torch.strided:
+        value: Any = state.get(name)
+        are_dense = all(
+            isinstance(each, Tensor) and each.layout is torch.strided for each in (tensor, value)
+        )
+        if are_dense and tensor.shape == value.shape:
             # expanded: many elements share memory
             once = tuple(slice(0, None if stride else 1) for stride in tensor.stride())
             tensor[once].copy_(value[once])
