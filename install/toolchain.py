@@ -71,15 +71,11 @@ def output_of(argv: Sequence[str], *, stdin: str | None = None) -> str | None:
     return completed.stdout.strip()
 
 
-def find_compiler() -> str | None:
-    """Find the C++ compiler that CMake would use: $CXX, else c++, g++ or clang++ on PATH."""
-    candidates = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
-    return next((path for name in candidates if name and (path := shutil.which(name))), None)
-
-
 def machine_problems() -> list[str]:
     """List the prerequisites of a build that are missing on this machine, a sentence for each."""
-    compiler, header = find_compiler(), Path(sysconfig.get_path("include"), "Python.h")
+    names = (os.environ.get("CXX", ""), "c++", "g++", "clang++")  # as CMake looks
+    compiler = next((path for name in names if (path := shutil.which(name))), None)
+    header = Path(sysconfig.get_path("include"), "Python.h")
     problems = []
     if compiler is None:
         problems.append("no C++ compiler (looked for $CXX, c++, g++ and clang++ on PATH)")

@@ -209,7 +209,7 @@ class ComparisonRun:
         """Whether another launch would fail: a host no longer answers, no arm passed the gate, or
         scripts failed.
         """
-        reasons = lost_hosts(self.compared.inspection.placement.everywhere)
+        reasons = lost_hosts(self.compared.inspection.placement.remote)
         records = [record for record in self.folder.records() if record.launch == number]
         failed = {record.arm for record in records if record.status != "ok"}
         if not reasons and gate_fails_for_all(records):

@@ -1,4 +1,4 @@
-"""The nodes of the job that this process runs in: Slurm, PBS, LSF, Grid Engine, OAR, Flux,
+"""The nodes of the job that this process runs in: Slurm, PBS, LSF, Grid Engine, OAR,
 operators, dstack or SkyPilot.
 
 A plan takes them by ``hosts: pbs`` and the like. Slurm's are the default, since its steps reach
@@ -7,48 +7,33 @@ them; ssh reaches the others'.
 
 from __future__ import annotations
 
-import re
-import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from measurement.errors import HostfileError, PlanError, RingsideError
+from measurement.errors import PlanError, RingsideError
 from runners.hosts.hostfile import read_hostfile
 from runners.launchers.base import HostSlots
-from runners.launchers.slurm_job import expand_nodes, slurm_hosts
+from runners.launchers.slurm_job import slurm_hosts
 
-SLURM, FLUX, KUBERNETES, SKYPILOT = "slurm", "flux", "kubernetes", "skypilot"
-JOB_IDS = {
-    SLURM: "SLURM_JOB_ID",
-    "pbs": "PBS_JOBID",
-    "lsf": "LSB_JOBID",
-    "sge": "JOB_ID",
-    "oar": "OAR_JOB_ID",
-    "dstack": "DSTACK_JOB_ID",
-    SKYPILOT: "SKYPILOT_TASK_ID",
-    KUBERNETES: "HOSTNAME",
-    FLUX: "FLUX_URI",
+SLURM, KUBERNETES, SKYPILOT = "slurm", "kubernetes", "skypilot"
+JOBS: Mapping[str, tuple[str, str]] = {
+    SLURM: ("SLURM_JOB_ID", "SLURM_JOB_NODELIST"),
+    "pbs": ("PBS_JOBID", "PBS_NODEFILE"),
+    "lsf": ("LSB_JOBID", "LSB_DJOB_HOSTFILE"),
+    "sge": ("JOB_ID", "PE_HOSTFILE"),
+    "oar": ("OAR_JOB_ID", "OAR_NODEFILE"),
+    "dstack": ("DSTACK_JOB_ID", "DSTACK_MPI_HOSTFILE"),
+    KUBERNETES: ("HOSTNAME", "OMPI_MCA_orte_default_hostfile"),
+    SKYPILOT: ("SKYPILOT_TASK_ID", "SKYPILOT_NODE_IPS"),
 }
-"""By the word for ``hosts``: the variable that has the job's ID."""
-NODES = {
-    SLURM: "SLURM_JOB_NODELIST",
-    "pbs": "PBS_NODEFILE",
-    "lsf": "LSB_DJOB_HOSTFILE",
-    "sge": "PE_HOSTFILE",
-    "oar": "OAR_NODEFILE",
-    "dstack": "DSTACK_MPI_HOSTFILE",
-    KUBERNETES: "OMPI_MCA_orte_default_hostfile",
-    SKYPILOT: "SKYPILOT_NODE_IPS",
-    FLUX: "FLUX_URI",
-}
-"""By the word for ``hosts``: the variable that names a file of nodes; SkyPilot's has an address on
-each line, and Flux is asked. Kubernetes's is what MPI Operator and Kubeflow Trainer set."""
+"""By the word for ``hosts``: the variables that have the job's ID, and that name a file of nodes;
+SkyPilot's has an address on each line. Kubernetes's is what MPI Operator and Kubeflow Trainer
+set."""
 IN_A_POD = "KUBERNETES_SERVICE_HOST"
 """Set in every pod. Elsewhere, Open MPI's hostfile may be the user's own."""
 SKYPILOT_SLOTS = "SKYPILOT_NUM_GPUS_PER_NODE"
 """The number of GPUs. A node without GPUs takes one rank."""
-FLUX_TIMEOUT_S = 20.0
 
 
 def job_system(environment: Mapping[str, str]) -> str | None:
@@ -56,7 +41,7 @@ def job_system(environment: Mapping[str, str]) -> str | None:
 
     Nothing is read or called.
     """
-    set_words = (word for word, variable in NODES.items() if environment.get(variable))
+    set_words = (word for word, (_, nodes) in JOBS.items() if environment.get(nodes))
     return next(
         (word for word in set_words if word != KUBERNETES or environment.get(IN_A_POD)), None
     )
@@ -66,7 +51,7 @@ def job_id(word: str | None, environment: Mapping[str, str]) -> str | None:
     """Return the ID of the job whose nodes a plan's ``hosts`` names by a word; None if it lists
     hosts.
     """
-    return environment.get(JOB_IDS[word]) if word in JOB_IDS else None
+    return environment.get(JOBS[word][0]) if word and word in JOBS else None
 
 
 def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...]:
@@ -74,10 +59,11 @@ def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...
 
     Raises:
         PlanError: this process is in no such job.
-        HostfileError: the list of nodes cannot be read.
+        HostfileError: the file of nodes cannot be read.
         LaunchError: Slurm's variables cannot be read.
     """
-    nodes, slurms = environment.get(NODES[word]), slurm_hosts(environment)
+    id_variable, nodes_variable = JOBS[word]
+    nodes, slurms = environment.get(nodes_variable), slurm_hosts(environment)
     if not nodes or (word == SLURM and not slurms):
         raise PlanError(
             f"hosts: {word} means the nodes of a job, and this process is in no such job; start"
@@ -85,15 +71,13 @@ def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...
         )
     if word == SLURM:
         return slurms
-    if word == FLUX:
-        return _flux_hosts()
     if word == SKYPILOT:
         slots = max(1, int(environment.get(SKYPILOT_SLOTS, "0")))
         return tuple(HostSlots(host=address, slots=slots) for address in nodes.split())
     hosts = read_hostfile(Path(nodes))
     # mpirun starts its first ranks where it runs, and Kubeflow Trainer lists that pod last
     if word == KUBERNETES:
-        pod = environment.get(JOB_IDS[word], "")
+        pod = environment.get(id_variable, "")
         hosts = tuple(sorted(hosts, key=lambda entry: entry.host.partition(".")[0] != pod))
     return hosts
 
@@ -109,23 +93,3 @@ def unused_nodes(environment: Mapping[str, str]) -> str | None:
         f"this job has {nodes} nodes, and all ranks run on this one; to use them: --set"
         f" hosts={word}"
     )
-
-
-def _flux_hosts() -> tuple[HostSlots, ...]:
-    """With as many slots as a node has cores."""
-    names = expand_nodes(_flux("hostlist", "local"))
-    counts = re.search(r"(\d+) Nodes?, (\d+) Cores?", _flux("resource", "info"))
-    slots = max(1, int(counts[2]) // int(counts[1])) if counts else 1
-    return tuple(HostSlots(host=name, slots=slots) for name in dict.fromkeys(names))
-
-
-def _flux(*arguments: str) -> str:
-    argv = ["flux", *arguments]
-    try:
-        return subprocess.run(
-            argv, capture_output=True, encoding="utf-8", timeout=FLUX_TIMEOUT_S, check=True
-        ).stdout.strip()
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise HostfileError(
-            f"FLUX_URI is set, but '{' '.join(argv)}' fails: {error}; name hosts"
-        ) from error

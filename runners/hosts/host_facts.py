@@ -55,7 +55,6 @@ def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
     return {
         **fingerprint(),
         "mpirun": str(mpi) if (mpi := installed_mpi("mpirun")) else None,
-        "interfaces": sorted(psutil.net_if_addrs()),
         "driver_error": error,
         CARDS: cards(),
         EXCLUSIVE: exclusive_cards(),

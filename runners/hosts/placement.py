@@ -17,7 +17,7 @@ from typing import Any
 from measurement.addresses import LOOPBACK, free_port
 from measurement.errors import PlanError, about, quoted
 from measurement.plans.plan import Plan
-from runners.hosts.batch_jobs import JOB_IDS, SLURM, job_hosts
+from runners.hosts.batch_jobs import JOBS, SLURM, job_hosts
 from runners.hosts.host_facts import FREE_PORT
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers.base import HERE, HostSlots
@@ -57,12 +57,7 @@ class Placement:
 
     @property
     def remote(self) -> list[str]:
-        """The hosts reached by ssh."""
-        return [entry.host for entry in self.hosts if entry.host not in self.here]
-
-    @property
-    def everywhere(self) -> list[str]:
-        """The hosts reached by ssh in any launch."""
+        """The hosts reached by ssh, spare ones too."""
         return [entry.host for entry in (*self.hosts, *self.spare) if entry.host not in self.here]
 
     def sample(self, rng: random.Random) -> Placement:
@@ -99,11 +94,7 @@ class Placement:
 
     def host_of(self, rank: int) -> str:
         """Return the host of a rank. Every launcher fills hosts in this order."""
-        return next(
-            host
-            for host, ranks in place_ranks(self.hosts, self.world_size).items()
-            if rank in ranks
-        )
+        return [entry.host for entry in self.hosts for _ in range(entry.slots)][rank]
 
     def for_ranks(self, world_size: int) -> Placement:
         """Return the placement of an arm with all ranks or fewer. They fill the hosts in order."""
@@ -152,9 +143,7 @@ def named_hosts(listed: str) -> tuple[HostSlots, ...]:
         HostfileError: the list, or that of the job, is not accepted.
         PlanError: there is no job.
     """
-    return (
-        job_hosts(listed, os.environ) if listed in JOB_IDS else parse_hosts(listed, source="hosts")
-    )
+    return job_hosts(listed, os.environ) if listed in JOBS else parse_hosts(listed, source="hosts")
 
 
 def filled_hosts(hosts: Sequence[HostSlots], world_size: int) -> tuple[HostSlots, ...]:

@@ -72,9 +72,7 @@ def inspect(plan: Plan) -> Preflight:
     address = driver_address(plan, addresses, here=here)
     facts, failures = gather_facts(addresses, here=here, address=address)
     _require(failures)
-    _require(
-        [*_without_interface(facts, plan.network_interface), *unreached(facts, address=address)]
-    )
+    _require(unreached(facts, address=address))
     views = {host: host_facts.pop(NAMES) for host, host_facts in facts.items()}
     views = views if len(views) > 1 else {}  # on one host ranks find each other
     _require(unknown_names(views))
@@ -188,16 +186,6 @@ def lost_hosts(hosts: Sequence[str]) -> list[str]:
     except LaunchError as error:
         return [str(error)]
     return []
-
-
-def _without_interface(facts: Mapping[str, Mapping[str, Any]], interface: str | None) -> list[str]:
-    """Return which hosts lack the interface, a line for each."""
-    return [
-        f"host '{host}' has no interface '{interface}'; it has"
-        f" {', '.join(host_facts['interfaces'])}: set network_interface"
-        for host, host_facts in facts.items()
-        if interface is not None and interface not in host_facts["interfaces"]
-    ]
 
 
 def unreached(facts: Mapping[str, Mapping[str, Any]], *, address: str) -> list[str]:

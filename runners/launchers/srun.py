@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, VariableNames, World
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchRequest
@@ -77,12 +76,6 @@ class Srun(Launcher):
 
     executable = "srun"
     rank_variables = (RANK_VARIABLES,)
-    remedies: ClassVar[Mapping[str, str]] = {
-        MPI: (
-            "start it with srun --mpi=pmix (srun --mpi=list shows whether this Slurm has it), or by"
-            " mpirun inside the job"
-        )
-    }
 
     def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
         """One ``srun``; it passes its environment on to every rank."""

@@ -22,7 +22,6 @@ from measurement.agent.ringside_agent.place import World
 from measurement.conditions.sources import digests, sources_of
 from measurement.environment import recorded_environment
 from measurement.errors import PlanError, WorldSizeMismatchError
-from measurement.plans.settings import SpeedSettings
 from measurement.probes.fingerprint import pci_address
 from measurement.probes.start_clock import StartClock
 from measurement.records.record import CoreUse, RankReport, RankSteps
@@ -81,11 +80,6 @@ class Engine:
         )
         exchanging: list[Can] = ["block", "gate", "trace"] if self.backend.exchanges else []
         return [*exchanging, *without_exchange, *(("epoch",) if self.epochs else ())]
-
-    @property
-    def sample_unit(self) -> str:
-        """What is counted per second."""
-        return self.runner.workload.sample_unit
 
     def report(self) -> RankReport:
         """Report this rank's actual device, threads, cores, versions and optimizer."""
@@ -256,15 +250,13 @@ def _build(
 
 def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
     """Refuse training settings for a micro-benchmark, which has neither epochs nor gradients."""
-    settings = [
-        name for name in ("training", "max_gradient_norm") if getattr(job, name) is not None
-    ]
-    settings += ["precision"] if job.precision != "fp32" else []
-    settings += ["speed"] if job.speed != SpeedSettings() else []
+    settings = job.model_dump(
+        include={"training", "max_gradient_norm", "precision", "speed"}, exclude_defaults=True
+    )
     if settings and not issubclass(chosen.workload, Workload):
         raise PlanError(
-            f"workload '{job.workload}' is a micro-benchmark, for which {settings[0]} means"
-            " nothing; leave it out, or train a model"
+            f"workload '{job.workload}' is a micro-benchmark, for which {next(iter(settings))}"
+            " means nothing; leave it out, or train a model"
         )
 
 

@@ -22,6 +22,7 @@ two.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
@@ -64,7 +65,9 @@ def run_gate(trainer: Trainer, *, local_batch_size: int | None = None) -> Parity
     ``local_batch_size``: of these steps; None: the trainer's.
     """
     trainer.release()
-    gate = trainer.clone_for_gate(local_batch_size=local_batch_size)
+    gate = copy.copy(trainer)
+    gate.workload = trainer.another_workload(local_batch_size=local_batch_size)
+    gate.step_precision = copy.copy(trainer.step_precision)
     try:
         return _take_steps(gate)
     finally:

@@ -24,7 +24,6 @@ from measurement.errors import PlanError
 from measurement.judging.distances import ROUNDING, Sketches, Tensors, arithmetic_of
 from measurement.probes.flops import count_flops
 from measurement.records.record import GATE_STEPS, FlopCount
-from measurement.users_code import place_of_definition
 from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
 from runners.rank.batches import Batches
 from runners.rank.trainer import Trainer
@@ -112,11 +111,9 @@ class ReferenceSteps:
             filter(None, self._trainer.backend.all_gather_object(difference, str | None)), None
         )
         if seen:
-            place = place_of_definition(self._trainer.workload.compute_loss)
-            where = f" ({place})" if place else ""
             raise PlanError(
                 f"{NOT_REPEATABLE}: {seen}, from the same parameters, batch and seeds;"
-                f" {REPEATABLE_SO}{where}"
+                f" {REPEATABLE_SO}"
             )
         if self._rank == 0:
             self._find_rounding(
@@ -140,12 +137,9 @@ class ReferenceSteps:
             <= REPEATABLE * max(coarsest, self._trainer.step_precision.gradient_error) * size
         ):
             return None
-        distance_text = (
-            f"{distance / size:.2g} of their size apart" if size else "none the first time"
-        )
         return (
-            f"rank {self._rank} came to a loss of {loss:.6g}, then of {self._loss:.6g}, with"
-            f" gradients {distance_text}"
+            f"rank {self._rank} came to a loss of {loss:.6g}, then of {self._loss:.6g}, with other"
+            " gradients"
         )
 
     def _find_rounding(self, first_step: ReferenceStep, alone: ReferenceRun, *, steps: int) -> None:
@@ -285,11 +279,10 @@ def _count_flops(trainer: Trainer) -> FlopCount:
     sizes = Counter[str]()
     for parameter in bare.parameters():
         sizes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
-    (dtype, _), *_ = sizes.most_common(1)
     return FlopCount(
         samples=workload.count_samples(batch),
         by_operation=by_operation,
-        dtype=dtype,
+        dtype=sizes.most_common(1)[0][0],
         without_formula=unseen,
     )
 

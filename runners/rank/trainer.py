@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import math
 import resource
@@ -125,16 +124,6 @@ class Trainer:
             seed=workload.seed,
             options=workload.options,
         )
-
-    def clone_for_gate(self, *, local_batch_size: int | None = None) -> Trainer:
-        """A copy of this trainer with its own workload, model and loss scale."""
-        other = copy.copy(self)
-        other.workload, other.prepared = (
-            self.another_workload(local_batch_size=local_batch_size),
-            None,
-        )
-        other.step_precision = copy.copy(self.step_precision)
-        return other
 
     def build_bare(self, *, seed: int | None = None, workload: Workload | None = None) -> nn.Module:
         """Build a model without wrapper, in training mode, on this rank's device; ``workload``:

@@ -178,7 +178,7 @@ def lead(
         plan=plan,
         launcher_reference=engine.world.launcher,
         transport=engine.backend.describe().get("transport"),
-        recorded={"sample_unit": engine.sample_unit, "padding_bytes": None},
+        recorded={"sample_unit": engine.runner.workload.sample_unit, "padding_bytes": None},
     )
     folder.write_plan(plan)
     launch = Launch(

@@ -25,7 +25,7 @@ from backends.mpi.library import load_mpi, open_store
 from measurement.addresses import with_port
 from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
 from measurement.agent.ringside_agent.reporting import leave
-from measurement.errors import LaunchError, RingsideError, printable
+from measurement.errors import LaunchError, printable
 from runners.launchers import meeting_place
 from runners.protocol.messages import Job
 
@@ -107,17 +107,12 @@ def _await_all(store: Store, world: World, timeout: timedelta) -> None:
     try:
         store.wait(keys, timeout)
     except RuntimeError:
-        came = [rank for rank, key in enumerate(keys) if store.check([key])]
-        missing = [rank for rank in range(world.world_size) if rank not in came]
+        missing = ", ".join(str(rank) for rank, key in enumerate(keys) if not store.check([key]))
         raise LaunchError(
-            f"only {len(came)} of {world.world_size} ranks came within {timeout.total_seconds():g}"
-            f" s: {_ranks(came)}; {_ranks(missing)} did not: start every host's ranks with the same"
-            " number of ranks in all and the same address, or wait longer with --timeout"
+            f"of {world.world_size} ranks these did not come within {timeout.total_seconds():g} s:"
+            f" {missing}; start every host's ranks with the same number of ranks in all and the"
+            " same address, or wait longer with --timeout"
         ) from None
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
 
 
 @contextmanager
@@ -143,12 +138,10 @@ def joint_start(
     except Exception as error:
         say(error)
         over.set()
-        words = printable(str(error)).strip().splitlines() or [""]
-        kind = "" if isinstance(error, RingsideError) else f"{type(error).__name__}: "
+        says, *_ = printable(f"{type(error).__name__}: {error}").splitlines()
         with contextlib.suppress(RuntimeError):
-            if store.add(f"{FAILED}/count", 1) == 1:  # only the first error is shown
-                store.set(FAILED, f"{_who(world)}, which says: {kind}{words[0]}")
-                time.sleep(TELL_S)
+            store.set(FAILED, f"{_who(world)}, which says: {says}")
+            time.sleep(TELL_S)
         raise
     finally:
         over.set()

@@ -56,7 +56,7 @@ def test_a_greeting_is_passed_over(greeting, tmp_path):
 def test_a_hidden_host_is_told_before_anything_starts(hidden, tmp_path):
     looked = enter("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
     assert looked.returncode == 1, looked.stdout
-    assert f"host2: {WHY}" in looked.stdout
+    assert f"host 'host2': {WHY}" in looked.stdout
     done = compare(write_plan(tmp_path, network_interface=None), tmp_path / "out")
     assert done.returncode == 2, done.stdout
     assert f"ringside: host 'host2': {WHY}" in done.stderr

@@ -142,7 +142,7 @@ def test_ranks_that_do_not_come_are_named_at_the_timeout():
     done = as_rank(0, free_port())
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(
-        "ringside: only 1 of 2 ranks came within 2 s: rank 0; rank 1 did not: start every host's ranks"
+        "ringside: of 2 ranks these did not come within 2 s: 1; start every host's ranks"
     )
     with socket.socket() as held:  # so that nobody else listens there meanwhile
         held.bind(("127.0.0.1", 0))

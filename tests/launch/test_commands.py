@@ -452,7 +452,7 @@ LIKE_TORCHRUN, GIVES_NOTHING = f"{__file__}:LikeTorchrun", f"{__file__}:GivesNot
             "horovod",
             "mpi",
             "spawn",
-            r"over 'mpi' \(it starts no MPI: each rank would be a world of 1\); use 'horovodrun', 'mpirun' or 'srun'",
+            r"over 'mpi' \(it starts no MPI, as srun does with --mpi=pmix: each rank would be a world of 1\); use 'horovodrun', 'mpirun' or 'srun'",
         ),
         (
             "ddp",

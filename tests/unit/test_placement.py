@@ -111,7 +111,7 @@ def test_launches_draw_as_many_hosts_as_the_ranks_need(tmp_path):
     known = Placement(
         hosts=hosts, spare=spare, cores={"a": 8, "b": 4, "c": 8}, here=frozenset({"a"})
     )
-    assert known.everywhere == ["b", "c"]
+    assert known.remote == ["b", "c"]
     drawn = [known.sample(random.Random(launch)) for launch in range(40)]
     assert {as_text(placement.hosts) for placement in drawn} == {"a:2,b:1", "a:2,c:1", "b:2,c:1"}
     assert {(placement.threads_per_rank, placement.spare) for placement in drawn} == {(2, ())}, (
