@@ -126,14 +126,9 @@ class UsersCommand(Launcher):
     def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
         """The command, on every host where it is a torchrun that several hosts start."""
         line, environment = self._filled(request), self._for_ranks(request)
-        starts_everywhere = (
-            not request.is_local and len(request.hosts) > 1 and line.kind == TORCHRUN
-        )
-        lines = (
-            for_each_host(line, [entry.host for entry in request.hosts])
-            if starts_everywhere
-            else [(HERE, line)]
-        )
+        lines = [(HERE, line)]
+        if line.kind == TORCHRUN and len(request.hosts) > 1:
+            lines = for_each_host(line, [entry.host for entry in request.hosts])
         # an srun without --export follows it
         exported_names = self.inherited.get(SLURM_EXPORT_ENV, "ALL")
         exported = (
@@ -233,14 +228,8 @@ def for_each_host(line: CommandLine, hosts: Sequence[str]) -> list[tuple[str, Co
             if name not in launcher.flags
             for word in (f"--{name}", value)
         ]
-        commands.append(
-            (
-                host,
-                command_of(
-                    [*line.words[: launcher.flags_at], *added, *line.words[launcher.flags_at :]]
-                ),
-            )
-        )
+        words, at = line.words, launcher.flags_at
+        commands.append((host, command_of([*words[:at], *added, *words[at:]])))
     return commands
 
 

@@ -83,15 +83,12 @@ class Engine:
 
     def report(self) -> RankReport:
         """Report this rank's actual device, threads, cores, versions and optimizer."""
-        runner = self.runner
+        runner, device = self.runner, self.runner.device
+        is_gpu = device.type != "cpu"
         return RankReport(
             **rank_facts(replace(self.world, world_size=runner.world.world_size)),
-            device=(
-                str(runner.device)
-                if runner.device.type == "cpu"
-                else torch.cuda.get_device_name(runner.device)
-            ),
-            gpu=None if runner.device.type == "cpu" else pci_address(runner.device.index),
+            device=torch.cuda.get_device_name(device) if is_gpu else str(device),
+            gpu=pci_address(device.index) if is_gpu else None,
             backend=self.backend.describe(),
             environment=recorded_environment(os.environ),
             sources=digests(sources_of(type(runner.workload))),

@@ -84,12 +84,13 @@ def main(settings: Settings) -> NoReturn:
 
     def start() -> Engine:
         job = read_message(JOBS, channel.job())
-        resources = {
-            "device": job.device,
-            "affinity": job.affinity,
-            "freed_memory": job.freed_memory,
-        }
-        take_resources(world, threads=settings.threads, **resources)
+        take_resources(
+            world,
+            threads=settings.threads,
+            device=job.device,
+            affinity=job.affinity,
+            freed_memory=job.freed_memory,
+        )
         from torch.distributed import PrefixStore, TCPStore
 
         from backends.base import WHILE_STOPPED_S
@@ -226,12 +227,11 @@ class EngineRank:
         return reply.model_copy(update={"nccl": read_log(self.log)})
 
     def _report_finished(self) -> FinishedReply:
-        engine = self.engine
-        report = engine.report()
+        runner = self.engine.runner
         return FinishedReply(
-            report=report,
-            peak_memory_bytes=peak_memory_bytes(engine.runner.device),
-            drift=engine.runner.drift(),
+            report=self.engine.report(),
+            peak_memory_bytes=peak_memory_bytes(runner.device),
+            drift=runner.drift(),
         )
 
     def _start(self) -> StartedReply:

@@ -200,12 +200,8 @@ def lead(
     if session.error is not None:
         raise session.error
     if record.error is not None:
-        what = (
-            f"backend '{record.backend}' computes wrongly, so that no timing of it counts: "
-            if record.status == "wrong"
-            else ""
-        )
-        raise ParityError(f"{what}{record.error.message}")
+        wrong = f"backend '{record.backend}' computes wrongly, so that no timing of it counts: "
+        raise ParityError((wrong if record.status == "wrong" else "") + record.error.message)
     _show(record, plan, where=folder.launch_folder(0, record.arm) / "record.json")
 
 
