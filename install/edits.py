@@ -6,20 +6,15 @@ sources are then not the ones that the edits were made for.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from install.toolchain import BuildError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Edit:
+class Edit(NamedTuple):
     """One exact replacement in one file of the unpacked source distribution."""
 
-    name: str
-    """Its name in messages."""
-    reason: str
-    """Why it is needed."""
     path: str
     """File, relative to the root of the sources."""
     old: str
@@ -28,65 +23,34 @@ class Edit:
     """Text put in its place."""
 
 
-CXX_STANDARD = (
-    "torch 2.15's headers need C++20; CMakeLists.txt strips -std= from CXXFLAGS, so only an edit"
-    " raises it"
-)
-
 # Horovod's torch extension is in <prefix>/lib/pythonX.Y/site-packages/horovod/torch.
 RPATHS = ("$ORIGIN/../../../..", "$ORIGIN/../../torch/lib", "$ORIGIN/../../nvidia/nccl/lib")
 
 COMMON_EDITS = (
+    # torch 2.15's headers need C++20; CMakeLists.txt strips -std= from CXXFLAGS
+    Edit("CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
     Edit(
-        name="C++20 in the project",
-        reason=CXX_STANDARD,
-        path="CMakeLists.txt",
-        old="set(CMAKE_CXX_STANDARD 14)",
-        new="set(CMAKE_CXX_STANDARD 20)",
+        "horovod/torch/CMakeLists.txt",
+        "set(CMAKE_CXX_STANDARD 14)",
+        "set(CMAKE_CXX_STANDARD 20)",
     ),
+    # CMake writes the build environment's absolute path to libmpi into the extension; a cached
+    # wheel must find the Open MPI and the NCCL of the environment that it is installed into
     Edit(
-        name="C++20 in the torch extension",
-        reason=CXX_STANDARD,
-        path="horovod/torch/CMakeLists.txt",
-        old="set(CMAKE_CXX_STANDARD 14)",
-        new="set(CMAKE_CXX_STANDARD 20)",
-    ),
-    Edit(
-        name="relocatable library paths",
-        reason=(
-            "CMake writes the build environment's absolute path to libmpi into the extension; a"
-            " cached wheel must find the Open MPI and the NCCL of the environment that it is"
-            " installed into"
-        ),
-        path="CMakeLists.txt",
-        old="project(horovod CXX)",
-        new=(
-            "project(horovod CXX)\nset(CMAKE_BUILD_WITH_INSTALL_RPATH ON)\nset(CMAKE_INSTALL_RPATH"
-            f' "{";".join(RPATHS)}")'
-        ),
+        "CMakeLists.txt",
+        "project(horovod CXX)",
+        "project(horovod CXX)\nset(CMAKE_BUILD_WITH_INSTALL_RPATH ON)\nset(CMAKE_INSTALL_RPATH"
+        f' "{";".join(RPATHS)}")',
     ),
 )
-
-CPU_EDITS = (
-    Edit(
-        name="no CUDA in a CPU build",
-        reason=(
-            "a CUDA build of torch beside any nvcc on PATH makes FindPytorch demand a whole CUDA"
-            " toolkit"
-        ),
-        path="cmake/Modules/FindPytorch.cmake",
-        old="(torch.version.cuda is not None)",
-        new="False",
-    ),
-)
-
+# a CUDA build of torch beside any nvcc on PATH makes FindPytorch demand a whole CUDA toolkit
+CPU_EDITS = (Edit("cmake/Modules/FindPytorch.cmake", "(torch.version.cuda is not None)", "False"),)
+# nvcc 13 no longer knows C++11, and its headers need C++17
 NCCL_EDITS = (
     Edit(
-        name="C++17 in the CUDA kernels",
-        reason="nvcc 13 no longer knows C++11, and its headers need C++17",
-        path="horovod/common/ops/cuda/CMakeLists.txt",
-        old="set(CMAKE_CUDA_STANDARD 11)",
-        new="set(CMAKE_CUDA_STANDARD 17)",
+        "horovod/common/ops/cuda/CMakeLists.txt",
+        "set(CMAKE_CUDA_STANDARD 11)",
+        "set(CMAKE_CUDA_STANDARD 17)",
     ),
 )
 
@@ -108,17 +72,13 @@ def apply_edits(root: Path, edits: Sequence[Edit]) -> None:
         count = text.count(edit.old)
         if count != 1:
             raise BuildError(
-                f"edit '{edit.name}': {edit.path} holds {edit.old!r} {count} times, expected once; "
-                "these are not the Horovod sources that the edits in install/edits.py were made for"
+                f"{edit.path} holds {edit.old!r} {count} times, expected once: these are not the"
+                " Horovod sources that the edits in install/edits.py were made for"
             )
         file.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
 
 
 def edits_digest(edits: Sequence[Edit]) -> str:
-    """Digest the edits, without names and reasons, for the key of a cached wheel: ten hexadecimal
-    digits.
-    """
-    digest = hashlib.sha256()
-    for edit in edits:
-        digest.update(f"{edit.path}\0{edit.old}\0{edit.new}\0".encode())
-    return digest.hexdigest()[:10]
+    """Digest the edits for the key of a cached wheel: ten hexadecimal digits."""
+    texts = "".join(f"{text}\0" for edit in edits for text in edit)
+    return hashlib.sha256(texts.encode()).hexdigest()[:10]

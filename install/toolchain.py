@@ -15,18 +15,18 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 TIMEOUT_S = 20.0
 OPERATIONS = ("auto", "cpu", "nccl")
 CPP20_PROBE = (
     "#include <concepts>\ntemplate <typename T> concept C = std::integral<T>;\nint main() {}\n"
 )
+CHECK_CPP20 = ("-std=c++20", "-x", "c++", "-fsyntax-only", "-")
 INSTALL_HINT = (
     "Debian/Ubuntu: apt-get install g++ make python3-dev; Fedora/RHEL: dnf install gcc-c++ make"
     " python3-devel; without root: conda install -c conda-forge cxx-compiler make, or `module load"
@@ -42,8 +42,7 @@ class BuildError(Exception):
     """The build ran and failed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CudaToolkit:
+class CudaToolkit(NamedTuple):
     """A CUDA toolkit: its compiler and headers."""
 
     home: Path
@@ -72,51 +71,21 @@ def output_of(argv: Sequence[str], *, stdin: str | None = None) -> str | None:
     return completed.stdout.strip()
 
 
-def find_compiler() -> str | None:
-    """Find the C++ compiler that CMake would use: $CXX, else c++, g++ or clang++ on PATH."""
-    candidates = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
-    return next((path for name in candidates if name and (path := shutil.which(name))), None)
-
-
-def compiler_version(compiler: str | None) -> str:
-    """Return the first line of the compiler's version, or "none"."""
-    output = output_of([compiler, "--version"]) if compiler else None
-    return output.splitlines()[0] if output else "none"
-
-
-def compiler_problem(compiler: str | None) -> str | None:
-    """Say in a sentence what is wrong with a C++ compiler; None if it compiles C++20."""
-    if compiler is None:
-        return "no C++ compiler (looked for $CXX, c++, g++ and clang++ on PATH)"
-    if (
-        output_of([compiler, "-std=c++20", "-x", "c++", "-fsyntax-only", "-"], stdin=CPP20_PROBE)
-        is None
-    ):
-        return (
-            f"{compiler} does not compile C++20, which torch's headers need"
-            f" ({compiler_version(compiler)})"
-        )
-    return None
-
-
-def missing_prerequisites(compiler: str | None, include_dir: Path, make: str | None) -> list[str]:
-    """List the missing prerequisites of a build, a sentence for each; empty if the build can
-    start.
-    """
-    header = include_dir / "Python.h"
-    problems = [
-        compiler_problem(compiler),
-        None if header.is_file() else f"no Python headers ({header} does not exist)",
-        None if make else "no make on PATH",
-    ]
-    return [problem for problem in problems if problem]
-
-
 def machine_problems() -> list[str]:
-    """List the prerequisites that are missing on this machine, for this Python."""
-    return missing_prerequisites(
-        find_compiler(), Path(sysconfig.get_path("include")), shutil.which("make")
-    )
+    """List the prerequisites of a build that are missing on this machine, a sentence for each."""
+    names = (os.environ.get("CXX", ""), "c++", "g++", "clang++")  # as CMake looks
+    compiler = next((path for name in names if (path := shutil.which(name))), None)
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    problems = []
+    if compiler is None:
+        problems.append("no C++ compiler (looked for $CXX, c++, g++ and clang++ on PATH)")
+    elif output_of([compiler, *CHECK_CPP20], stdin=CPP20_PROBE) is None:
+        problems.append(f"{compiler} does not compile C++20, which torch's headers need")
+    if not header.is_file():
+        problems.append(f"no Python headers ({header} does not exist)")
+    if shutil.which("make") is None:
+        problems.append("no make on PATH")
+    return problems
 
 
 def find_cuda_toolkit() -> CudaToolkit | None:
@@ -163,36 +132,29 @@ def nccl_home() -> Path | None:
     return next((home for home in homes if (home / "include" / "nccl.h").is_file()), None)
 
 
-def choose_operations(requested: str, *, has_toolkit: bool, has_gpu: bool, has_nccl: bool) -> str:
-    """Choose between a CPU build and one whose GPU operations run over NCCL: returns "cpu" or
-    "nccl".
-
-    ``has_toolkit``: one is installed, or there are wheels of its compiler.
+def choose_operations(requested: str) -> str:
+    """Choose between a CPU build and one whose GPU operations run over NCCL, by what this machine
+    has: returns "cpu" or "nccl".
 
     Raises:
         PrerequisiteError: "nccl" was asked for and cannot be built here.
     """
+    can_build = nccl_home() is not None and bool(find_cuda_toolkit() or torch_cuda_release())
     if requested == "auto":
-        return "nccl" if has_toolkit and has_gpu and has_nccl else "cpu"
-    gaps = {
-        "a CUDA toolkit (nvcc on PATH, or CUDA_HOME), or a torch with wheels of CUDA 13": (
-            has_toolkit
-        ),
-        "NCCL from torch's wheel": has_nccl,
-    }
-    missing = [name for name, is_available in gaps.items() if not is_available]
-    if requested == "nccl" and missing:
+        return "nccl" if can_build and gpu_compute_capabilities() else "cpu"
+    if requested == "nccl" and not can_build:
         raise PrerequisiteError(
-            f"a GPU build of Horovod needs {' and '.join(missing)}; install it, or ask for 'cpu'"
+            "a GPU build of Horovod needs NCCL from torch's wheel, and a CUDA toolkit (nvcc on"
+            " PATH, or CUDA_HOME) or a torch with wheels of CUDA 13; install them, or ask for 'cpu'"
         )
     return requested
 
 
-def cpu_class(cpuinfo: str) -> str:
+def cpu_class() -> str:
     """Name the vector instructions that Horovod's build compiles in when /proc/cpuinfo lists them:
     "avx-f16c-fma" or "baseline".
     """
-    flags = set(cpuinfo.split())
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     return "-".join(flag for flag in ("avx", "f16c", "fma") if flag in flags) or "baseline"
 
 
@@ -230,12 +192,6 @@ def compiler_requirements(release: str) -> list[str]:
     pins = [line.partition("==") for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines()]
     pinned = {name: version for name, _, version in pins if version.startswith(f"{release}.")}
     return [f"{name}=={pinned.get(name, f'{release}.*')}" for name in COMPILER_WHEELS]
-
-
-def install_argv(release: str, target: Path) -> list[str]:
-    """Return the command that installs the compiler of a CUDA release into a folder of its own."""
-    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
-    return [*uv, "--no-deps", "--target", str(target), *compiler_requirements(release)]
 
 
 def complete_toolkit(target: Path, release: str) -> CudaToolkit:

@@ -12,21 +12,20 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import textwrap
-import time
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
 
-from install import cache, edits, toolchain
+from install import edits, toolchain
 from install.toolchain import BuildError, PrerequisiteError
 
 HOROVOD_VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 LOG_TAIL_LINES = 15
+FIRST_ERROR = re.compile(r".*(?:\berror: |CMake Error|: not found).*")
+"""The line of a build's log that names the cause: a missing header or program, or the compiler's
+first error."""
 
 CPU_ENVIRONMENT = {
     "HOROVOD_WITH_PYTORCH": "1",
@@ -56,38 +55,28 @@ def build_wheel(directory: Path, operations: str, *, targets: Sequence[str] = ()
     if problems:
         raise PrerequisiteError("; ".join(problems))
     directory.mkdir(parents=True, exist_ok=True)
-    progress = BuildProgress(f"Horovod {HOROVOD_VERSION} ({operations})")
     # Not below the cache: Horovod's CMake files use the source path as a regular expression, and
     # the key has a "+".
     with tempfile.TemporaryDirectory(prefix="ringside-horovod-") as scratch:
         work = Path(scratch)
-        progress.note("downloading the sources")
-        sources = unpack(download_sdist(work), work)
+        note("downloading the sources")
+        shutil.unpack_archive(download_sdist(work), work)
+        sources = work / f"horovod-{HOROVOD_VERSION}"
         edits.apply_edits(sources, edits.edits_for(operations))
-        environment = build_environment(operations, work, targets=targets, progress=progress)
-        progress.note(f"configuring; log: {directory / 'build.log'}")
-        compile_wheel(sources, work / "dist", directory / "build.log", environment, progress)
-        progress.note("built")
-        progress.close()
-        return keep_wheel(work / "dist", directory)
+        environment = build_environment(operations, work, targets=targets)
+        log = directory / "build.log"
+        note(f"compiling for {operations}, which takes minutes; log: {log}")
+        compile_wheel(sources, work / "dist", log, environment)
+        (wheel,) = (work / "dist").glob("horovod-*.whl")
+        # the cache may be another file system, and only a rename is atomic
+        arriving = directory / f"arriving-{wheel.name}.tmp"
+        shutil.copyfile(wheel, arriving)
+        return arriving.replace(directory / wheel.name)
 
 
-def keep_wheel(built: Path, directory: Path) -> Path:
-    """Check the wheel that pip built and move it into the cache atomically; returns its new path.
-
-    Raises:
-        BuildError: There is no wheel, or it lacks the compiled torch extension.
-    """
-    wheel = cache.cached_wheel(built)
-    names = zipfile.ZipFile(wheel).namelist() if wheel else []
-    if wheel is None or not any(name.startswith("horovod/torch/mpi_lib_v2.") for name in names):
-        raise BuildError(
-            "the build left no wheel with the torch extension in it; log:"
-            f" {directory / 'build.log'}"
-        )
-    arriving = directory / f"arriving-{wheel.name}.tmp"
-    shutil.copyfile(wheel, arriving)
-    return arriving.replace(directory / wheel.name)
+def note(what: str) -> None:
+    """Report a stage that begins."""
+    print(f"Horovod {HOROVOD_VERSION}: {what}", file=sys.stderr, flush=True)
 
 
 def download_sdist(work: Path) -> Path:
@@ -109,17 +98,8 @@ def download_sdist(work: Path) -> Path:
     return archive
 
 
-def unpack(archive: Path, work: Path) -> Path:
-    """Unpack the source distribution and return the root of the sources."""
-    with tarfile.open(archive) as tar:
-        # Python 3.11.0 to 3.11.3 have none
-        tar.extraction_filter = getattr(tarfile, "data_filter", None)
-        tar.extractall(work)
-    return work / archive.name.removesuffix(".tar.gz")
-
-
 def build_environment(
-    operations: str, work: Path, *, targets: Sequence[str], progress: BuildProgress
+    operations: str, work: Path, *, targets: Sequence[str] = ()
 ) -> dict[str, str]:
     """Return the build's environment: the caller's without HOROVOD_* variables, with this
     environment's tools first on PATH.
@@ -140,30 +120,26 @@ def build_environment(
     }
     if operations != "nccl":
         return environment
-    toolkit = toolchain.find_cuda_toolkit() or fetch_toolkit(work, progress)
+    toolkit = toolchain.find_cuda_toolkit() or fetch_toolkit(work)
     return environment | gpu_environment(
         environment["PATH"], work, toolkit=toolkit, targets=targets
     )
 
 
-def fetch_toolkit(work: Path, progress: BuildProgress) -> toolchain.CudaToolkit:
+def fetch_toolkit(work: Path) -> toolchain.CudaToolkit:
     """Install the compiler of torch's CUDA release into the scratch directory.
 
     Raises:
-        PrerequisiteError: There are no wheels to match this torch.
-        BuildError: They cannot be downloaded.
+        BuildError: It cannot be downloaded.
     """
-    release = toolchain.torch_cuda_release()
-    if not release:
-        raise PrerequisiteError(
-            "a GPU build needs nvcc, and this torch has no wheels of CUDA 13 to match: install a"
-            " CUDA toolkit"
-        )
-    progress.note(f"no nvcc here: downloading that of CUDA {release} for the build (about 215 MB)")
+    release, target = toolchain.torch_cuda_release(), work / "cuda"
+    note(f"no nvcc here: downloading that of CUDA {release} for the build (about 215 MB)")
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
+    packages = toolchain.compiler_requirements(release)
     run_quietly(
-        toolchain.install_argv(release, work / "cuda"), f"download of the CUDA {release} compiler"
+        [*uv, "--no-deps", "--target", str(target), *packages], f"download of {packages[0]}"
     )
-    return toolchain.complete_toolkit(work / "cuda", release)
+    return toolchain.complete_toolkit(target, release)
 
 
 def gpu_environment(
@@ -171,13 +147,9 @@ def gpu_environment(
 ) -> dict[str, str]:
     """Return the variables of an NCCL build: the toolkit, torch's NCCL wheel, the GPUs to compile
     for.
-
-    Raises:
-        PrerequisiteError: NCCL is missing.
     """
     nccl = toolchain.nccl_home()
-    if nccl is None:
-        raise PrerequisiteError("a GPU build needs the NCCL of torch's wheel")
+    assert nccl is not None, "choose_operations has looked for it"
     # cuBLAS, cuSPARSE and others that torch's headers include
     headers = sorted(nccl.parent.glob("cu*/include"))
     return {
@@ -208,84 +180,35 @@ def linkable_nccl(nccl: Path, work: Path) -> Path:
     return home
 
 
-def compile_wheel(
-    sources: Path, target: Path, log: Path, environment: Mapping[str, str], progress: BuildProgress
-) -> None:
+def compile_wheel(sources: Path, target: Path, log: Path, environment: Mapping[str, str]) -> None:
     """Compile the edited sources into a wheel in ``target``, and write all output to the log.
 
     Raises:
         BuildError: The compiler or CMake failed.
     """
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--verbose",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-cache-dir",
-    ]
-    argv = [*pip, "--wheel-dir", str(target), str(sources)]
+    pip = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-build-isolation"]
     with log.open("w", encoding="utf-8") as file:
-        status = stream_output(argv, environment, file, progress)
-    if status != 0:
-        progress.close()
-        text = log.read_text(encoding="utf-8")
-        raise BuildError(f"{explain(text)}; log: {log}\n{textwrap.indent(log_tail(text), '  | ')}")
-
-
-def stream_output(
-    argv: Sequence[str], environment: Mapping[str, str], log: TextIO, progress: BuildProgress
-) -> int:
-    """Run a command, log and show each line of its output as it comes, and return its exit
-    status.
-    """
-    with subprocess.Popen(
-        argv,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-    ) as process:
-        for line in process.stdout or ():
-            log.write(line)
-            progress.feed(line)
-    return process.returncode
-
-
-def explain(log: str) -> str:
-    """Find the cause of a failed build in its output: the missing header or program, or the
-    compiler's first error.
-    """
-    causes = (
-        (r"fatal error: (\S+): No such file or directory", "the header {} is missing"),
-        (r"Could NOT find (\w+)", "CMake did not find {}"),
-        (
-            r"(?:Killed signal terminated program|internal compiler error: Killed)\s*(\S*)",
-            "the compiler {} ran out of memory",
-        ),
-        (r"(?:/bin/sh: \d+: |: )(\S+): (?:command )?not found", "the program {} is missing"),
-        (r"(?<!\w)error: (.+)", "the compiler said: {}"),
-        (r"CMake Error at (.+)", "CMake failed at {}"),
-    )
-    for pattern, sentence in causes:
-        match = re.search(pattern, log)
-        if match:
-            return sentence.format(match.group(1).strip())
-    return "the build failed"
+        done = subprocess.run(
+            [*pip, "--no-cache-dir", "--wheel-dir", str(target), str(sources)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode != 0:
+        text = log.read_text(encoding="utf-8", errors="replace")
+        cause = FIRST_ERROR.search(text)
+        what = cause[0].strip() if cause else "the build failed"
+        raise BuildError(f"{what}; log: {log}\n{log_tail(text)}")
 
 
 def log_tail(log: str) -> str:
     """Return the last lines of a build log, each shortened: a compiler command has thousands of
     characters.
     """
-    return "\n".join(
-        textwrap.shorten(line, 160, placeholder=" ...")
-        for line in log.splitlines()[-LOG_TAIL_LINES:]
-    )
+    lines = log.splitlines()[-LOG_TAIL_LINES:]
+    return "\n".join(f"  | {textwrap.shorten(line, 160, placeholder=' ...')}" for line in lines)
 
 
 def run_quietly(argv: Sequence[str], what: str) -> None:
@@ -303,41 +226,4 @@ def run_quietly(argv: Sequence[str], what: str) -> None:
         check=False,
     )
     if completed.returncode != 0:
-        tail = textwrap.indent(log_tail(completed.stderr), "  | ")
-        raise BuildError(f"{what} failed (exit {completed.returncode})\n{tail}")
-
-
-CMAKE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking)")
-
-
-class BuildProgress:
-    """Reports stages on standard error.
-
-    On a terminal, one line is redrawn as the compiler progresses.
-    """
-
-    def __init__(self, title: str) -> None:
-        self._title, self._started_s = title, time.monotonic()
-
-    def note(self, what: str) -> None:
-        """Report a stage that begins, and the time since the start."""
-        minutes, seconds = divmod(int(time.monotonic() - self._started_s), 60)
-        line = f"{self._title}  {minutes}:{seconds:02d}  {what}"
-        redrawn = sys.stderr.isatty()
-        print(
-            f"\r\033[K{line[:110]}" if redrawn else line,
-            end="" if redrawn else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def feed(self, line: str) -> None:
-        """On a terminal, show the percentage in a line of CMake's output, if any."""
-        step = CMAKE_STEP.search(line) if sys.stderr.isatty() else None
-        if step is not None:
-            self.note(f"{step[1]}%")
-
-    def close(self) -> None:
-        """End the line, so that it stays on the screen."""
-        if sys.stderr.isatty():
-            print(file=sys.stderr)
+        raise BuildError(f"{what} failed\n{log_tail(completed.stderr)}")

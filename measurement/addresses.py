@@ -23,14 +23,9 @@ def family_of(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def bracketed(host: str) -> str:
-    """A host before a colon: an IPv6 address in brackets, anything else unchanged."""
-    return f"[{host}]" if ":" in host else host
-
-
 def with_port(host: str, port: int) -> str:
-    """``host:port``."""
-    return f"{bracketed(host)}:{port}"
+    """``host:port``; an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_port(text: str) -> tuple[str, int]:

@@ -32,7 +32,7 @@ from measurement.errors import LaunchError
 from measurement.own_packages import clashes, on_python_path
 from measurement.probes.fingerprint import BUSY_REMEDY, busy_warning, core_count
 from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
-from runners.launchers.slurm_job import slurm_job
+from runners.launchers.slurm_job import slurm_hosts
 from runners.processes.local import find_program
 from runners.processes.remote import last_line
 
@@ -372,14 +372,13 @@ def slurm_findings(
     ``ask`` runs a program and returns its output, None if it fails.
     """
     try:
-        job = slurm_job(environment)
+        hosts = slurm_hosts(environment)
     except LaunchError as error:
         return [finding("slurm", "job", str(error), "start a new job: salloc, sbatch")]
-    if job is None:
+    if not hosts:
         return []
-    shared = re.search(
-        r"OverSubscribe=(\w+)", ask(["scontrol", "show", "job", "-o", job.job_id]) or ""
-    )
+    job_id = environment["SLURM_JOB_ID"]
+    shared = re.search(r"OverSubscribe=(\w+)", ask(["scontrol", "show", "job", "-o", job_id]) or "")
     is_own = shared is not None and shared[1] in ("NO", "EXCLUSIVE")
     cores, has_cores = environment.get("SLURM_CPUS_PER_TASK"), environment.get("SRUN_CPUS_PER_TASK")
     loses_cores = bool(cores and not has_cores)
@@ -389,7 +388,7 @@ def slurm_findings(
     # on either output, by version
     has_pmix = "pmix" in (ask(["sh", "-c", "srun --mpi=list 2>&1"]) or "")
     return [
-        finding("slurm", "job", f"{job.job_id}: {job.host_list}"),
+        finding("slurm", "job", f"{job_id}: {','.join(map(str, hosts))}"),
         finding(
             "slurm",
             "nodes",

@@ -144,9 +144,9 @@ def _place(
     plan_path: Path, engine: Engine, *, nodes: int | None, settings: Sequence[str]
 ) -> _Placed:
     from measurement.plans.plan_file import read_content, world_size_at
-    from runners.hosts.batch_jobs import JOB_IDS, KUBERNETES
+    from runners.hosts.batch_jobs import JOBS, KUBERNETES
     from runners.hosts.placement import (
-        has_commands,
+        commands_of,
         hosts_of_commands,
         planned_hosts,
         ranks_by_flags,
@@ -154,7 +154,7 @@ def _place(
     from runners.planning.plan_reading import find_plan, read_plan
 
     content = read_content(find_plan(plan_path), overrides=settings)
-    are_scripts = has_commands(content)
+    are_scripts = commands_of(content)
     is_sized = (
         "world_size" in content
         or bool(content.get("points"))
@@ -165,7 +165,7 @@ def _place(
             "no command says by its flags how many ranks it starts, and a job must; give --set"
             " world_size=8, or such"
         )
-    if nodes is None and content.get("hosts") in [*JOB_IDS]:
+    if nodes is None and content.get("hosts") in [*JOBS]:
         raise PlanError(
             f"hosts: {content['hosts']} does not say how many nodes; give --nodes 2, or such"
         )

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from measurement.addresses import LOOPBACK, free_port, holder_of, is_free
 from runners.launchers.torchrun import RANK_VARIABLES
 
+NAMES = RANK_VARIABLES.names
 DEFAULT_PORT = 29500
 IMPORTED_ONCE = ("torch", "torch._dynamo", "runners.rank.engine")
 """Imported before ranks are forked, so that they share it: an import takes each of them two seconds
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     gc.freeze()  # keeps ranks from scanning, and so copying, shared memory
     gc.enable()
-    ranks = int(environment[RANK_VARIABLES.local_world_size])
+    ranks = int(environment[NAMES.local_world_size])
     try:
         torch.multiprocessing.start_processes(
             run_rank, args=(environment, module, arguments), nprocs=ranks, start_method="fork"
@@ -118,10 +119,10 @@ def first_rank(options: argparse.Namespace) -> dict[str, str]:
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
         "GROUP_RANK": str(options.node_rank),
-        RANK_VARIABLES.rank: str(sum(ranks[: options.node_rank])),
-        RANK_VARIABLES.local_rank: "0",
-        RANK_VARIABLES.world_size: str(sum(ranks)),
-        RANK_VARIABLES.local_world_size: str(ranks[options.node_rank]),
+        NAMES.rank: str(sum(ranks[: options.node_rank])),
+        NAMES.local_rank: "0",
+        NAMES.world_size: str(sum(ranks)),
+        NAMES.local_world_size: str(ranks[options.node_rank]),
     }
 
 
@@ -150,10 +151,10 @@ def run_rank(
 
     It prints an exception itself: torch (2.15) would leave a file with it in the temporary folder.
     """
-    rank = int(first_rank_variables[RANK_VARIABLES.rank]) + local_rank
+    rank = int(first_rank_variables[NAMES.rank]) + local_rank
     os.environ |= first_rank_variables | {
-        RANK_VARIABLES.rank: str(rank),
-        RANK_VARIABLES.local_rank: str(local_rank),
+        NAMES.rank: str(rank),
+        NAMES.local_rank: str(local_rank),
     }
     sys.argv = [module, *arguments]
     try:

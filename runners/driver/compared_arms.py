@@ -219,7 +219,7 @@ class ComparedArms:
             require_data(
                 self.workload, local_batch_size=self.plan.local_batch_size, seed=self.plan.seed
             )
-        require_data_on(self.inspection.placement.everywhere, self.plan, self.workload)
+        require_data_on(self.inspection.placement.remote, self.plan, self.workload)
 
     def warnings(self) -> list[str]:
         """What may disturb the measurement: shell variables, hosts, ranks that share cores or GPUs.

@@ -40,7 +40,7 @@ from runners.driver.rehearsal import trace_arms
 from runners.driver.rounds import RoundLimit
 from runners.event_log import EVENT_FILES
 from runners.hosts.batch_jobs import job_id
-from runners.hosts.ssh_probe import probe_hosts
+from runners.hosts.preflight import lost_hosts
 from runners.planning.arm_specs import seed_of
 from runners.planning.available import left_out_line
 from runners.progress import LaunchProgress
@@ -209,11 +209,7 @@ class ComparisonRun:
         """Whether another launch would fail: a host no longer answers, no arm passed the gate, or
         scripts failed.
         """
-        reasons = [
-            str(probe)
-            for probe in probe_hosts(self.compared.inspection.placement.everywhere)
-            if probe.status != "ok"
-        ]
+        reasons = lost_hosts(self.compared.inspection.placement.remote)
         records = [record for record in self.folder.records() if record.launch == number]
         failed = {record.arm for record in records if record.status != "ok"}
         if not reasons and gate_fails_for_all(records):

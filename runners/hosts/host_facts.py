@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from measurement.addresses import free_port, split_port
+from measurement.addresses import free_port, listen, split_port
 from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.probes.fingerprint import cards, exclusive_cards
 from measurement.probes.installed_libraries import installed_mpi
@@ -47,24 +47,19 @@ def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
     GPUs (``cards``), those in an exclusive compute mode (``exclusive_cards``), why the driver is
     not reached (``driver_error``), and how names resolve (``names``).
     """
+    error = None
+    try:
+        socket.create_connection(split_port(driver), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError as refusal:
+        error = str(refusal)
     return {
         **fingerprint(),
         "mpirun": str(mpi) if (mpi := installed_mpi("mpirun")) else None,
-        "interfaces": sorted(psutil.net_if_addrs()),
-        "driver_error": driver_error(driver),
+        "driver_error": error,
         CARDS: cards(),
         EXCLUSIVE: exclusive_cards(),
         NAMES: resolve_names(hosts),
     }
-
-
-def driver_error(driver: str) -> str | None:
-    """Return why the driver cannot be reached from here; None if it can."""
-    try:
-        socket.create_connection(split_port(driver), timeout=CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        return str(error)
-    return None
 
 
 HostView = Mapping[str, Any]
@@ -76,7 +71,7 @@ def resolve_names(hosts: Sequence[str]) -> dict[str, Any]:
     name = socket.gethostname()
     with ThreadPoolExecutor(max_workers=64) as pool:  # a name server may take seconds for each
         own_addresses, *other_addresses = pool.map(_addresses_of, [name, *hosts])
-    own_address = next(filter(_is_usable, own_addresses), None)
+    own_address = next(filter(is_here, own_addresses), None)
     return {
         "name": name,
         "own_address": own_address,
@@ -124,22 +119,6 @@ def unknown_names(views: Mapping[str, HostView]) -> list[str]:
     ]
 
 
-def duplicate_machines(views: Mapping[str, HostView]) -> list[str]:
-    """Return which names belong to one machine, which launchers would count as several nodes.
-    Pure.
-    """
-    machines: dict[str, list[str]] = {}
-    for host, view in views.items():
-        machines.setdefault(
-            json.dumps([view["name"], view["interfaces"]], sort_keys=True), []
-        ).append(host)
-    return [
-        f"{' and '.join(names)} are one machine; name it once, with all its slots"
-        for names in ([f"'{host}'" for host in hosts] for hosts in machines.values())
-        if len(names) > 1
-    ]
-
-
 def shared_addresses(views: Mapping[str, HostView]) -> list[str]:
     """Return which addresses several hosts share; without a named interface, libraries may try
     them. Pure.
@@ -164,13 +143,10 @@ def _addresses_of(name: str) -> list[str]:
     return []
 
 
-def _is_usable(address: str) -> bool:
-    """Whether a process of this host can serve at it. Gloo takes the first such address."""
-    with (
-        contextlib.suppress(OSError),
-        socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe,
-    ):
-        probe.bind((address, 0))
+def is_here(address: str) -> bool:
+    """Whether a process of this host can serve at an address. Gloo takes the first such one."""
+    with contextlib.suppress(OSError):
+        listen(address).close()
         return True
     return False
 

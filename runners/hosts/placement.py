@@ -17,7 +17,7 @@ from typing import Any
 from measurement.addresses import LOOPBACK, free_port
 from measurement.errors import PlanError, about, quoted
 from measurement.plans.plan import Plan
-from runners.hosts.batch_jobs import JOB_IDS, SLURM, job_hosts
+from runners.hosts.batch_jobs import JOBS, SLURM, job_hosts
 from runners.hosts.host_facts import FREE_PORT
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers.base import HERE, HostSlots
@@ -29,7 +29,7 @@ from runners.launchers.command_lines import (
     ranks_of,
     read_command,
 )
-from runners.launchers.slurm_job import slurm_job
+from runners.launchers.slurm_job import slurm_hosts
 from runners.processes import remote
 
 PORT_TIMEOUT_S = 20.0
@@ -57,12 +57,7 @@ class Placement:
 
     @property
     def remote(self) -> list[str]:
-        """The hosts reached by ssh."""
-        return [entry.host for entry in self.hosts if entry.host not in self.here]
-
-    @property
-    def everywhere(self) -> list[str]:
-        """The hosts reached by ssh in any launch."""
+        """The hosts reached by ssh, spare ones too."""
         return [entry.host for entry in (*self.hosts, *self.spare) if entry.host not in self.here]
 
     def sample(self, rng: random.Random) -> Placement:
@@ -99,16 +94,10 @@ class Placement:
 
     def host_of(self, rank: int) -> str:
         """Return the host of a rank. Every launcher fills hosts in this order."""
-        return next(
-            host
-            for host, ranks in place_ranks(self.hosts, self.world_size).items()
-            if rank in ranks
-        )
+        return [entry.host for entry in self.hosts for _ in range(entry.slots)][rank]
 
     def for_ranks(self, world_size: int) -> Placement:
         """Return the placement of an arm with all ranks or fewer. They fill the hosts in order."""
-        if world_size == self.world_size:
-            return self
         return replace(self, hosts=filled_hosts(self.hosts, world_size))
 
     @property
@@ -129,20 +118,14 @@ def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
     slots if it has none.
     """
     content = dict(content)
-    job = slurm_job(os.environ)
-    if (
-        job is not None
-        and len(job.hosts) > 1
-        and not content.get("hosts")
-        and not content.get("points")
-    ):
+    if not content.get("hosts") and not content.get("points") and len(slurm_hosts(os.environ)) > 1:
         content["hosts"] = SLURM
     listed = content.get("hosts")
     if isinstance(listed, str) and "/" in listed:
         listed = content["hosts"] = ",".join(map(str, read_hostfile(Path(listed))))
     if isinstance(listed, list) and all(isinstance(part, str) for part in listed):
         listed = ",".join(listed)
-    if has_commands(content):
+    if commands_of(content):
         hosts = named_hosts(listed) if isinstance(listed, str) else hosts_of_commands(content)
         return with_world_size(content, hosts=hosts) | (
             {"hosts": listed or ",".join(map(str, hosts))} if hosts else {}
@@ -160,9 +143,7 @@ def named_hosts(listed: str) -> tuple[HostSlots, ...]:
         HostfileError: the list, or that of the job, is not accepted.
         PlanError: there is no job.
     """
-    return (
-        job_hosts(listed, os.environ) if listed in JOB_IDS else parse_hosts(listed, source="hosts")
-    )
+    return job_hosts(listed, os.environ) if listed in JOBS else parse_hosts(listed, source="hosts")
 
 
 def filled_hosts(hosts: Sequence[HostSlots], world_size: int) -> tuple[HostSlots, ...]:
@@ -226,11 +207,6 @@ def spare_hosts(plan: Plan, taken: Sequence[HostSlots]) -> tuple[HostSlots, ...]
     return spare
 
 
-def has_commands(content: Mapping[str, Any]) -> bool:
-    """Whether a plan's unchecked content has arms by command."""
-    return bool(_commands(content))
-
-
 def with_world_size(content: Mapping[str, Any], *, hosts: Sequence[HostSlots]) -> dict[str, Any]:
     """Return a plan's unchecked content with as many ranks as its largest command starts by its
     flags; 1 if none says.
@@ -255,12 +231,14 @@ def ranks_by_flags(content: Mapping[str, Any], *, hosts: int = 1) -> int | None:
     flag says.
     """
     counts = (
-        ranks_of(_command_line(name, arm), hosts=hosts) for name, arm in _commands(content).items()
+        ranks_of(_command_line(name, arm), hosts=hosts)
+        for name, arm in commands_of(content).items()
     )
     return max((count for count in counts if count), default=None)
 
 
-def _commands(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def commands_of(content: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the arms by command of a plan's unchecked content."""
     arms = content.get("arms")
     items = arms.items() if isinstance(arms, Mapping) else ()
     return {
@@ -283,7 +261,7 @@ def hosts_of_commands(content: Mapping[str, Any]) -> tuple[HostSlots, ...]:
         PlanError: a command cannot be read.
     """
     slots_of: dict[str, int] = {}
-    for name, arm in _commands(content).items():
+    for name, arm in commands_of(content).items():
         line = _command_line(name, arm)
         if not line.launchers or line.kind == TORCHRUN:
             continue

@@ -4,12 +4,10 @@ connection to the driver.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,19 +22,20 @@ from runners.hosts.batch_jobs import unused_nodes
 from runners.hosts.host_facts import (
     CARDS,
     NAMES,
-    duplicate_machines,
     ipv4_addresses,
+    is_here,
     shared_addresses,
     unfindable_hosts,
     unknown_names,
 )
 from runners.hosts.placement import Placement, planned_hosts, spare_hosts
-from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts, require_reachable
 from runners.launchers.base import HERE
 from runners.processes import remote
 from runners.processes.local import base_environment
 
 ANSWER_TIMEOUT_S = 60.0
+LOST_AFTER_S = 20.0
+SAME_PLACE = "it needs ssh without a password, and the same checkout at the same path (make setup)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +66,16 @@ def inspect(plan: Plan) -> Preflight:
         kinds = [] if plan.device == "cpu" else _mixed_gpu_warnings({HERE: {CARDS: cards()}})
         return Preflight(placement=placement, warnings=[*([unused] if unused else []), *kinds])
     spare = spare_hosts(plan, hosts)
-    names = [entry.host for entry in (*hosts, *spare)]
-    statuses = probe_hosts(names)
-    require_reachable(statuses)
-    here = places_here(statuses)
-    address = driver_address(plan, statuses, here=here)
-    facts = gather_facts(names, here=here, address=address)
-    _require(
-        [*_without_interface(facts, plan.network_interface), *unreached(facts, address=address)]
-    )
+    addresses, failures = find_addresses([entry.host for entry in (*hosts, *spare)])
+    _require(failures)
+    here = places_here(addresses)
+    address = driver_address(plan, addresses, here=here)
+    facts, failures = gather_facts(addresses, here=here, address=address)
+    _require(failures)
+    _require(unreached(facts, address=address))
     views = {host: host_facts.pop(NAMES) for host, host_facts in facts.items()}
     views = views if len(views) > 1 else {}  # on one host ranks find each other
-    _require([*unknown_names(views), *duplicate_machines(views)])
+    _require(unknown_names(views))
     errors, warnings = host_differences(facts)
     if plan.host_differences == "refuse":
         remedy = "install the same on every host (make setup), or set host_differences: report"
@@ -94,7 +91,7 @@ def inspect(plan: Plan) -> Preflight:
     )
 
 
-def driver_address(plan: Plan, statuses: Sequence[HostStatus], *, here: frozenset[str]) -> str:
+def driver_address(plan: Plan, addresses: Mapping[str, str], *, here: frozenset[str]) -> str:
     """Choose the address at which ranks reach the driver: the plan's, its interface's, or that of
     the route to other hosts.
 
@@ -103,8 +100,7 @@ def driver_address(plan: Plan, statuses: Sequence[HostStatus], *, here: frozense
     """
     own_addresses = ipv4_addresses()
     if plan.driver_address is not None:
-        with contextlib.suppress(OSError):
-            listen(plan.driver_address).close()
+        if is_here(plan.driver_address):
             return plan.driver_address
         listed = ", ".join(address for addresses in own_addresses.values() for address in addresses)
         raise PlanError(
@@ -119,68 +115,77 @@ def driver_address(plan: Plan, statuses: Sequence[HostStatus], *, here: frozense
             f"network_interface '{plan.network_interface}' has no address on this machine (it has"
             f" {listed})"
         )
-    return route_to_others(statuses, here=here)
+    return route_to_others(addresses, here=here)
 
 
-def places_here(statuses: Sequence[HostStatus]) -> frozenset[str]:
+def find_addresses(hosts: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the address of each host, and a line for each whose name has none here."""
+    addresses, failures = {}, []
+    for host in hosts:
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            addresses[host] = str(found[0][4][0])
+        except (OSError, UnicodeError):
+            failures.append(
+                f"host '{host}': its name cannot be resolved; correct it, or add it to DNS or"
+                " /etc/hosts (an alias in ~/.ssh/config is not enough: ranks connect by the name)"
+            )
+    return addresses, failures
+
+
+def places_here(addresses: Mapping[str, str]) -> frozenset[str]:
     """Return the names of this machine among the hosts."""
-    return frozenset({HERE, *(reach.host for reach in statuses if is_here(reach.address))})
+    return frozenset({HERE, *(host for host, address in addresses.items() if is_here(address))})
 
 
-def route_to_others(statuses: Sequence[HostStatus], *, here: frozenset[str]) -> str:
+def route_to_others(addresses: Mapping[str, str], *, here: frozenset[str]) -> str:
     """Return this machine's address on the route to the first other host. Nothing is sent."""
-    address = next(
-        (reach.address for reach in statuses if reach.host not in here), statuses[0].address
-    )
+    others = [address for host, address in addresses.items() if host not in here]
+    (address, *_) = others or addresses.values()
     with socket.socket(family_of(address), socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))
         return str(probe.getsockname()[0])
 
 
 def gather_facts(
-    hosts: Sequence[str], *, here: frozenset[str], address: str
-) -> dict[str, dict[str, Any]]:
+    hosts: Iterable[str], *, here: frozenset[str], address: str
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Ask all hosts at once for their facts, while the driver listens.
 
-    Raises:
-        LaunchError: a host does not answer.
+    Returns:
+        The facts, and a line for each host that does not report them.
     """
-    with listen(address) as listening, ThreadPoolExecutor(max_workers=64) as pool:
+    with listen(address) as listening:
         driver = with_port(address, listening.getsockname()[1])
         ask_of = partial(ask, here=here, question=[driver, *hosts])
-        return dict(zip(hosts, pool.map(ask_of, hosts), strict=True))
+        answers = dict(zip(hosts, remote.on_each([*hosts], ask_of), strict=True))
+    return (
+        {host: answer for host, answer in answers.items() if isinstance(answer, dict)},
+        [answer for answer in answers.values() if isinstance(answer, str)],
+    )
 
 
-def ask(host: str, *, here: frozenset[str], question: Sequence[str]) -> dict[str, Any]:
-    """Ask one host for its facts.
-
-    Raises:
-        LaunchError: it does not answer, or not with facts.
-    """
-    argv = remote.python("runners.hosts.host_facts", *question)
+def ask(host: str, *, here: frozenset[str], question: Sequence[str]) -> dict[str, Any] | str:
+    """Ask one host for its facts; returns why it cannot take ranks if it does not report them."""
     try:
         answer = remote.ask(
             None if host in here else host,
-            argv,
+            remote.python("runners.hosts.host_facts", *question),
             timeout_s=ANSWER_TIMEOUT_S,
             environment=base_environment(),
         )
     except LaunchError as error:
-        raise LaunchError(
-            f"host '{host}' does not report its facts: {error}; try there: python -m"
-            f" runners.hosts.host_facts {question[0]}"
-        ) from error
+        return f"host '{host}': {error}" if host in here else f"{error}; {SAME_PLACE}"
     return dict(json.loads(answer))
 
 
-def _without_interface(facts: Mapping[str, Mapping[str, Any]], interface: str | None) -> list[str]:
-    """Return which hosts lack the interface, a line for each."""
-    return [
-        f"host '{host}' has no interface '{interface}'; it has"
-        f" {', '.join(host_facts['interfaces'])}: set network_interface"
-        for host, host_facts in facts.items()
-        if interface is not None and interface not in host_facts["interfaces"]
-    ]
+def lost_hosts(hosts: Sequence[str]) -> list[str]:
+    """Return why one of these hosts no longer answers; empty if all do."""
+    try:
+        remote.run_on(hosts, ["true"], timeout_s=LOST_AFTER_S)
+    except LaunchError as error:
+        return [str(error)]
+    return []
 
 
 def unreached(facts: Mapping[str, Mapping[str, Any]], *, address: str) -> list[str]:

@@ -67,13 +67,10 @@ def meeting_place(environment: Mapping[str, str]) -> dict[str, str]:
     """MASTER_ADDR and MASTER_PORT of a run without a driver; empty if neither environment nor
     launcher gives them.
     """
-    from_environment = {
-        name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environment
-    }
-    variables = next(
-        (variables for variables in known_rank_variables() if variables.are_set(environment)), None
-    )
-    return (variables.meeting_place(environment) if variables else {}) | from_environment
+    launchers = (each for each in known_rank_variables() if each.are_set(environment))
+    place = next((each.meeting_place(environment) for each in launchers), {})
+    names = ("MASTER_ADDR", "MASTER_PORT")
+    return place | {name: environment[name] for name in names if name in environment}
 
 
 def without_rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -84,7 +81,10 @@ def without_rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if not any(variables.belong(name) for variables in launchers)
+        if not any(
+            name in variables.names[1:] or name.startswith(variables.others)
+            for variables in launchers
+        )
     }
 
 

@@ -126,10 +126,6 @@ class Launcher(ABC):
     rank_variables: ClassVar[tuple[RankVariables, ...]] = ()
     """Variables from which its ranks read their place; of several, the first that are set count."""
 
-    remedies: ClassVar[Mapping[str, str]] = {}
-    """By need (see ``World.gives``): how to get it in a command of one's own, if it is given on
-    request only."""
-
     chooses_hosts: ClassVar[bool] = False
     """Whether it chooses its ranks' hosts, threads and forwarded environment itself, as a user's
     command does."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -19,14 +19,16 @@ from measurement.errors import PlanError
 from runners.launchers.shell_words import shell_words
 
 TORCHRUN, HOROVODRUN, MPIRUN, SRUN, PYTHON = "torchrun", "horovodrun", "mpirun", "srun", "python"
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 PROGRAMS = {
-    "mpiexec": MPIRUN,
-    "orterun": MPIRUN,
-    "mpiexec.hydra": MPIRUN,
-    "mpirun.openmpi": MPIRUN,
-    "mpiexec.mpich": MPIRUN,
+    **dict.fromkeys(_names("mpiexec orterun mpiexec.hydra mpirun.openmpi mpiexec.mpich"), MPIRUN),
+    **{name: name for name in (TORCHRUN, HOROVODRUN, MPIRUN, SRUN)},
 }
-PROGRAMS |= {name: name for name in (TORCHRUN, HOROVODRUN, MPIRUN, SRUN)}
 MODULES = {
     "torch.distributed.run": TORCHRUN,
     "torch.distributed.launch": TORCHRUN,
@@ -35,99 +37,57 @@ MODULES = {
 }
 """Launchers that ``python -m`` starts."""
 PYTHON_NAME = re.compile(r"python(\d+(\.\d+)*t?)?")
-JOINED_FLAGS = re.compile(r"(-[bBdEhiIOPqRsStuvVx]*)m(.*)")
-"""Flags of Python such as ``-mMODULE`` and ``-um``."""
+PYTHON_FLAGS = re.compile(r"-[A-Za-z]*([mc])")
+"""The flag behind which a Python's module or code comes, such as ``-m`` and ``-um``."""
 CONTAINERS = ("apptainer", "singularity")
-ENVIRONMENTS = (
-    *CONTAINERS,
-    "conda",
-    "mamba",
-    "micromamba",
-    "uv",
-    "poetry",
-    "pdm",
-    "hatch",
-    "pipenv",
-    "pixi",
-    "rye",
+ENVIRONMENTS = _names(
+    "apptainer singularity conda mamba micromamba uv poetry pdm hatch pipenv pixi rye"
 )
 """Programs that start another one with programs from elsewhere than this PATH."""
-PREFIXES = frozenset(
-    (
-        *(
-            *ENVIRONMENTS,
-            "env",
-            "taskset",
-            "numactl",
-            "nice",
-            "ionice",
-            "chrt",
-            "stdbuf",
-            "nohup",
-            "time",
-            "timeout",
-            "setsid",
-        ),
-        *("xvfb-run", "strace", "nsys", "py-spy", "perf"),
-    )
+PREFIXES = ENVIRONMENTS | _names(
+    "env taskset numactl nice ionice chrt stdbuf nohup time timeout setsid xvfb-run strace nsys"
+    " py-spy perf"
 )
 """Programs that start another one, which is among their arguments."""
-AGENT_BLOCKING_FLAGS = "ISE"
-"""Flags of Python with which it imports no ``sitecustomize`` from PYTHONPATH."""
-
-
-def _flags(**arities: str) -> dict[str, int]:
-    """Names of flags by how many values follow them."""
-    return {name: int(arity[1:]) for arity, names in arities.items() for name in names.split()}
-
-
-VALUES: Mapping[str, Mapping[str, int]] = {
-    TORCHRUN: _flags(
-        n1=(
-            "nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf max-restarts"
-            " monitor-interval start-method event-log-handler role log-dir r redirects t tee"
-            " log-line-prefix-template local-ranks-filter duplicate-stdout-filters"
-            " duplicate-stderr-filters node-rank master-addr master-port local-addr logs-specs"
-            " numa-binding signals-to-handle shutdown-timeout"
-        )
+ONE_VALUE: Mapping[str, frozenset[str]] = {
+    TORCHRUN: _names(
+        "nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf max-restarts "
+        "monitor-interval start-method event-log-handler role log-dir r redirects t tee "
+        "log-line-prefix-template local-ranks-filter duplicate-stdout-filters "
+        "duplicate-stderr-filters node-rank master-addr master-port local-addr logs-specs "
+        "numa-binding signals-to-handle shutdown-timeout"
     ),
-    HOROVODRUN: _flags(
-        n1=(
-            "np num-proc start-timeout network-interfaces network-interface output-filename"
-            " config-file p ssh-port i ssh-identity-file fusion-threshold-mb cycle-time-ms"
-            " cache-capacity autotune-log-file autotune-warmup-samples autotune-steps-per-sample"
-            " autotune-bayes-opt-max-samples autotune-gaussian-process-noise min-np min-num-proc"
-            " max-np max-num-proc slots-per-host elastic-timeout reset-limit timeline-filename"
-            " stall-check-warning-time-seconds stall-check-shutdown-time-seconds mpi-args"
-            " binding-args num-nccl-streams thread-affinity gloo-timeout-seconds log-level H hosts"
-            " hostfile host-discovery-script"
-        ),
-        n2="blacklist-cooldown-range",
+    HOROVODRUN: _names(
+        "np num-proc start-timeout network-interfaces network-interface output-filename "
+        "config-file p ssh-port i ssh-identity-file fusion-threshold-mb cycle-time-ms "
+        "cache-capacity autotune-log-file autotune-warmup-samples autotune-steps-per-sample "
+        "autotune-bayes-opt-max-samples autotune-gaussian-process-noise min-np min-num-proc "
+        "max-np max-num-proc slots-per-host elastic-timeout reset-limit timeline-filename "
+        "stall-check-warning-time-seconds stall-check-shutdown-time-seconds mpi-args binding-args "
+        "num-nccl-streams thread-affinity gloo-timeout-seconds log-level H hosts hostfile "
+        "host-discovery-script"
     ),
-    MPIRUN: _flags(
-        n1=(
-            "np n c H host hosts hostfile machinefile default-hostfile f N npernode ppn perhost"
-            " npersocket x am tune map-by rank-by bind-to wdir wd path prefix rf rankfile slot-list"
-            " cpu-set cpu-list cpus-per-proc cpus-per-rank output-filename stdin xml-file timeout"
-            " report-uri report-pid ompi-server app preload-files personality iface launcher"
-            " launcher-exec rmk genvlist envlist outfile-pattern errfile-pattern configfile membind"
-            " order-nodes"
-        ),
-        n2="mca gmca omca pmca genv env",
+    MPIRUN: _names(
+        "np n c H host hosts hostfile machinefile default-hostfile f N npernode ppn perhost "
+        "npersocket x am tune map-by rank-by bind-to wdir wd path prefix rf rankfile slot-list "
+        "cpu-set cpu-list cpus-per-proc cpus-per-rank output-filename stdin xml-file timeout "
+        "report-uri report-pid ompi-server app preload-files personality iface launcher "
+        "launcher-exec rmk genvlist envlist outfile-pattern errfile-pattern configfile membind "
+        "order-nodes"
     ),
-    SRUN: _flags(
-        n1=(
-            "n ntasks N nodes ntasks-per-node ntasks-per-core ntasks-per-socket c cpus-per-task p"
-            " partition A account t time J job-name w nodelist x exclude C constraint G gpus"
-            " gpus-per-node gpus-per-task mem mem-per-cpu mem-per-gpu o output e error i input D"
-            " chdir m distribution jobid export mpi cpu-bind gpu-bind mem-bind gres qos r relative"
-            " reservation nodefile F gres-flags hint overcommit threads-per-core T threads"
-            " open-mode K kill-on-bad-exit W wait container-image"
-        )
+    SRUN: _names(
+        "n ntasks N nodes ntasks-per-node ntasks-per-core ntasks-per-socket c cpus-per-task p "
+        "partition A account t time J job-name w nodelist x exclude C constraint G gpus "
+        "gpus-per-node gpus-per-task mem mem-per-cpu mem-per-gpu o output e error i input D chdir "
+        "m distribution jobid export mpi cpu-bind gpu-bind mem-bind gres qos r relative "
+        "reservation nodefile F gres-flags hint overcommit threads-per-core T threads open-mode K "
+        "W wait container-image"
     ),
 }
-LONG_ONLY_WITH_EQUALS = frozenset({"kill-on-bad-exit"})
-"""Flags whose value is optional: only ``--flag=VALUE`` gives one."""
+"""Flags of each launcher behind which a value follows."""
+TWO_VALUES = _names("mca gmca omca pmca genv env blacklist-cooldown-range")
+NO_FILE = {"m", "module", "no-python"}
+"""Flags of torchrun with which it runs no file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,16 +159,15 @@ class CommandLine:
         """The script that ranks run, as it is named; None if they run a module, or it is not
         known.
         """
-        words, torchrun = self.words, self.find(TORCHRUN)
-        if torchrun and not {"m", "module", "no-python"} & torchrun.flags.keys():
-            at = torchrun.command_at
-        elif (
-            torchrun
-            or self.python is None
-            or words[(at := _after_flags(list(words), self.python)) - 1] in ("-m", "-c")
-        ):
+        torchrun = self.find(TORCHRUN)
+        if torchrun:
+            at, kind = torchrun.command_at, "m" if NO_FILE & torchrun.flags.keys() else ""
+        elif self.python is not None:
+            at, kind = _target(self.words, self.python)
+        else:
             return None
-        return words[at] if at < len(words) and words[at].endswith(".py") else None
+        word = self.words[at] if at < len(self.words) else ""
+        return word if word.endswith(".py") and not kind else None
 
 
 def read_command(text: str) -> CommandLine:
@@ -250,79 +209,47 @@ def _next_start(words: list[str], start: int) -> ParsedLauncher | int | None:
         if name in PROGRAMS:
             return _parse_launcher(PROGRAMS[name], words, index + 1, program_at=index)
         if PYTHON_NAME.fullmatch(name):
-            module_at = _after_flags(words, index)
-            if (
-                module_at < len(words)
-                and words[module_at - 1] == "-m"
-                and words[module_at] in MODULES
-            ):
-                return _parse_launcher(
-                    MODULES[words[module_at]], words, module_at + 1, program_at=index
-                )
+            module_at, kind = _target(words, index)
+            module = words[module_at] if kind == "m" and module_at < len(words) else ""
+            if module in MODULES:
+                return _parse_launcher(MODULES[module], words, module_at + 1, program_at=index)
             return index
     return None
 
 
-def _after_flags(words: list[str], python: int) -> int:
-    """Return the index of what a Python runs: a file, or the name of a module, which is split off
-    into its own word.
+def _target(words: Sequence[str], python: int) -> tuple[int, str]:
+    """Return the index of what a Python runs, and its kind: ``m`` a module, ``c`` code, or empty
+    for a file.
     """
     index = python + 1
-    while (
-        index < len(words)
-        and words[index].startswith("-")
-        and words[index] not in ("-m", "-")
-        and words[index][:2] != "-c"
-    ):
-        if joined := JOINED_FLAGS.fullmatch(words[index]):
-            words[index : index + 1] = filter(None, (joined[1].rstrip("-"), "-m", joined[2]))
-        else:
-            index += 2 if words[index] in ("-X", "-W") else 1
-    return index + 1 if index < len(words) and words[index] in ("-m", "-c") else index
-
-
-def blocking_flag(line: CommandLine) -> str | None:
-    """Return the flag of Python that keeps the agent out, such as ``-I``; None if there is none."""
-    if line.python is None:
-        return None
-    end = _after_flags(list(line.words), line.python)
-    short = (
-        word for word in line.words[line.python + 1 : end] if re.fullmatch(r"-[A-Za-z]+", word)
-    )
-    return next((word for word in short if set(word) & set(AGENT_BLOCKING_FLAGS)), None)
+    while index < len(words) and words[index].startswith("-"):
+        if flags := PYTHON_FLAGS.fullmatch(words[index]):
+            return index + 1, flags[1]
+        index += 2 if words[index] in ("-X", "-W") else 1
+    return index, ""
 
 
 def _parse_launcher(
     kind: str, words: list[str], flags_at: int, *, program_at: int
 ) -> ParsedLauncher:
-    values, flags, index = VALUES[kind], {}, flags_at
+    one_value, flags, index = ONE_VALUE[kind], {}, flags_at
     while index < len(words) and words[index].startswith("-") and words[index] not in ("--", "-"):
         name, equals, value = words[index].lstrip("-").partition("=")
         name = name.replace("_", "-") if kind == TORCHRUN else name
-        arity = 0 if equals or name in LONG_ONLY_WITH_EQUALS else values.get(name, 0)
+        arity = 0 if equals else 2 if name in TWO_VALUES else int(name in one_value)
         attached = re.fullmatch(r"-([a-zA-Z])(\d.*)", words[index]) if kind == SRUN else None
-        if attached and attached[1] in values:
+        if attached and attached[1] in one_value:
             name, value, arity = attached[1], attached[2], 0
         elif arity:
             value = " ".join(words[index + 1 : index + 1 + arity])
         flags[name] = (index, value)
         index += 1 + arity
-    command_at = min(
-        index + 1 if index < len(words) and words[index] == "--" else index, len(words)
-    )
+    if words[index : index + 1] == ["--"]:
+        index += 1
+    command_at = min(index, len(words))
     return ParsedLauncher(
         kind=kind, program_at=program_at, flags_at=flags_at, command_at=command_at, flags=flags
     )
-
-
-def set_flag(words: list[str], launcher: ParsedLauncher, name: str, value: str) -> None:
-    """Replace the value of a launcher's flag among the words of its command."""
-    index = launcher.flags[name][0]
-    flag, equals, _ = words[index].partition("=")
-    if equals:
-        words[index] = f"{flag}={value}"
-    else:
-        words[index + 1] = value
 
 
 def ranks_of(line: CommandLine, *, hosts: int = 1) -> int | None:

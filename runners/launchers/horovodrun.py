@@ -5,19 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from measurement.agent.ringside_agent.place import HOROVOD
+from measurement.agent.ringside_agent.place import HOROVOD, VariableNames
 from measurement.probes.installed_libraries import OPEN_MPI
 from runners.launchers import mpirun
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchRequest
 from runners.launchers.rank_variables import RankVariables
 
 RANK_VARIABLES = RankVariables(
-    name="horovodrun",
-    rank="HOROVOD_RANK",
-    world_size="HOROVOD_SIZE",
-    local_rank="HOROVOD_LOCAL_RANK",
-    local_world_size="HOROVOD_LOCAL_SIZE",
-    node_rank="HOROVOD_CROSS_RANK",
+    names=VariableNames(
+        "horovodrun",
+        "HOROVOD_RANK",
+        "HOROVOD_SIZE",
+        "HOROVOD_LOCAL_RANK",
+        "HOROVOD_LOCAL_SIZE",
+        "HOROVOD_CROSS_RANK",
+    ),
     gives=frozenset({HOROVOD}),
     others=("HOROVOD_GLOO_RENDEZVOUS",),
 )
@@ -47,26 +49,23 @@ class Horovodrun(Launcher):
         mpirun's ``-x``.
         """
         over_mpi = request.transport == "mpi"
+        interface, prefix = request.network_interface, request.mpi_prefix
+        elsewhere = (
+            *("--start-timeout", str(START_TIMEOUT_S)),
+            *(("--network-interfaces", interface) if interface else ()),
+            *((f"--mpi-args=--prefix {shlex.quote(prefix)}",) if over_mpi and prefix else ()),
+        )
         argv = (
             *("horovodrun", "--mpi" if over_mpi else "--gloo"),
             *("-np", str(request.world_size), "-H", request.host_list, "--disable-cache"),
             *((BINDING,) if over_mpi else ()),
-            *(() if request.is_local else ("--start-timeout", str(START_TIMEOUT_S))),
-            *(
-                ()
-                if request.is_local or not request.network_interface
-                else ("--network-interfaces", request.network_interface)
-            ),
-            *(
-                (f"--mpi-args=--prefix {shlex.quote(request.mpi_prefix)}",)
-                if over_mpi and request.mpi_prefix and not request.is_local
-                else ()
-            ),
+            *(() if request.is_local else elsewhere),
             *request.python_command,
         )
-        environment = dict(request.environment) | (
-            mpirun.open_mpi_environment(request) if over_mpi else {}
-        )
+        environment = {
+            **request.environment,
+            **(mpirun.open_mpi_environment(request) if over_mpi else {}),
+        }
         return (HostCommand(host=HERE, argv=argv, environment=environment),)
 
     def gives(self, transport: str | None) -> frozenset[str]:

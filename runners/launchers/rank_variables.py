@@ -17,13 +17,8 @@ from measurement.errors import LaunchError, cut
 class RankVariables:
     """The names of the variables from which a rank reads its place."""
 
-    name: str
-    """The launcher's name, for records."""
-    rank: str
-    world_size: str
-    local_rank: str
-    local_world_size: str
-    node_rank: str | None = None
+    names: VariableNames
+    """With the launcher's name, for records."""
     gives: frozenset[str] = frozenset()
     """What a rank that finds these variables can count on (``World.gives``)."""
     others: tuple[str, ...] = ()
@@ -31,19 +26,7 @@ class RankVariables:
 
     def are_set(self, environment: Mapping[str, str]) -> bool:
         """Whether this process was started as such a rank."""
-        return all(name in environment for name in (self.rank, self.world_size, self.local_rank))
-
-    @property
-    def names(self) -> VariableNames:
-        """The names alone."""
-        return VariableNames(
-            self.name,
-            self.rank,
-            self.world_size,
-            self.local_rank,
-            self.local_world_size,
-            self.node_rank,
-        )
+        return {*self.names[1:4]} <= environment.keys()
 
     def read(self, environment: Mapping[str, str]) -> World:
         """The rank's place.
@@ -55,16 +38,12 @@ class RankVariables:
             world = read_place(environment, self.names)
         except ValueError as error:
             raise LaunchError(
-                f"the variables of {self.name} do not fit together: {cut(str(error))}; start with"
-                " one launcher"
+                f"the variables of {self.names.launcher} do not fit together: {cut(str(error))};"
+                " start with one launcher"
             ) from error
         return replace(
             world, gives=self.gives | ({RENDEZVOUS} if "MASTER_ADDR" in environment else set())
         )
-
-    def belong(self, name: str) -> bool:
-        """Whether a variable belongs to a rank."""
-        return name in self.names[1:] or name.startswith(self.others or ("\0",))
 
     def meeting_place(self, environment: Mapping[str, str]) -> dict[str, str]:
         """MASTER_ADDR and MASTER_PORT from this launcher's variables; empty if it sets them itself,
@@ -73,33 +52,17 @@ class RankVariables:
         return {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnknownLauncher:
-    """A launcher that Ringside does not support.
-
-    Its variables show that a process is one of several.
-    """
-
-    name: str
-    rank: tuple[str, ...]
-    """Set in each of its processes; any of these."""
-    size: tuple[str, ...]
-    """The number of processes; the first variable that is set counts."""
-
-
-UNKNOWN_LAUNCHERS = (
-    UnknownLauncher(
-        name="srun (Slurm)", rank=("SLURM_STEP_ID",), size=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-    ),
-    UnknownLauncher(name="jsrun", rank=("JSM_NAMESPACE_RANK",), size=("JSM_NAMESPACE_SIZE",)),
-    UnknownLauncher(name="PALS", rank=("PALS_RANKID",), size=("PMI_SIZE", "PALS_SIZE")),
-    UnknownLauncher(
-        name="a PMI launcher",
-        rank=("PMI_RANK", "PMI_ID", "PMIX_RANK"),
-        size=("PMI_SIZE", "SLURM_STEP_NUM_TASKS"),
-    ),
-    UnknownLauncher(name="blaunch (LSF)", rank=("LSF_PM_TASKID",), size=("LSB_DJOB_NUMPROC",)),
-)
+UNKNOWN_LAUNCHERS: Mapping[str, tuple[str, ...]] = {
+    "SLURM_STEP_ID": ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+    "JSM_NAMESPACE_RANK": ("JSM_NAMESPACE_SIZE",),
+    "PALS_RANKID": ("PMI_SIZE", "PALS_SIZE"),
+    "PMI_RANK": ("PMI_SIZE",),
+    "PMI_ID": ("PMI_SIZE",),
+    "PMIX_RANK": ("PMI_SIZE", "SLURM_STEP_NUM_TASKS"),
+    "LSF_PM_TASKID": ("LSB_DJOB_NUMPROC",),
+}
+"""By a variable in each process of a launcher that Ringside does not support: those that have the
+number of processes. The first that is set counts."""
 FIRST_SPECIAL_STEP = 0xFFFF_FFF0
 """Slurm's batch script and interactive steps have numbers from here on; they are not tasks of an
 ``srun``."""
@@ -116,27 +79,20 @@ def read_world(environment: Mapping[str, str], launchers: Iterable[RankVariables
     variables = next((variables for variables in launchers if variables.are_set(environment)), None)
     if variables is not None:
         return variables.read(environment)
-    for launcher in UNKNOWN_LAUNCHERS:
-        _refuse_several(environment, launcher)
+    for marker, sizes in UNKNOWN_LAUNCHERS.items():
+        if marker not in environment or (
+            marker == "SLURM_STEP_ID" and not is_slurm_task(environment)
+        ):
+            continue
+        name = next((name for name in sizes if name in environment), marker)
+        if name == marker or environment[name].strip() != "1":
+            raise LaunchError(
+                f"a launcher started this process as one of several ({marker} is set, and"
+                f" {name}={cut(environment[name])}), and Ringside does not read its variables: each"
+                " would be a world of 1; start the ranks with horovodrun or mpirun inside the job,"
+                " or with torchrun, once per host"
+            )
     return World()
-
-
-def _refuse_several(environment: Mapping[str, str], launcher: UnknownLauncher) -> None:
-    """Refuse an unsupported launcher's processes, each of which would take itself for a world of
-    one.
-    """
-    marker = next((name for name in launcher.rank if name in environment), None)
-    if marker is None or (marker == "SLURM_STEP_ID" and not is_slurm_task(environment)):
-        return
-    size = next((name for name in launcher.size if name in environment), None)
-    if size is not None and environment[size].strip() == "1":
-        return
-    evidence = f"{size or marker}={cut(environment[size or marker])}"
-    raise LaunchError(
-        f"{launcher.name} started this process as one of several ({evidence}), and Ringside does"
-        " not read its variables: each would be a world of 1; start the ranks with horovodrun or"
-        " mpirun inside the job, or with torchrun, once per host"
-    )
 
 
 def is_slurm_task(environment: Mapping[str, str]) -> bool:

@@ -16,11 +16,11 @@ PIECE = re.compile(
     r"""(?P<single>'[^']*')
     | "(?P<double>(?:[^"\\]|\\.)*)"
     | (?P<escaped>\\.)
+    | (?P<pattern>(?<!\S)[^\s'"\\$`|;&<>(){}]*[*?[][^\s'"\\$`|;&<>(){}]*(?!\S))
     | (?P<home>(?<!\S)(?:[A-Za-z_]\w*=)?~[\w.-]*(?=[/\s]|$))
     | \$(?P<name>[A-Za-z_]\w*|\{[A-Za-z_]\w*\})
     | (?P<needs_shell>\$[({0-9?$!@*\#'"-] | ` | [<>]\( | &&|\|\||2>&1|>>|<<|[|;&<>]
-        | \{[^\s{}'"]*(?:,|\.\.)[^\s{}'"]*\})
-    | (?P<pattern>[*?[])""",
+        | \{[^\s{}'"]*(?:,|\.\.)[^\s{}'"]*\})""",
     re.VERBOSE | re.DOTALL,
 )
 IN_DOUBLE_QUOTES = re.compile(
@@ -29,8 +29,6 @@ IN_DOUBLE_QUOTES = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 """What a shell reads between double quotes."""
-PATTERN_MARKS = {"*": "\ue000", "?": "\ue001", "[": "\ue002"}
-"""Placeholders for pattern characters while words are split."""
 
 
 def shell_words(text: str, environment: Mapping[str, str]) -> list[str]:
@@ -41,27 +39,19 @@ def shell_words(text: str, environment: Mapping[str, str]) -> list[str]:
     """
     expanded = PIECE.sub(partial(_read, text, environment), text)
     try:
-        marked = shlex.split(expanded)
+        return shlex.split(expanded)
     except ValueError as error:
         raise PlanError(
             f"command {quoted(text)} cannot be read: {error}; quote it as for a shell"
         ) from error
-    words = []
-    for word in marked:
-        plain, pattern = word, glob.escape(word)
-        for sign, mark in PATTERN_MARKS.items():
-            plain, pattern = plain.replace(mark, sign), pattern.replace(mark, sign)
-        if plain != word and glob.glob(pattern):  # noqa: PTH207 - as a shell reads it
-            raise _needs_shell(text, plain)
-        words.append(plain)
-    return words
 
 
 def _read(text: str, environment: Mapping[str, str], piece: re.Match[str]) -> str:
     """Return the replacement for a piece of a command, quoted so that it is split no further than a
     shell does.
     """
-    if piece["needs_shell"]:
+    names_files = piece["pattern"] and glob.glob(piece[0])  # noqa: PTH207 - as a shell reads it
+    if piece["needs_shell"] or names_files:
         raise _needs_shell(text, piece[0])
     if piece["double"] is not None:
         return shlex.quote(
@@ -72,8 +62,6 @@ def _read(text: str, environment: Mapping[str, str], piece: re.Match[str]) -> st
         return name + equals + shlex.quote(os.path.expanduser(path))  # noqa: PTH111 - an unknown user's ~ stays
     if piece["name"]:
         return " ".join(map(shlex.quote, _value(text, piece["name"], environment).split()))
-    if piece["pattern"]:
-        return PATTERN_MARKS[piece[0]]
     return "" if piece[0] == "\\\n" else piece[0]
 
 

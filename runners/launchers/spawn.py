@@ -16,34 +16,22 @@ class Spawn(Launcher):
 
     def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
         """One ``python -m runners.spawn`` per host."""
-        several = not request.is_local
         ranks = ",".join(str(entry.slots) for entry in request.hosts)
+        spawn = (*request.container, request.python, "-m", "runners.spawn")
+        each = ("--nproc-per-node", ranks)
+        module = ("-m", request.module, *request.arguments)
+        if request.is_local:
+            argv = (*spawn, *each, *module)
+            return (HostCommand(host=HERE, argv=argv, environment=request.environment),)
+        meeting = (
+            *("--master-addr", request.rendezvous_host),
+            *("--master-port", str(request.master_port)),
+        )
         return tuple(
             HostCommand(
-                host=entry.host if several else HERE,
-                argv=(
-                    *(
-                        *request.container,
-                        request.python,
-                        "-m",
-                        "runners.spawn",
-                        "--nproc-per-node",
-                        ranks,
-                    ),
-                    *(("--node-rank", str(node)) if several else ()),
-                    *(
-                        (
-                            "--master-addr",
-                            request.rendezvous_host,
-                            "--master-port",
-                            str(request.master_port),
-                        )
-                        if several
-                        else ()
-                    ),
-                    *("-m", request.module, *request.arguments),
-                ),
-                environment=dict(request.environment),
+                host=entry.host,
+                argv=(*spawn, *each, "--node-rank", str(node), *meeting, *module),
+                environment=request.environment,
             )
             for node, entry in enumerate(request.hosts)
         )

@@ -7,12 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
-from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
+from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, VariableNames, World
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchRequest
 from runners.launchers.rank_variables import RankVariables, is_slurm_task
-from runners.launchers.slurm_job import expand_nodes, slurm_job
+from runners.launchers.slurm_job import expand_nodes, slurm_hosts
 
 WITHOUT_MPI = frozenset({RENDEZVOUS, HOROVOD})
 """Horovod meets over Gloo at a server of rank 0's (``backends.horovod.rendezvous``)."""
@@ -48,12 +47,14 @@ class StepVariables(RankVariables):
 
 
 RANK_VARIABLES = StepVariables(
-    name="srun",
-    rank="SLURM_PROCID",
-    world_size="SLURM_STEP_NUM_TASKS",
-    local_rank="SLURM_LOCALID",
-    local_world_size="SLURM_STEP_TASKS_PER_NODE",
-    node_rank="SLURM_NODEID",
+    names=VariableNames(
+        "srun",
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_LOCALID",
+        "SLURM_STEP_TASKS_PER_NODE",
+        "SLURM_NODEID",
+    ),
     gives=WITHOUT_MPI,
     others=(
         "SLURM_STEP",
@@ -75,29 +76,20 @@ class Srun(Launcher):
 
     executable = "srun"
     rank_variables = (RANK_VARIABLES,)
-    remedies: ClassVar[Mapping[str, str]] = {
-        MPI: (
-            "start it with srun --mpi=pmix (srun --mpi=list shows whether this Slurm has it), or by"
-            " mpirun inside the job"
-        )
-    }
 
     def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
         """One ``srun``; it passes its environment on to every rank."""
         over_mpi = request.transport == "mpi"
+        mpi = f"--mpi={'pmix' if over_mpi else 'none'}"
+        # each node is named once per rank
+        nodes = ",".join(entry.host for entry in request.hosts for _ in range(entry.slots))
         argv = (
-            *(
-                "srun",
-                *STEP_FLAGS,
-                "--kill-on-bad-exit=1",
-                "--input=none",
-                f"--mpi={'pmix' if over_mpi else 'none'}",
-            ),
+            *("srun", *STEP_FLAGS, "--kill-on-bad-exit=1", "--input=none", mpi),
             *("--nodes", str(len(request.hosts)), "--ntasks", str(request.world_size)),
-            *(() if request.is_local else _placed(request.hosts)),
+            *(() if request.is_local else ("--nodelist", nodes, "--distribution=arbitrary")),
             *request.python_command,
         )
-        environment = dict(request.environment) | (pmix_environment() if over_mpi else {})
+        environment = {**request.environment, **(pmix_environment() if over_mpi else {})}
         return (HostCommand(host=HERE, argv=argv, environment=environment),)
 
     def gives(self, transport: str | None) -> frozenset[str]:
@@ -106,17 +98,15 @@ class Srun(Launcher):
 
     def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
         """Outside a job, srun would queue for a new one."""
-        job = slurm_job(os.environ)
-        if job is None:
+        nodes = [entry.host for entry in slurm_hosts(os.environ)]
+        if not nodes:
             return (
                 "it starts ranks inside a Slurm job, and this process is in none; start one"
                 " (salloc, sbatch)"
             )
-        unknown = next(
-            (entry.host for entry in hosts if entry.host != HERE and not job.has(entry.host)), None
-        )
+        unknown = [entry.host for entry in hosts if entry.host not in (HERE, *nodes)]
         return (
-            f"'{unknown}' is no node of job {job.job_id} ({job.host_list}); leave hosts out"
+            f"'{unknown[0]}' is no node of this job ({', '.join(nodes)}); leave hosts out"
             if unknown
             else None
         )
@@ -125,24 +115,6 @@ class Srun(Launcher):
 STEP_FLAGS = ("--overlap", "--export=ALL", "--cpu-bind=none", "--quiet")
 """Flags of every step: it shares the job's cores with other steps, keeps the environment of its
 ``srun`` and binds nothing."""
-
-
-def _placed(hosts: Sequence[HostSlots]) -> tuple[str, ...]:
-    """Ranks fill the hosts in order; if hosts have different slots, each is named once per rank."""
-    if len({entry.slots for entry in hosts}) == 1:
-        nodes = ",".join(entry.host for entry in hosts)
-        return (
-            "--nodelist",
-            nodes,
-            "--ntasks-per-node",
-            str(hosts[0].slots),
-            "--distribution=block",
-        )
-    return (
-        "--nodelist",
-        ",".join(entry.host for entry in hosts for _ in range(entry.slots)),
-        "--distribution=arbitrary",
-    )
 
 
 def pmix_environment() -> dict[str, str]:
@@ -155,14 +127,5 @@ def pmix_environment() -> dict[str, str]:
 
 def step_command(host: str, line: str) -> list[str]:
     """The argv that runs a line of shell on a node of the job, with this process's environment."""
-    return [
-        "srun",
-        *STEP_FLAGS,
-        "--mpi=none",
-        "--nodes=1",
-        "--ntasks=1",
-        f"--nodelist={host}",
-        "sh",
-        "-c",
-        line,
-    ]
+    one_task = ("--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}")
+    return ["srun", *STEP_FLAGS, *one_task, "sh", "-c", line]

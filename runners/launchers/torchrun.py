@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from measurement.addresses import LOOPBACK
-from measurement.agent.ringside_agent.place import RENDEZVOUS
+from measurement.agent.ringside_agent.place import RENDEZVOUS, VariableNames
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchRequest
 from runners.launchers.rank_variables import RankVariables
 
 RANK_VARIABLES = RankVariables(
-    name="torchrun",
-    rank="RANK",
-    world_size="WORLD_SIZE",
-    local_rank="LOCAL_RANK",
-    local_world_size="LOCAL_WORLD_SIZE",
-    node_rank="GROUP_RANK",
+    names=VariableNames(
+        "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"
+    ),
     gives=frozenset({RENDEZVOUS}),
     others=("TORCHELASTIC_", "MASTER_ADDR", "MASTER_PORT"),
 )
@@ -33,54 +30,28 @@ class Torchrun(Launcher):
 
         OMP_NUM_THREADS must be in the request's environment: torchrun would set it to 1.
         """
-        environment = dict(request.environment)
+        container, nodes = request.container, str(len(request.hosts))
+        # in a container it runs beside its ranks, since it starts them itself
+        module = (*container, request.python, "-m", "torch.distributed.run")
+        program = module if container else ("torchrun",)
+        ranks = ("--max-restarts", "0", "-m", request.module, *request.arguments)
         if request.is_local:
-            argv = (
-                *_torchrun(request),
-                "--standalone",
-                "--local-addr",
-                LOOPBACK,
-                "--nnodes",
-                "1",
-                *_ranks(request, request.world_size),
-            )
-            return (HostCommand(host=HERE, argv=argv, environment=environment),)
+            alone = ("--standalone", "--local-addr", LOOPBACK, "--nnodes", "1")
+            count = ("--nproc-per-node", str(request.world_size))
+            argv = (*program, *alone, *count, *ranks)
+            return (HostCommand(host=HERE, argv=argv, environment=request.environment),)
+        meeting = (
+            *("--master-addr", request.rendezvous_host),
+            *("--master-port", str(request.master_port)),
+        )
         return tuple(
             HostCommand(
                 host=entry.host,
                 argv=(
-                    *_torchrun(request),
-                    *("--nnodes", str(len(request.hosts)), "--node-rank", str(node)),
-                    *(
-                        "--master-addr",
-                        request.rendezvous_host,
-                        "--master-port",
-                        str(request.master_port),
-                    ),
-                    *_ranks(request, entry.slots),
+                    *(*program, "--nnodes", nodes, "--node-rank", str(node), *meeting),
+                    *("--nproc-per-node", str(entry.slots), *ranks),
                 ),
-                environment=environment,
+                environment=request.environment,
             )
             for node, entry in enumerate(request.hosts)
         )
-
-
-def _ranks(request: LaunchRequest, number: int) -> tuple[str, ...]:
-    return (
-        "--nproc-per-node",
-        str(number),
-        "--max-restarts",
-        "0",
-        "-m",
-        request.module,
-        *request.arguments,
-    )
-
-
-def _torchrun(request: LaunchRequest) -> tuple[str, ...]:
-    """In a container torchrun runs beside its ranks, since it starts them itself."""
-    return (
-        (*request.container, request.python, "-m", "torch.distributed.run")
-        if request.container
-        else ("torchrun",)
-    )

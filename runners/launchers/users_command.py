@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,14 @@ from runners.launchers.base import (
     Launcher,
     LaunchRequest,
 )
-from runners.launchers.carried_variables import with_variables
-from runners.launchers.command_lines import CONTAINERS, MPIRUN, TORCHRUN, CommandLine, command_of
+from runners.launchers.command_lines import (
+    CONTAINERS,
+    MPIRUN,
+    SRUN,
+    TORCHRUN,
+    CommandLine,
+    command_of,
+)
 from runners.launchers.mpirun import ALLOW_ROOT
 
 AGENT_FOLDER = Path(__file__).resolve().parents[2] / "measurement" / "agent"
@@ -119,14 +126,9 @@ class UsersCommand(Launcher):
     def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
         """The command, on every host where it is a torchrun that several hosts start."""
         line, environment = self._filled(request), self._for_ranks(request)
-        starts_everywhere = (
-            not request.is_local and len(request.hosts) > 1 and line.kind == TORCHRUN
-        )
-        lines = (
-            for_each_host(line, [entry.host for entry in request.hosts])
-            if starts_everywhere
-            else [(HERE, line)]
-        )
+        lines = [(HERE, line)]
+        if line.kind == TORCHRUN and len(request.hosts) > 1:
+            lines = for_each_host(line, [entry.host for entry in request.hosts])
         # an srun without --export follows it
         exported_names = self.inherited.get(SLURM_EXPORT_ENV, "ALL")
         exported = (
@@ -169,6 +171,34 @@ class UsersCommand(Launcher):
         return environment
 
 
+def with_variables(
+    line: CommandLine, names: Iterable[str], *, is_open_mpi: bool = True
+) -> tuple[str, ...]:
+    """Return the words of a command that passes these variables on, where its launcher does not do
+    so by itself.
+
+    ``is_open_mpi``: whether its ``mpirun`` is Open MPI's, which takes each by a flag.
+    """
+    words, names = list(line.words), list(names)
+    for launcher in reversed(line.launchers):
+        exported = launcher.value("export")
+        if launcher.kind == SRUN and exported is not None and "ALL" not in exported.split(","):
+            variables = ",".join([*([] if exported == "NONE" else [exported]), *names])
+            index = launcher.flags["export"][0]
+            if "=" in words[index]:
+                words[index] = f"--export={variables}"
+            else:
+                words[index + 1] = variables
+        elif launcher.kind == MPIRUN and is_open_mpi:
+            passed = {
+                word.partition("=")[0] for flag, word in itertools.pairwise(words) if flag == "-x"
+            }
+            words[launcher.flags_at : launcher.flags_at] = [
+                word for name in names if name not in passed for word in ("-x", name)
+            ]
+    return tuple(words)
+
+
 def with_agent_path(line: CommandLine) -> CommandLine:
     """Return the command with the agent's folder at the front of a PYTHONPATH that it sets
     itself.
@@ -198,14 +228,8 @@ def for_each_host(line: CommandLine, hosts: Sequence[str]) -> list[tuple[str, Co
             if name not in launcher.flags
             for word in (f"--{name}", value)
         ]
-        commands.append(
-            (
-                host,
-                command_of(
-                    [*line.words[: launcher.flags_at], *added, *line.words[launcher.flags_at :]]
-                ),
-            )
-        )
+        words, at = line.words, launcher.flags_at
+        commands.append((host, command_of([*words[:at], *added, *words[at:]])))
     return commands
 
 

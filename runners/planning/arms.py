@@ -15,7 +15,7 @@ from measurement.errors import PlanError, UnavailableError, quoted, unknown_name
 from measurement.plans.arm import Arm
 from measurement.plans.plan import FLOOR, Plan
 from runners.hosts.placement import planned_hosts
-from runners.launchers import HERE, REGISTRY, make_launcher
+from runners.launchers import HERE, make_launcher
 from runners.planning.arm_specs import ArmSpec, computes_on_gpu, seed_of
 from runners.planning.command_place import CommandPlace, resolve_place
 from runners.processes.local import search_path
@@ -29,7 +29,7 @@ ON_GPUS_ONLY = ("nccl",)
 
 WHY_NEEDED = {
     RENDEZVOUS: "it gives its ranks no address to meet at (MASTER_ADDR and MASTER_PORT)",
-    MPI: "it starts no MPI: each rank would be a world of 1",
+    MPI: "it starts no MPI, as srun does with --mpi=pmix: each rank would be a world of 1",
     HOROVOD: "no HOROVOD_* variables: each rank would be a world of 1",
 }
 """Why a launcher that lacks one of these cannot start a backend."""
@@ -248,9 +248,7 @@ def require_given(
     over = f" over '{backend.transport}'" if MPI in missing else ""
     names = [f"'{name}'" for name in usable_launchers(backend)]
     listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-    default_remedy = f"use {listed}" if names else "use a launcher that does"
-    remedies = make_launcher(launcher).remedies if REGISTRY.find(launcher) else {}
-    remedy = next((remedies[need] for need in sorted(missing) if need in remedies), default_remedy)
+    remedy = f"use {listed}" if names else "use a launcher that does"
     why = "; ".join(WHY_NEEDED.get(need, f"it does not give '{need}'") for need in sorted(missing))
     raise PlanError(
         f"launcher '{launcher}' cannot start backend '{reference}'{over} ({why}); {remedy}"

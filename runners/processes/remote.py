@@ -18,7 +18,7 @@ from measurement.environment import steering_environment
 from measurement.errors import LaunchError, printable, quoted
 from runners.launchers import HostCommand
 from runners.launchers.base import RUN_ID
-from runners.launchers.slurm_job import slurm_job
+from runners.launchers.slurm_job import slurm_hosts
 from runners.launchers.srun import step_command
 from runners.processes.answers import MARK, new_mark, taken
 from runners.processes.local import base_environment
@@ -239,8 +239,7 @@ def host_command(host: str, line: str) -> list[str]:
 
 def is_by_step(host: str) -> bool:
     """Whether a host is reached by a step of the Slurm job that this process runs in."""
-    job = slurm_job(os.environ)
-    return job is not None and job.has(host)
+    return any(entry.host == host for entry in slurm_hosts(os.environ))
 
 
 def try_by_hand(host: str) -> str:

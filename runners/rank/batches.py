@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -27,9 +28,9 @@ class Batches(Iterator[Any]):
             workload.batches, rank=world.rank, world_size=world.world_size, device=device
         )
         self._begin = begin if seed is None else partial(IsolatedRng(seed).iterate, begin)
-        self._batches, self._workload = self._begin(), type(workload).__name__
+        self._batches = self._begin()
         self._none = (
-            f"batches() of workload '{self._workload}' gave none to rank {world.rank} of"
+            f"batches() of workload '{type(workload).__name__}' gave none to rank {world.rank} of"
             f" {world.world_size}; give each rank at least one batch of local_batch_size"
             f" {workload.local_batch_size}"
         )
@@ -38,12 +39,9 @@ class Batches(Iterator[Any]):
 
     def __next__(self) -> Any:
         """Return the next batch; raises a ``PlanError`` if there is none at all."""
-        try:
-            return next(self._batches)
-        except StopIteration:
+        for _ in range(2):
+            with suppress(StopIteration):
+                return next(self._batches)
             self.restarts += 1
             self._batches = self._begin()
-        try:
-            return next(self._batches)
-        except StopIteration:
-            raise PlanError(self._none) from None
+        raise PlanError(self._none)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -22,16 +22,14 @@ from measurement.agent.ringside_agent.place import World
 from measurement.conditions.sources import digests, sources_of
 from measurement.environment import recorded_environment
 from measurement.errors import PlanError, WorldSizeMismatchError
-from measurement.plans.settings import SpeedSettings
 from measurement.probes.fingerprint import pci_address
 from measurement.probes.start_clock import StartClock
-from measurement.records.record import Case, CoreUse, RankReport, RankSteps
+from measurement.records.record import CoreUse, RankReport, RankSteps
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.protocol.messages import (
     BlockCommand,
     Can,
     CheckReport,
-    DriftReport,
     EpochCommand,
     EpochReport,
     Job,
@@ -71,11 +69,6 @@ class Engine:
         return self.runner
 
     @property
-    def cases(self) -> Mapping[str, Case]:
-        """The cases of a micro-benchmark by name; empty if a workload is trained."""
-        return self.runner.cases if isinstance(self.runner, MicroBenchmarkRunner) else {}
-
-    @property
     def can(self) -> list[Can]:
         """The commands that this rank supports."""
         if isinstance(self.runner, MicroBenchmarkRunner):
@@ -88,22 +81,14 @@ class Engine:
         exchanging: list[Can] = ["block", "gate", "trace"] if self.backend.exchanges else []
         return [*exchanging, *without_exchange, *(("epoch",) if self.epochs else ())]
 
-    @property
-    def sample_unit(self) -> str:
-        """What is counted per second."""
-        return self.runner.workload.sample_unit
-
     def report(self) -> RankReport:
         """Report this rank's actual device, threads, cores, versions and optimizer."""
-        runner = self.runner
+        runner, device = self.runner, self.runner.device
+        is_gpu = device.type != "cpu"
         return RankReport(
             **rank_facts(replace(self.world, world_size=runner.world.world_size)),
-            device=(
-                str(runner.device)
-                if runner.device.type == "cpu"
-                else torch.cuda.get_device_name(runner.device)
-            ),
-            gpu=None if runner.device.type == "cpu" else pci_address(runner.device.index),
+            device=torch.cuda.get_device_name(device) if is_gpu else str(device),
+            gpu=pci_address(device.index) if is_gpu else None,
             backend=self.backend.describe(),
             environment=recorded_environment(os.environ),
             sources=digests(sources_of(type(runner.workload))),
@@ -142,10 +127,6 @@ class Engine:
         assert self.epochs is not None, "the job has no training"
         return self.epochs.run(command)
 
-    def drift(self) -> DriftReport | None:
-        """What must be equal on all ranks; None for a micro-benchmark."""
-        return self.runner.drift() if isinstance(self.runner, Trainer) else None
-
 
 def start_engine(
     job: Job,
@@ -168,8 +149,13 @@ def start_engine(
     setup = resolve_workload(job.workload, job.workload_options)
     _check_benchmark(job, setup)
     device = resolve_device(job.device, local_rank=world.local_rank)
-    backend = _checked_backend(job, device, timeout=timeout)
-    _apply_speed(job)
+    backend = _checked_backend(job, device)
+    if timeout is not None:
+        backend.timeout = timeout
+    if job.speed.cudnn_benchmark:
+        torch.backends.cudnn.benchmark = True
+    if job.precision == "tf32":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     benchmark = setup.build_micro_benchmark(local_batch_size=job.local_batch_size, seed=job.seed)
     make_forks_safe()
     threads_before = frozenset(own_threads())  # the library has none yet
@@ -207,7 +193,7 @@ def start_engine(
     )
 
 
-def _checked_backend(job: Job, device: torch.device, *, timeout: timedelta | None) -> Backend:
+def _checked_backend(job: Job, device: torch.device) -> Backend:
     """Check what the job asks of the backend and of the device, and make the backend."""
     backend = make_backend(
         job.backend, transport=job.transport, options=job.options, micro_steps=job.micro_steps
@@ -215,8 +201,6 @@ def _checked_backend(job: Job, device: torch.device, *, timeout: timedelta | Non
     refused = backend.refused_environment(os.environ)
     if refused:
         raise PlanError(refused)
-    if timeout is not None:
-        backend.timeout = timeout
     check_precision(job.precision, device)
     backend.check_device(device.type)
     job.speed.check_device(device.type)
@@ -261,25 +245,15 @@ def _build(
     )
 
 
-def _apply_speed(job: Job) -> None:
-    """Apply PyTorch's process-wide settings."""
-    if job.speed.cudnn_benchmark:
-        torch.backends.cudnn.benchmark = True
-    if job.precision == "tf32":
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-
-
 def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
     """Refuse training settings for a micro-benchmark, which has neither epochs nor gradients."""
-    settings = [
-        name for name in ("training", "max_gradient_norm") if getattr(job, name) is not None
-    ]
-    settings += ["precision"] if job.precision != "fp32" else []
-    settings += ["speed"] if job.speed != SpeedSettings() else []
+    settings = job.model_dump(
+        include={"training", "max_gradient_norm", "precision", "speed"}, exclude_defaults=True
+    )
     if settings and not issubclass(chosen.workload, Workload):
         raise PlanError(
-            f"workload '{job.workload}' is a micro-benchmark, for which {settings[0]} means"
-            " nothing; leave it out, or train a model"
+            f"workload '{job.workload}' is a micro-benchmark, for which {next(iter(settings))}"
+            " means nothing; leave it out, or train a model"
         )
 
 

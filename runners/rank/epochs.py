@@ -9,10 +9,10 @@ evaluation does not change the training. It is in float32 even if the training i
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -34,30 +34,6 @@ REFERENCE_BATCH = 256
 DECAY_EPOCHS, DECAY = 30, 0.1
 
 
-def learning_rate_factor(
-    training: TrainingSettings,
-    *,
-    step: int,
-    steps_per_epoch: int,
-    scale: int,
-    global_batch_size: int = REFERENCE_BATCH,
-    decays: bool = True,
-) -> float:
-    """Return the factor of the workload's learning rate.
-
-    ``step`` counts optimizer steps before this one since the training began; ``scale`` is the
-    global batch over the local one. With ``decays`` it falls by ``DECAY`` after every
-    ``DECAY_EPOCHS`` epochs.
-    """
-    target = {"linear": scale, "per-256": global_batch_size / REFERENCE_BATCH, "none": 1}[
-        training.learning_rate_scaling
-    ]
-    decay = DECAY ** (step // steps_per_epoch // DECAY_EPOCHS) if decays else 1.0
-    warmup_steps = training.warmup_epochs * steps_per_epoch
-    progress = min(1.0, step / warmup_steps) if warmup_steps else 1.0
-    return target * (1 / target + (1 - 1 / target) * progress) * decay
-
-
 class LearningRates:
     """Sets an optimizer's learning rates step by step. The ratio between parameter groups stays.
 
@@ -76,26 +52,31 @@ class LearningRates:
         global_batch_size: int = REFERENCE_BATCH,
         beside_schedule: bool = False,
     ) -> None:
-        self._factor = partial(
-            learning_rate_factor,
-            training,
-            steps_per_epoch=steps_per_epoch,
-            scale=scale,
-            global_batch_size=global_batch_size,
-            decays=not beside_schedule,
-        )
+        """``scale``: the global batch over the local one."""
+        targets = {"linear": scale, "per-256": global_batch_size / REFERENCE_BATCH, "none": 1.0}
+        self._target = targets[training.learning_rate_scaling]
+        self._warmup_steps = training.warmup_epochs * steps_per_epoch
+        self._decay_steps = math.inf if beside_schedule else steps_per_epoch * DECAY_EPOCHS
         self._beside_schedule = beside_schedule
         self._built_with = [float(group["lr"]) for group in optimizer.param_groups]
+
+    def factor(self, step: int) -> float:
+        """Return the factor of the workload's rates, which falls by ``DECAY`` after every
+        ``DECAY_EPOCHS`` epochs; ``step`` counts optimizer steps since the training began.
+        """
+        progress = min(1.0, step / self._warmup_steps) if self._warmup_steps else 1.0
+        decay = DECAY ** (step // self._decay_steps)
+        return self._target * (1 / self._target + (1 - 1 / self._target) * progress) * decay
 
     def set(self, optimizer: Optimizer, *, step: int) -> float:
         """Set the rates of a step on the optimizer that will take it; returns that of the first
         parameter group.
         """
-        factor = self._factor(step=step)
+        factor = self.factor(step)
         if self._beside_schedule:
-            change = factor / (self._factor(step=step - 1) if step else 1.0)
+            change = factor / (self.factor(step - 1) if step else 1.0)
             for group in optimizer.param_groups:
-                group["lr"] = group["lr"] * change if change != 1.0 else group["lr"]
+                group["lr"] = group["lr"] * change
             return float(optimizer.param_groups[0]["lr"])
         for group, rate in zip(optimizer.param_groups, self._built_with, strict=True):
             group["lr"] = rate * factor
@@ -127,22 +108,20 @@ class EpochRunner:
         )
         self._rates: LearningRates | None = None
 
-    def begin(self) -> None:
+    def _begin(self) -> LearningRates:
         """Build the model; later random numbers differ by rank. Collective.
 
         The schedule scales the workload's learning rates, which the optimizer has here.
         """
-        self.trainer.build()
-        seed_generators(self.trainer.seed + self.trainer.world.rank)
-        trainer = self.trainer
-        self._rates = LearningRates(
+        trainer, world_size = self.trainer, self.trainer.world.world_size
+        trainer.build()
+        seed_generators(trainer.seed + trainer.world.rank)
+        return LearningRates(
             self._training,
             trainer.joined.optimizer,
             steps_per_epoch=self.steps,
             scale=self._scale,
-            global_batch_size=trainer.workload.local_batch_size
-            * trainer.world.world_size
-            * trainer.micro_steps,
+            global_batch_size=trainer.workload.local_batch_size * world_size * trainer.micro_steps,
             beside_schedule=trainer.has_after_step,
         )
 
@@ -153,8 +132,7 @@ class EpochRunner:
         """
         trainer, epoch = self.trainer, command.epoch
         if epoch == 0 or self._rates is None:
-            self.begin()
-        assert self._rates is not None
+            self._rates = self._begin()
         batches, outputs = self._batches(epoch), StepOutputs()
         synchronize_ranks(trainer.backend, trainer.device)
         timer, scale = StepTimer(trainer.device), trainer.step_precision.scaler.get_scale()
@@ -199,15 +177,11 @@ class EpochRunner:
         batches = trainer.workload.epoch_batches(
             epoch, rank=world.rank, world_size=world.world_size, device=trainer.device
         )
-        count = 0
-        for batch in batches:
-            count += 1
-            yield batch
+        yield from batches
         name = type(trainer.workload).__name__
         raise PlanError(
-            f"epoch_batches({epoch}) of workload '{name}' gave {count} batches to rank"
-            f" {world.rank}, and {wanted} were needed; batches_per_epoch must say how many each"
-            " rank has"
+            f"epoch_batches({epoch}) of workload '{name}' gave rank {world.rank} fewer than"
+            f" the {wanted} batches needed; batches_per_epoch must say how many each rank has"
         )
 
     def evaluate(self) -> EvaluationSums:
@@ -229,7 +203,7 @@ class EpochRunner:
         content = io.BytesIO()
         torch.save(saved, content)
         sent = self.trainer.backend.broadcast_bytes(content.getvalue())
-        put(torch.load(io.BytesIO(sent), map_location="cpu", weights_only=True), buffers)
+        put(torch.load(io.BytesIO(sent), weights_only=True), buffers)
         try:
             yield
         finally:

@@ -39,6 +39,9 @@ class MicroBenchmarkRunner:
         """Describe this for the rank's report: there is no model and no batch."""
         return {"seed": self.workload.seed, "local_batch_size": 0, "micro_steps": 1}
 
+    def drift(self) -> None:
+        """Nothing: there are no parameters that ranks must have in common."""
+
     def run_gate(self) -> CheckReport:
         """Run every case once and check its result. Collective; releases all tensors."""
         reasons = {

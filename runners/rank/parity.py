@@ -22,6 +22,7 @@ two.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
@@ -64,7 +65,9 @@ def run_gate(trainer: Trainer, *, local_batch_size: int | None = None) -> Parity
     ``local_batch_size``: of these steps; None: the trainer's.
     """
     trainer.release()
-    gate = trainer.clone_for_gate(local_batch_size=local_batch_size)
+    gate = copy.copy(trainer)
+    gate.workload = trainer.another_workload(local_batch_size=local_batch_size)
+    gate.step_precision = copy.copy(trainer.step_precision)
     try:
         return _take_steps(gate)
     finally:
@@ -128,7 +131,7 @@ def _take_steps(trainer: Trainer) -> ParityReport:
             for name, value in {**parameters, **state}.items()
             if isinstance(value, Tensor)
         },
-        samples=str(digest),
+        samples=digest.text,
         gradient_scale=trainer.gradient_scale,
         tolerances=_tolerances(trainer, model),
     )
@@ -217,21 +220,19 @@ def _model_of_this_rank(trainer: Trainer) -> nn.Module:
 
 
 class _Digest:
-    """Digest of batches; an empty text if they hold nothing that can be read."""
+    """Digest of batches."""
 
     def __init__(self) -> None:
-        self._whole, self._text = hashlib.sha256(), ""
+        self._whole, self.text = hashlib.sha256(), ""
+        """Empty if the batches hold nothing that can be read."""
 
     def batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the batches and add them to the digest."""
         for batch in batches:
             if any(True for _ in leaves_in(batch)):
                 digest_of(self._whole, batch)
-                self._text = self._whole.hexdigest()
+                self.text = self._whole.hexdigest()
             yield batch
-
-    def __str__(self) -> str:
-        return self._text
 
 
 class _SkippedParameters:

@@ -37,10 +37,6 @@ def check_precision(precision: Precision, device: torch.device) -> None:
             f"precision 'amp-bf16': {torch.cuda.get_device_name(device)} has no bfloat16; use"
             " 'amp-fp16' or 'fp32'"
         )
-    if precision in DTYPES and not torch.amp.is_autocast_available(device.type):
-        raise PlanError(
-            f"precision '{precision}': this PyTorch has no autocast on {device.type}; use 'fp32'"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -101,31 +97,23 @@ class StepPrecision:
         return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
 
     def require_fit(self, prepared: Prepared) -> None:
-        """Refuse a backend that cannot clip or unscale between backward and step, or whose step
-        would not be called.
+        """Refuse to clip or unscale before the step of a backend that takes it by itself.
 
         Raises:
             PlanError: with the setting, and what to do.
         """
-        if self.max_gradient_norm is None and not self.scaler.is_enabled():
+        if not prepared.owns_step or not (
+            self.scaler.is_enabled() or self.max_gradient_norm is not None
+        ):
             return
         setting = (
             "max_gradient_norm" if self.max_gradient_norm is not None else "precision 'amp-fp16'"
         )
-        cls = type(prepared)
-        last = next(vars(base) for base in cls.__mro__ if {"step", "exchanged"} & vars(base).keys())
-        if not cls.owns_step and "exchanged" not in last:
-            raise PlanError(
-                f"{setting}: {cls.__name__} overrides step(), which is not called if gradients are"
-                " clipped or unscaled before the step, and not exchanged(); exchange gradients in"
-                " exchanged(), which step() enters, too"
-            )
-        if prepared.owns_step:
-            raise PlanError(
-                f"{setting}: this backend takes the optimizer step by itself, so that gradients can"
-                " be neither clipped nor unscaled before; leave it out, or use the backend's"
-                " option for it"
-            )
+        raise PlanError(
+            f"{setting}: this backend takes the optimizer step by itself, so that gradients can"
+            " be neither clipped nor unscaled before; leave it out, or use the backend's option"
+            " for it"
+        )
 
     def backward(self, prepared: Prepared, loss: Tensor) -> None:
         """Run the backward pass, of the scaled loss if there is a scaler."""

@@ -24,13 +24,12 @@ from measurement.errors import PlanError
 from measurement.judging.distances import ROUNDING, Sketches, Tensors, arithmetic_of
 from measurement.probes.flops import count_flops
 from measurement.records.record import GATE_STEPS, FlopCount
-from measurement.users_code import place_of_definition
 from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
 from runners.rank.batches import Batches
 from runners.rank.trainer import Trainer
 from workloads import Workload
 from workloads.optimizers import as_one, members_of, seed_generators, torch_states
-from workloads.tensors import is_finite, stored_values
+from workloads.tensors import is_finite
 
 SKETCH_SIZE = 64
 SAMPLES = 1 << 14
@@ -112,11 +111,9 @@ class ReferenceSteps:
             filter(None, self._trainer.backend.all_gather_object(difference, str | None)), None
         )
         if seen:
-            place = place_of_definition(self._trainer.workload.compute_loss)
-            where = f" ({place})" if place else ""
             raise PlanError(
                 f"{NOT_REPEATABLE}: {seen}, from the same parameters, batch and seeds;"
-                f" {REPEATABLE_SO}{where}"
+                f" {REPEATABLE_SO}"
             )
         if self._rank == 0:
             self._find_rounding(
@@ -140,12 +137,9 @@ class ReferenceSteps:
             <= REPEATABLE * max(coarsest, self._trainer.step_precision.gradient_error) * size
         ):
             return None
-        distance_text = (
-            f"{distance / size:.2g} of their size apart" if size else "none the first time"
-        )
         return (
-            f"rank {self._rank} came to a loss of {loss:.6g}, then of {self._loss:.6g}, with"
-            f" gradients {distance_text}"
+            f"rank {self._rank} came to a loss of {loss:.6g}, then of {self._loss:.6g}, with other"
+            " gradients"
         )
 
     def _find_rounding(self, first_step: ReferenceStep, alone: ReferenceRun, *, steps: int) -> None:
@@ -238,19 +232,15 @@ class ReferenceSteps:
         tensors = {"the loss": torch.tensor(self._loss)}
         # a scaler skips steps whose gradients overflow
         if not self._trainer.step_precision.scaler.is_enabled():
-            gradients = {
-                name: parameter.grad for name, parameter in alone.prepared.bare.named_parameters()
-            }
             tensors |= {
-                f"the gradient of '{name}'": gradient
-                for name, gradient in gradients.items()
-                if gradient is not None
+                f"the gradient of '{name}'": parameter.grad
+                for name, parameter in alone.prepared.bare.named_parameters()
+                if parameter.grad is not None
             }
         for what, tensor in tensors.items():
             if not is_finite(tensor):
-                seen = "nan" if bool(stored_values(tensor).isnan().any()) else "infinite"
                 raise PlanError(
-                    f"{what} is {seen} on rank {self._rank} in step 1, before anything was"
+                    f"{what} is not finite on rank {self._rank} in step 1, before anything was"
                     " exchanged: look at the loss and the batches there"
                     " (torch.autograd.set_detect_anomaly(True) names the operation), or lower the"
                     " learning rate"
@@ -289,11 +279,10 @@ def _count_flops(trainer: Trainer) -> FlopCount:
     sizes = Counter[str]()
     for parameter in bare.parameters():
         sizes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
-    (dtype, _), *_ = sizes.most_common(1)
     return FlopCount(
         samples=workload.count_samples(batch),
         by_operation=by_operation,
-        dtype=dtype,
+        dtype=sizes.most_common(1)[0][0],
         without_formula=unseen,
     )
 
@@ -310,14 +299,11 @@ def put_state(model: nn.Module, state: Mapping[str, Any]) -> None:
     Sparse tensors and other entries are not changed.
     """
     for name, tensor in model.state_dict().items():
-        value = state.get(name)
-        if (
-            not isinstance(value, Tensor)
-            or not isinstance(tensor, Tensor)
-            or value.shape != tensor.shape
-        ):
-            continue
-        if value.layout is torch.strided and tensor.layout is torch.strided:
+        value: Any = state.get(name)
+        are_dense = all(
+            isinstance(each, Tensor) and each.layout is torch.strided for each in (tensor, value)
+        )
+        if are_dense and tensor.shape == value.shape:
             # expanded: many elements share memory
             once = tuple(slice(0, None if stride else 1) for stride in tensor.stride())
             tensor[once].copy_(value[once])

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
-from pathlib import Path
-
 from measurement.agent.ringside_agent.users_lines import Described, describe
 from measurement.errors import RingsideError, printable
 from measurement.own_packages import remedy_of_clash
@@ -48,26 +44,3 @@ def describe_error(error: Exception) -> Described:
     )
     message, excerpt = describe(error)
     return Described(printable(message) + remedy, [printable(line) for line in excerpt])
-
-
-def report_error(error: Exception, *, who: str, folder: Path, name: str) -> None:
-    """Print the exception being handled on stderr, in a few lines, and write its whole traceback to
-    ``folder / name``.
-
-    ``who`` raised it, such as ``rank 1 on host2``. If the folder cannot be written, the current one
-    is used.
-    """
-    described, text = describe_error(error), "".join(traceback.format_exception(error))
-    path = folder / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError:
-        path = Path.cwd() / name
-        path.write_text(text, encoding="utf-8")
-    print(
-        "\n".join(
-            [f"ringside: {who}: {described.message}", *described.excerpt, f"full traceback: {path}"]
-        ),
-        file=sys.stderr,
-    )

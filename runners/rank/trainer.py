@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import math
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +28,7 @@ from measurement.agent.ringside_agent.reading.values import hyperparameters, som
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.fingerprint import gpu_number
 from measurement.probes.step_timer import StepTimer
-from measurement.records.record import RankSteps, ThreadTimes
+from measurement.records.record import Case, RankSteps, ThreadTimes
 from measurement.records.record_types import PHASES
 from runners.protocol.gate_verdict import LEARNING_RATE
 from runners.protocol.messages import DriftReport
@@ -60,8 +59,6 @@ class StepOutputs:
 
     def losses(self, *, micro_steps: int) -> list[float]:
         """The loss of each step: the mean over its micro-steps."""
-        if not self._losses:
-            return []
         means: list[float] = (
             torch.stack(self._losses).double().reshape(-1, micro_steps).mean(dim=1).tolist()
         )
@@ -72,7 +69,7 @@ class StepOutputs:
         counted = [hits for hits in self._hits if hits is not None]
         if len(counted) < len(self._hits):
             return None
-        first, among_five = torch.stack(counted).sum(dim=0).tolist() if counted else (0, 0)
+        first, among_five = torch.stack(counted).sum(dim=0).tolist()
         return first, among_five
 
 
@@ -80,6 +77,8 @@ class StepOutputs:
 class Trainer:
     """One rank's model, optimizer and batches."""
 
+    cases: ClassVar[Mapping[str, Case]] = {}
+    """The cases of a micro-benchmark, by name: a training has none."""
     workload: Workload
     backend: Backend
     world: World
@@ -125,16 +124,6 @@ class Trainer:
             seed=workload.seed,
             options=workload.options,
         )
-
-    def clone_for_gate(self, *, local_batch_size: int | None = None) -> Trainer:
-        """A copy of this trainer with its own workload, model and loss scale."""
-        other = copy.copy(self)
-        other.workload, other.prepared = (
-            self.another_workload(local_batch_size=local_batch_size),
-            None,
-        )
-        other.step_precision = copy.copy(self.step_precision)
-        return other
 
     def build_bare(self, *, seed: int | None = None, workload: Workload | None = None) -> nn.Module:
         """Build a model without wrapper, in training mode, on this rank's device; ``workload``:
@@ -244,16 +233,13 @@ class Trainer:
         self.step_precision.step(joined)
         self.steps_taken += 1
         timed = self.workload.after_step_is_timed
-        if timed and self.has_after_step:
-            self.workload.after_step(
-                self.steps_taken, model=joined.bare, optimizer=joined.optimizer
-            )
+        models: dict[str, Any] = {"model": joined.bare, "optimizer": joined.optimizer}
+        if timed:
+            self.workload.after_step(self.steps_taken, **models)
         timer.mark(OPTIMIZER)
         timer.end_step()
-        if not timed and self.has_after_step:
-            self.workload.after_step(
-                self.steps_taken, model=joined.bare, optimizer=joined.optimizer
-            )
+        if not timed:
+            self.workload.after_step(self.steps_taken, **models)
             timer.skip()
         return samples
 

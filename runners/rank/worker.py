@@ -84,12 +84,13 @@ def main(settings: Settings) -> NoReturn:
 
     def start() -> Engine:
         job = read_message(JOBS, channel.job())
-        resources = {
-            "device": job.device,
-            "affinity": job.affinity,
-            "freed_memory": job.freed_memory,
-        }
-        take_resources(world, threads=settings.threads, **resources)
+        take_resources(
+            world,
+            threads=settings.threads,
+            device=job.device,
+            affinity=job.affinity,
+            freed_memory=job.freed_memory,
+        )
         from torch.distributed import PrefixStore, TCPStore
 
         from backends.base import WHILE_STOPPED_S
@@ -108,7 +109,7 @@ def main(settings: Settings) -> NoReturn:
 
     rank = EngineRank(start=start, log=log, keep=keep, clock=clock)
     serve(agent, rank.handlers)
-    rank.disconnect()
+    rank.engine.backend.teardown()
     # libraries are closed, but Gloo in torch 2.15 may still abort in the interpreter's teardown
     agent.leave(0)
 
@@ -191,7 +192,7 @@ class EngineRank:
         """Carry out a command and return the reply. Collective."""
         if isinstance(command, StartCommand):
             return self._start()
-        engine = self._engine
+        engine = self.engine
         match command:
             case GateCommand():
                 self.measured = self._report_finished() if command.after_blocks else None
@@ -207,21 +208,17 @@ class EngineRank:
                 engine.runner.release()
                 return reply
 
-    def disconnect(self) -> None:
-        """Disconnect from the other ranks, after ``finish`` was answered."""
-        self._engine.backend.teardown()
-
     def _trace(self, steps: int) -> TraceReply:
         from runners.traces.rank_trace import MAX_EVENTS, trace_steps
 
-        trainer = self._engine.trainer
+        trainer = self.engine.trainer
         # DDP rebuilds its buckets in its second step
         trainer.run_block(steps=1, warmup_steps=2, local=False)
         from runners.traces.nccl_log import read_log
 
         reply = trace_steps(
             trainer.step,
-            backend=self._engine.backend,
+            backend=self.engine.backend,
             prepared=trainer.joined,
             device=trainer.device,
             steps=steps,
@@ -230,21 +227,20 @@ class EngineRank:
         return reply.model_copy(update={"nccl": read_log(self.log)})
 
     def _report_finished(self) -> FinishedReply:
-        engine = self._engine
-        report = engine.report()
+        runner = self.engine.runner
         return FinishedReply(
-            report=report,
-            peak_memory_bytes=peak_memory_bytes(engine.runner.device),
-            drift=engine.drift(),
+            report=self.engine.report(),
+            peak_memory_bytes=peak_memory_bytes(runner.device),
+            drift=runner.drift(),
         )
 
     def _start(self) -> StartedReply:
-        self._engine = self.start()
-        report = self._engine.report()
+        self.engine = self.start()
+        report = self.engine.report()
         self.clock.mark("model")
         return StartedReply(
             report=report,
-            can=self._engine.can,
-            notes=list(self._engine.notes),
+            can=self.engine.can,
+            notes=list(self.engine.notes),
             start_s=self.clock.stages_s,
         )

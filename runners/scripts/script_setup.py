@@ -26,7 +26,6 @@ from runners.launchers.command_lines import (
     PYTHON,
     TORCHRUN,
     CommandLine,
-    blocking_flag,
     read_command,
 )
 from runners.launchers.users_command import UsersCommand
@@ -105,11 +104,6 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
         line = read_command(arm.command)
         if not arm.image and any(other.packages is not None for other in plan.arms.values()):
             arm = arm.model_copy(update={"python": _python_with_packages(arm, line)})
-        if flag := blocking_flag(line):
-            raise PlanError(
-                f"python {flag} does not read PYTHONPATH, which loads Ringside's agent; leave that"
-                " flag out"
-            )
         moves = any(flag in launcher.flags for launcher in line.launchers for flag in FOLDER_FLAGS)
         place = resolve_place(name, arm, plan, file=None if moves else line.file)
         if place.repository and (

@@ -58,8 +58,8 @@ def open_endpoint(placement: Placement, *, has_store: bool) -> Iterator[DriverEn
     What is started with its run id ends with this process.
     """
     address, run_id = placement.driver_address, secrets.token_hex(6)
-    with shared_key(placement.everywhere) as key_file, ExitStack() as stack:
-        stack.enter_context(ended_with_driver(run_id, placement.everywhere))
+    with shared_key(placement.remote) as key_file, ExitStack() as stack:
+        stack.enter_context(ended_with_driver(run_id, placement.remote))
         supervisors = SupervisorServer(address=address, key=key_file.key)
         stack.callback(supervisors.close)
         yield DriverEndpoint(

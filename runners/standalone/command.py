@@ -28,7 +28,10 @@ from runners.rank.resources import take_resources, threads_of
 from runners.standalone.run import StandaloneRun
 from workloads import REGISTRY
 
-MAY_BE_HOROVODRUN = (horovodrun.RANK_VARIABLES.name, mpirun.RANK_VARIABLES.name)
+MAY_BE_HOROVODRUN = (
+    horovodrun.RANK_VARIABLES.names.launcher,
+    mpirun.RANK_VARIABLES.names.launcher,
+)
 """Over MPI the ranks of horovodrun have mpirun's variables."""
 
 

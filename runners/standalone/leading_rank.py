@@ -178,14 +178,14 @@ def lead(
         plan=plan,
         launcher_reference=engine.world.launcher,
         transport=engine.backend.describe().get("transport"),
-        recorded={"sample_unit": engine.sample_unit, "padding_bytes": None},
+        recorded={"sample_unit": engine.runner.workload.sample_unit, "padding_bytes": None},
     )
     folder.write_plan(plan)
     launch = Launch(
         plan=plan,
         setups=[arm],
         workload=engine.setup,
-        cases=list(engine.cases.values()),
+        cases=list(engine.runner.cases.values()),
         number=0,
         folder=folder,
         open_session=lambda *_, **__: session,
@@ -200,12 +200,8 @@ def lead(
     if session.error is not None:
         raise session.error
     if record.error is not None:
-        what = (
-            f"backend '{record.backend}' computes wrongly, so that no timing of it counts: "
-            if record.status == "wrong"
-            else ""
-        )
-        raise ParityError(f"{what}{record.error.message}")
+        wrong = f"backend '{record.backend}' computes wrongly, so that no timing of it counts: "
+        raise ParityError((wrong if record.status == "wrong" else "") + record.error.message)
     _show(record, plan, where=folder.launch_folder(0, record.arm) / "record.json")
 
 
@@ -231,23 +227,13 @@ def _show(record: LaunchRecord, plan: Plan, *, where: Path) -> None:
 
 def epoch_line(epoch: EpochRecord, *, epochs: int, unit: str) -> str:
     """Say how an epoch went, in one line."""
-    figures = epoch.figures()
-    parts = [
-        f"epoch {epoch.epoch + 1:>{len(str(epochs))}}/{epochs}",
-        f"loss {figures['train_loss']:.4f}",
-    ]
-    if "train_top5" in figures:
-        parts.append(f"top-1 {figures['train_top1']:.2%}  top-5 {figures['train_top5']:.2%}")
-    if "held_out_loss" in figures:
-        top1, top5 = figures["held_out_top1"], figures["held_out_top5"]
-        parts.append(
-            f"held out: loss {figures['held_out_loss']:.4f}  top-1 {top1:.2%}  top-5 {top5:.2%}"
-        )
-    parts += [
-        f"{epoch.count / epoch.train_s:,.1f} {unit}/s",
-        f"learning rate {epoch.learning_rates[-1]:.4g}",
-    ]
-    return "  ".join(parts)
+    figures = "  ".join(
+        f"{name.replace('_', ' ')} {value:.4f}" for name, value in epoch.figures().items()
+    )
+    return (
+        f"epoch {epoch.epoch + 1}/{epochs}  {figures}  {epoch.count / epoch.train_s:,.1f} {unit}/s"
+        f"  learning rate {epoch.learning_rates[-1]:.4g}"
+    )
 
 
 def outcome(training: TrainingSettings, epochs: list[EpochRecord]) -> str:
@@ -263,10 +249,4 @@ def outcome(training: TrainingSettings, epochs: list[EpochRecord]) -> str:
             f"target accuracy {target:g} reached in epoch {first.epoch + 1}: {reached_s:.1f} s of"
             " training"
         )
-    accuracies = [
-        figures["held_out_top1"]
-        for epoch in epochs
-        if "held_out_top1" in (figures := epoch.figures())
-    ]
-    progress = f"best: {max(accuracies):.4f}" if accuracies else "nothing is held out"
-    return f"target accuracy {target:g} not reached in {len(epochs)} epochs ({progress}): {trained}"
+    return f"target accuracy {target:g} not reached in {len(epochs)} epochs: {trained}"

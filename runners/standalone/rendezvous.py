@@ -8,7 +8,6 @@ notices nothing for minutes. So each rank reports an error at its start in the s
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import sys
@@ -23,19 +22,13 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 from backends import Backend, make_backend
 from backends.base import Store
 from backends.mpi.library import load_mpi, open_store
-from measurement.addresses import holder_of, with_port
+from measurement.addresses import with_port
 from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
 from measurement.agent.ringside_agent.reporting import leave
-from measurement.errors import LaunchError, RingsideError, printable
-from runners.hosts.host_facts import resolve_names, unfindable_hosts
+from measurement.errors import LaunchError, printable
 from runners.launchers import meeting_place
-from runners.launchers.base import GLOO_INTERFACE
-from runners.planning.arm_checks import require_findable
-from runners.planning.arms import choose_transport
 from runners.protocol.messages import Job
 
-STORE_POLL = timedelta(milliseconds=100)
-"""How long the store is asked for a key."""
 TRY_S = 0.2
 FAILED = "failed-to-start"
 LOOK_S = 0.5
@@ -64,12 +57,8 @@ def rendezvous_store(
             return None
         store = _served_store(world, {**os.environ, **place}, timeout)
         _await_all(store, world, timeout)
-    elif MPI in world.gives:
-        store = open_store(load_mpi().COMM_WORLD, timeout=timeout)
-    else:
-        return None
-    _require_found_by_all(store, world, job)
-    return store
+        return store
+    return open_store(load_mpi().COMM_WORLD, timeout=timeout) if MPI in world.gives else None
 
 
 def _served_store(world: World, environment: Mapping[str, str], timeout: timedelta) -> Store:
@@ -91,11 +80,9 @@ def _served_store(world: World, environment: Mapping[str, str], timeout: timedel
     try:
         store = TCPStore(host, port, is_master=serves, wait_for_workers=False, timeout=timeout)
     except RuntimeError as error:
-        holder = holder_of(port)
-        in_use = f"the port is in use by {holder}; end it, or give another port to all ranks"
-        reason = str(error).splitlines()[0] if holder is None else in_use
         raise LaunchError(
-            f"rank {world.rank} has no store at {with_port(host, port)}: {reason}"
+            f"rank {world.rank} has no store at {with_port(host, port)}:"
+            f" {str(error).splitlines()[0]}; give a free port of that host to all ranks"
         ) from error
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0") if agent_serves else "0"
     return PrefixStore(f"ringside/{attempt}", store)
@@ -116,62 +103,16 @@ def _is_reached(host: str, port: int, timeout: timedelta) -> bool:
 def _await_all(store: Store, world: World, timeout: timedelta) -> None:
     """Register this rank and wait for the others."""
     keys = [f"came/{rank}" for rank in range(world.world_size)]
-    store.set(keys[world.rank], f"{world.world_size} on {socket.gethostname()}")
+    store.set(keys[world.rank], socket.gethostname())
     try:
         store.wait(keys, timeout)
     except RuntimeError:
-        came = [rank for rank, key in enumerate(keys) if _is_there(store, key)]
-        missing = [rank for rank in range(world.world_size) if rank not in came]
+        missing = ", ".join(str(rank) for rank, key in enumerate(keys) if not store.check([key]))
         raise LaunchError(
-            f"only {len(came)} of {world.world_size} ranks came within {timeout.total_seconds():g}"
-            f" s: {_ranks(came)}; {_ranks(missing)} did not: start every host's ranks with the same"
-            " number of ranks in all and the same address, or wait longer with --timeout"
+            f"of {world.world_size} ranks these did not come within {timeout.total_seconds():g} s:"
+            f" {missing}; start every host's ranks with the same number of ranks in all and the"
+            " same address, or wait longer with --timeout"
         ) from None
-    counts = {rank: store.get(key).decode() for rank, key in enumerate(keys)}
-    other = next(
-        (rank for rank, text in counts.items() if text.partition(" ")[0] != str(world.world_size)),
-        None,
-    )
-    if other is not None:
-        raise LaunchError(
-            f"rank {world.rank} counts {world.world_size} ranks and rank {other} {counts[other]};"
-            " start all with the same number"
-        )
-
-
-def _require_found_by_all(store: Store, world: World, job: Job) -> None:
-    """Refuse hosts that others would not find over Gloo, on all ranks.
-
-    Collective if ranks are on several hosts.
-
-    Raises:
-        LaunchError: with every such host.
-    """
-    if world.local_world_size == world.world_size:
-        return
-    host = socket.gethostname()
-    keys = [f"hidden/{rank}" for rank in range(world.world_size)]
-    store.set(
-        keys[world.rank], json.dumps([host, unfindable_hosts({host: resolve_names([])}).get(host)])
-    )
-    store.wait(keys)
-    reports = dict(json.loads(store.get(key)) for key in keys)
-    unreachable = {host: why for host, why in reports.items() if why and len(reports) > 1}
-    transport = choose_transport(job.backend, job.transport, device=job.device)
-    backend = make_backend(job.backend, transport=transport, options=job.options)
-    require_findable(unreachable, backend, network_interface=os.environ.get(GLOO_INTERFACE))
-
-
-def _is_there(store: Store, key: str) -> bool:
-    try:
-        store.wait([key], STORE_POLL)
-    except RuntimeError:
-        return False
-    return True
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
 
 
 @contextmanager
@@ -197,20 +138,13 @@ def joint_start(
     except Exception as error:
         say(error)
         over.set()
-        _tell(store, world, error)
+        says, *_ = printable(f"{type(error).__name__}: {error}").splitlines()
+        with contextlib.suppress(RuntimeError):
+            store.set(FAILED, f"{_who(world)}, which says: {says}")
+            time.sleep(TELL_S)
         raise
     finally:
         over.set()
-
-
-def _tell(store: Store, world: World, error: Exception) -> None:
-    """Only the first error is shown."""
-    words = printable(str(error)).strip().splitlines() or [type(error).__name__]
-    kind = "" if isinstance(error, RingsideError) else f"{type(error).__name__}: "
-    with contextlib.suppress(RuntimeError):
-        if store.add(f"{FAILED}/count", 1) == 1:
-            store.set(FAILED, f"{_who(world)}, which says: {kind}{words[0]}")
-            time.sleep(TELL_S)
 
 
 def _watch(store: Store, world: World, over: threading.Event) -> None:

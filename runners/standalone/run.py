@@ -7,7 +7,9 @@ from __future__ import annotations
 import importlib
 import os
 import socket
+import sys
 import time
+import traceback
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +27,7 @@ from runners.planning.standalone_flags import RunOptions
 from runners.processes.process_exit import say_once
 from runners.protocol.messages import CAUSE_FIRST_S, mentions_lost_peer
 from runners.rank.engine import Engine, start_engine
-from runners.rank.remote_error import report_error
+from runners.rank.remote_error import describe_error
 from runners.rank.worker import EngineRank
 from runners.standalone.rendezvous import joint_start, rendezvous_store
 
@@ -140,9 +142,17 @@ class StandaloneRun:
             if self.world.world_size > 1
             else "the rank"
         )
-        report_error(
-            error, who=who, folder=self.folder.root, name=f"rank-{self.world.rank}-traceback.txt"
-        )
+        described = describe_error(error)
+        path = self.folder.root / f"rank-{self.world.rank}-traceback.txt"
+        text = "".join(traceback.format_exception(error))
+        where = f"full traceback: {path}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError:
+            where = text
+        lines = [f"ringside: {who}: {described.message}", *described.excerpt, where]
+        print("\n".join(lines), file=sys.stderr)
         error.was_reported = True  # type: ignore[attr-defined]
 
 

@@ -28,29 +28,15 @@ def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
 
     ``steps``: at least one block that every rank finished.
     """
-    table = _table(
-        record,
-        "host",
-        "rank",
-        f"{record.sample_unit}/s",
-        "step ms (median)",
-        "step ms (95%)",
-        "waiting for data",
-    )
+    columns = ("step ms (median)", "step ms (95%)", "waiting for data")
+    table = _table(record, "host", "rank", f"{record.sample_unit}/s", *columns)
     both = Steps.of(steps.assign(launch=record.launch, arm=record.arm)).valid([record])
     timed = both.where(kind="sync")
     raw = steps[steps["turn"].isin(timed.slowest["turn"])]
     for place in record.ranks:
-        rank_steps = raw[raw["rank"] == place.rank]
-        table.add_row(
-            place.host,
-            str(place.rank),
-            *_figures(
-                rank_steps["samples"].sum() / rank_steps["step_s"].sum(),
-                rank_steps["step_s"],
-                rank_steps,
-            ),
-        )
+        own = raw[raw["rank"] == place.rank]
+        rate_per_s = own["samples"].sum() / own["step_s"].sum()
+        table.add_row(place.host, str(place.rank), *_figures(rate_per_s, own["step_s"], own))
     in_all = throughput_per_s(tabulate_blocks(timed))
     table.add_section()
     table.add_row(

@@ -238,7 +238,7 @@ def test_a_killed_host_is_named_and_the_other_is_left_clean(lab, tmp_path):
         os.kill(namespaces.init_of("host2"), signal.SIGKILL)
         _, errors = process.communicate(timeout=ENDS_S)
     assert process.returncode == 1, errors
-    assert "no further launches: host 'host2': connection refused" in errors
+    assert "no further launches: host 'host2': ssh: connect to host host2 port 22" in errors
     records = ResultsFolder(tmp_path / "out").records()
     assert {record.launch for record in records} == {0}
     for record in records:

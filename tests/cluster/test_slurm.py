@@ -120,7 +120,7 @@ def test_horovod_over_mpi_without_pmix_is_refused_with_the_remedy(tmp_path):
     assert (
         "launcher 'srun' cannot start backend 'horovod' over 'mpi' (it starts no MPI" in done.stderr
     )
-    assert "srun --mpi=pmix" in done.stderr
+    assert "as srun does with --mpi=pmix" in done.stderr
     assert not (tmp_path / "run").exists()
 
 

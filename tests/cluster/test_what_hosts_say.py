@@ -3,12 +3,10 @@ else reaches."""
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.cluster.conftest import beside, enter
+from tests.cluster.conftest import enter
 from tests.cluster.test_compare_across_hosts import compare, write_plan
 
 GREETING_BASH = r"""
@@ -58,42 +56,8 @@ def test_a_greeting_is_passed_over(greeting, tmp_path):
 def test_a_hidden_host_is_told_before_anything_starts(hidden, tmp_path):
     looked = enter("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
     assert looked.returncode == 1, looked.stdout
-    assert f"host2: {WHY}" in looked.stdout
+    assert f"host 'host2': {WHY}" in looked.stdout
     done = compare(write_plan(tmp_path, network_interface=None), tmp_path / "out")
     assert done.returncode == 2, done.stdout
     assert f"ringside: host 'host2': {WHY}" in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.costly
-def test_ranks_that_are_started_by_hand_end_on_both_hosts_and_say_why(hidden, tmp_path):
-    command = [
-        "torchrun",
-        "--nnodes",
-        "2",
-        "--master-addr",
-        "host1",
-        "--master-port",
-        "29512",
-        "--nproc-per-node",
-        "1",
-    ]
-    run = [
-        "-m",
-        "runners.ddp",
-        "--transport",
-        "gloo",
-        "--timeout",
-        "200",
-        "-o",
-        str(tmp_path / "run"),
-    ]
-    second = [*command, "--node-rank", "1", *run]
-    with beside(
-        "host2", *second, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as other:
-        done = enter("host1", *command, "--node-rank", "0", *run)
-        _, errors = other.communicate(timeout=100)
-    for code, said in ((done.returncode, done.stderr), (other.returncode, errors)):
-        assert code != 0
-        assert f"ringside: host 'host2': {WHY}" in said

@@ -3,10 +3,8 @@ and a record."""
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import typer
@@ -144,7 +142,7 @@ def test_ranks_that_do_not_come_are_named_at_the_timeout():
     done = as_rank(0, free_port())
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(
-        "ringside: only 1 of 2 ranks came within 2 s: rank 0; rank 1 did not: start every host's ranks"
+        "ringside: of 2 ranks these did not come within 2 s: 1; start every host's ranks"
     )
     with socket.socket() as held:  # so that nobody else listens there meanwhile
         held.bind(("127.0.0.1", 0))
@@ -158,24 +156,13 @@ def test_ranks_that_do_not_come_are_named_at_the_timeout():
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_ranks_that_count_unlike_numbers_are_told_so():
-    port = free_port()
-    with ThreadPoolExecutor() as pool:
-        first, second = pool.map(
-            lambda rank: as_rank(rank, port, "--timeout", "20", ranks=2 + rank), (0, 1)
-        )
-    assert (first.returncode, second.returncode) == (2, 2)
-    assert "rank 0 counts 2 ranks and rank 1 3 on " in first.stderr
-    assert "start all with the same number" in first.stderr
-
-
-def test_an_address_in_use_names_who_uses_it():
+def test_an_address_in_use_is_refused():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         done = as_rank(0, port)
     assert done.returncode == 2
-    assert f"rank 0 has no store at 127.0.0.1:{port}: the port is in use by " in done.stderr
-    assert f"(process {os.getpid()}); end it, or give another port to all ranks" in done.stderr
+    assert f"rank 0 has no store at 127.0.0.1:{port}: " in done.stderr
+    assert "; give a free port of that host to all ranks" in done.stderr
 
 
 @pytest.mark.parametrize(

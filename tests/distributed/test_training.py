@@ -83,10 +83,10 @@ def test_two_ranks_have_the_same_losses_to_the_last_bit_under_any_backend(tmp_pa
 
 def test_a_training_is_told_as_it_goes(told, epochs):
     folder, printed = told
-    assert printed.count("held out: loss") == 3
+    assert printed.count("held out loss") == 3
     assert len(list((folder / "events").glob("events.out.tfevents.*"))) == 1, "rank 0's"
     lines = re.findall(
-        r"^epoch (\d)/3  loss ([\d.]+)  .*  [\d,.]+ images/s  learning rate [\d.e-]+$",
+        r"^epoch (\d)/3  train loss ([\d.]+)  .*  [\d,.]+ images/s  learning rate [\d.e-]+$",
         printed,
         re.M,
     )

@@ -443,18 +443,9 @@ def take_cifar(content, folder):
 
 def environments():
     """Any of the variables that launchers set, with what they hold and what they do not."""
-    launchers = known_rank_variables()
-    known = [
-        (
-            launcher.rank,
-            launcher.world_size,
-            launcher.local_rank,
-            launcher.local_world_size,
-            launcher.node_rank,
-        )
-        for launcher in launchers
-    ]
-    others = [(*launcher.rank, *launcher.size) for launcher in UNKNOWN_LAUNCHERS]
+    launchers = [variables.names for variables in known_rank_variables()]
+    known = [names[1:] for names in launchers]
+    others = [(marker, *sizes) for marker, sizes in UNKNOWN_LAUNCHERS.items()]
     values = (
         st.integers(-2, 5).map(str)
         | st.sampled_from(["", " 1 ", "²", "1" * 5000, "0x1", "1_0", "٣", "4294967280"])

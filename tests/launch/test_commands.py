@@ -228,7 +228,7 @@ ON_TWO_HOSTS = {
         [
             (
                 "localhost",
-                f"{SRUN} --nodes 2 --ntasks 6 --nodelist host1,host2 --ntasks-per-node 3 --distribution=block {RUN}",
+                f"{SRUN} --nodes 2 --ntasks 6 --nodelist host1,host1,host1,host2,host2,host2 --distribution=arbitrary {RUN}",
             )
         ],
         {},
@@ -399,14 +399,17 @@ def test_without_a_launcher_a_process_is_a_world_of_one(environment):
     [
         (
             {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"},
-            "srun .Slurm.*SLURM_STEP_NUM_TASKS=4",
+            "SLURM_STEP_ID.*SLURM_STEP_NUM_TASKS=4",
         ),
         ({"SLURM_STEP_ID": "3", "SLURM_NTASKS": "4", "SLURM_PROCID": "1"}, "SLURM_NTASKS=4"),
-        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "a PMI launcher.*PMI_SIZE=2"),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "PMI_RANK is set, and PMI_SIZE=2"),
         ({"PMIX_RANK": "0"}, "PMIX_RANK=0"),
-        ({"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "6"}, "jsrun.*JSM_NAMESPACE_SIZE=6"),
-        ({"PALS_RANKID": "0", "PMI_SIZE": "6"}, "PALS.*PMI_SIZE=6"),
-        ({"LSF_PM_TASKID": "1", "LSB_DJOB_NUMPROC": "2"}, "blaunch.*LSB_DJOB_NUMPROC=2"),
+        (
+            {"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "6"},
+            "JSM_NAMESPACE_RANK.*JSM_NAMESPACE_SIZE=6",
+        ),
+        ({"PALS_RANKID": "0", "PMI_SIZE": "6"}, "PALS_RANKID.*PMI_SIZE=6"),
+        ({"LSF_PM_TASKID": "1", "LSB_DJOB_NUMPROC": "2"}, "LSF_PM_TASKID.*LSB_DJOB_NUMPROC=2"),
     ],
 )
 def test_a_rank_of_an_unknown_launcher_is_not_a_world_of_one(environment, message):
@@ -449,7 +452,7 @@ LIKE_TORCHRUN, GIVES_NOTHING = f"{__file__}:LikeTorchrun", f"{__file__}:GivesNot
             "horovod",
             "mpi",
             "spawn",
-            r"over 'mpi' \(it starts no MPI: each rank would be a world of 1\); use 'horovodrun', 'mpirun' or 'srun'",
+            r"over 'mpi' \(it starts no MPI, as srun does with --mpi=pmix: each rank would be a world of 1\); use 'horovodrun', 'mpirun' or 'srun'",
         ),
         (
             "ddp",

@@ -38,10 +38,10 @@ def test_this_machine_in_a_list_is_reached():
     [
         ([], "give a hostfile"),
         (["hostfiles/two-hosts", "-H", "host1:4"], "and not both"),
-        (["hostfiles/no-such-file"], "hostfile 'hostfiles/no-such-file' does not exist"),
+        (["hostfiles/no-such-file"], "hostfile 'hostfiles/no-such-file' cannot be read"),
         (["hostfiles/two-hosts", "-np", "9"], "9 ranks do not fit into 8 slots (host1:4, host2:4)"),
         (["README.md"], "hostfile 'README.md' line 3: "),
-        (["-H", "host1:4,host1:4093"], "-H host 2: 'host1:4093' names no host; accepted: "),
+        (["-H", "host1:4,host1:0"], "-H host 2: 'host1:0' names no host; accepted: "),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
@@ -52,8 +52,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
 def test_a_name_that_nobody_knows_is_told():
     done = ringside_here("hosts", "-H", "localhost:1,no-such-host.invalid:1")
     assert done.returncode == 1, done.stderr
-    assert "no: its name cannot be resolved" in done.stdout
-    assert "no-such-host.invalid: correct it, or add it to DNS or /etc/hosts" in done.stdout
+    assert "host 'no-such-host.invalid': its name cannot be resolved; correct it" in done.stdout
 
 
 def test_the_file_of_a_pbs_job_names_a_host_for_each_slot(tmp_path, monkeypatch):
@@ -64,4 +63,3 @@ def test_the_file_of_a_pbs_job_names_a_host_for_each_slot(tmp_path, monkeypatch)
         done = ringside_here("hosts", *arguments, "--no-reach")
         assert done.returncode == 0, done.stderr
         assert rows(done)[1:3] == [["host1", "2", "0-1"], ["host2.site", "1", "2"]]
-        assert "note: for mpirun, export OMPI_MCA_orte_keep_fqdn_hostnames=1" in done.stdout

@@ -187,7 +187,7 @@ def test_a_page_shows_a_manifest_whose_commit_is_anything(tmp_path):
     [
         ({"SLURM_STEP_ID": "²"}, ""),
         ({"SLURM_STEP_ID": "1" * 5000}, ""),
-        ({"PALS_RANKID": "1", "PMI_SIZE": "2\n3"}, "(PMI_SIZE=2 3)"),
+        ({"PALS_RANKID": "1", "PMI_SIZE": "2\n3"}, "and PMI_SIZE=2 3)"),
         (
             {"RANK": "9" * 4000, "WORLD_SIZE": "2", "LOCAL_RANK": "0"},
             "the variables of torchrun do not fit together: rank 999",

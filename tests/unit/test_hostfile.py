@@ -4,25 +4,21 @@ parser; where ranks go."""
 from __future__ import annotations
 
 import re
-import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from measurement.errors import HostfileError, LaunchError
+from measurement.errors import HostfileError
+from runners.hosts.host_facts import is_here
 from runners.hosts.hostfile import (
-    MAX_SLOTS,
     parse_hostfile,
     parse_hosts,
     place_ranks,
     read_hostfile,
 )
-from runners.hosts.ssh_probe import MESSAGES, Probe, is_here, require_reachable, status_of_error
 from runners.launchers.base import HostSlots
-from runners.processes.remote import host_command
 from tests.conftest import REPOSITORY
 
 
@@ -41,28 +37,28 @@ def refused(text):
     ("text", "expected"),
     [
         ("host1 slots=4 max-slots=8", [("host1", 4)]),
-        ("host1 max_slots=8 slots=4", [("host1", 4)]),
+        ("host1 slots=4 max_slots=8", [("host1", 4)]),
         ("host1 slots = 4", [("host1", 4)]),
         ("host1:4 max-slots=8", [("host1", 4)]),
         ("host1", [("host1", 1)]),
         ("10.0.0.1 slots=2", [("10.0.0.1", 2)]),
-        ("[FE80:0::0001] slots=4", [("fe80::1", 4)]),
+        ("[FE80:0::0001] slots=4", [("FE80:0::0001", 4)]),
         ("[fe80::1%eth0]:4", [("fe80::1%eth0", 4)]),
         ("node_7.rack-2.example.org:16", [("node_7.rack-2.example.org", 16)]),
         ("# all\n\n host1:2 # the first\n\thost2\tslots=2\r\n#end", [("host1", 2), ("host2", 2)]),
-        (f"host1:{MAX_SLOTS}", [("host1", MAX_SLOTS)]),
+        ("host1:9999", [("host1", 9999)]),
     ],
 )
 def test_every_form_is_read(text, expected):
     assert read(text) == expected
 
 
-SLIPS = "host1 slots=0|host1:-1|host1:4097|host1 slots=٤|host1 slots=four|host1 slots=|host1:"
+SLIPS = "host1 slots=0|host1:-1|host1:10000|host1 slots=٤|host1 slots=four|host1 slots=|host1:"
 SLIPS += "|host1:4 slots=4|host1 slots|host1 slot=4|host1 4|host1 user=me|me@host1|fe80::1|[fe80::1|[host1]:4|host1:4,host2:4"
-SLIPS += "|[fe80::1%-oProxyCommand=x]|-oProxyCommand=x|/var/spool/pbs/aux/77|host1;reboot|$(reboot)|hôte|10.0.0.256|4|:4|[]"
+SLIPS += "|[fe80::1%-oProxyCommand=x]|-oProxyCommand=x|/var/spool/pbs/aux/77|host1;reboot|$(reboot)|hôte|:4|[]"
 
 
-@pytest.mark.parametrize("line", [*SLIPS.split("|"), "a" * 64, ".".join(["a" * 60] * 5)])
+@pytest.mark.parametrize("line", SLIPS.split("|"))
 def test_a_slip_is_told_with_its_line_and_what_is_accepted(line):
     message = refused(f"# a comment\nhost9 slots=2\n\n{line}\n")
     assert message.startswith(f"hosts line 4: '{line[:20]}")
@@ -71,9 +67,8 @@ def test_a_slip_is_told_with_its_line_and_what_is_accepted(line):
 
 def test_slots_of_a_host_that_is_named_again_are_added_up():
     """As in the node files of PBS, LSF and OAR, which have a line for each slot."""
-    assert read("host1:2\nhost2\nHOST1:2") == [("host1", 4), ("host2", 1)]
-    assert read("[fe80::1]\n[fe80:0::1]") == [("fe80::1", 2)]
-    assert "hosts line 2: 'host1:4096' names no host; accepted: " in refused("host1\nhost1:4096")
+    assert read("host1:2\nhost2\nhost1:2") == [("host1", 4), ("host2", 1)]
+    assert read("[fe80::1]\n[fe80::1]") == [("fe80::1", 2)]
 
 
 def test_the_file_of_a_grid_engine_job_is_read():
@@ -96,15 +91,16 @@ def test_lists_are_read_and_mistakes_in_them_refused():
         HostSlots(host="host1", slots=4),
         HostSlots(host="::1", slots=2),
     )
-    for text in ("", "host1:2,", "host1 slots=2", "host1:0"):
-        with pytest.raises(HostfileError, match=r"^-H host \d+: .*accepted: 'host1:4,host2:4'"):
-            parse_hosts(text)
+    with pytest.raises(HostfileError, match=r"^-H names no host"):
+        parse_hosts("")
+    with pytest.raises(HostfileError, match=r"^-H host 2: 'host1:0' names no host; accepted: "):
+        parse_hosts("host2,host1:0")
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path):
     (tmp_path / "binary").write_bytes(b"\x80\xff\x00")
     for path in (tmp_path / "none", tmp_path, tmp_path / "binary", Path("nul\0")):
-        with pytest.raises(HostfileError, match=r"hostfile '.*' (does not exist|cannot be read)"):
+        with pytest.raises(HostfileError, match=r"hostfile '.*' cannot be read"):
             read_hostfile(path)
     (tmp_path / "from-windows").write_bytes("\ufeffhost1:2\r\nhost2:2\r\n".encode())
     assert [entry.host for entry in read_hostfile(tmp_path / "from-windows")] == ["host1", "host2"]
@@ -124,7 +120,7 @@ NAMES = st.from_regex(
     r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,4})?(\.[a-z][a-z0-9]{0,5}){0,2}", fullmatch=True
 )
 ADDRESSES = st.builds(str, st.ip_addresses())
-SLOTS = st.integers(1, MAX_SLOTS)
+SLOTS = st.integers(1, 9999)
 
 
 @st.composite
@@ -167,67 +163,6 @@ def test_more_ranks_than_slots_are_refused():
         place_ranks(hosts, 8)
     with pytest.raises(HostfileError, match="0 ranks"):
         place_ranks(hosts, 0)
-
-
-@pytest.mark.parametrize(
-    ("stderr", "status"),
-    [
-        ("ssh: Could not resolve hostname host9: Name or service not known", "unresolved"),
-        ("ssh: connect to host host1 port 22: Connection refused", "refused"),
-        ("ssh: connect to host host1 port 22: Connection timed out", "unreachable"),
-        ("ssh: connect to host host1 port 22: No route to host", "unreachable"),
-        (
-            "No ED25519 host key is known for host1 and you have requested strict checking.\nHost key verification failed.",
-            "unknown key",
-        ),
-        (
-            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
-            "changed key",
-        ),
-        ("root@host1: Permission denied (publickey,password).", "denied"),
-        ("kex_exchange_identification: Connection closed by remote host", "failed"),
-    ],
-)
-def test_what_ssh_says_is_understood(stderr, status):
-    assert status_of_error(stderr) == status
-
-
-def test_every_failure_has_its_remedy_and_one_line():
-    answers = [Probe().status_of("host7", status, reply="something") for status in MESSAGES]
-    assert [reach.host for reach in answers if not reach.remedy] == ["host7"]
-    with pytest.raises(LaunchError) as caught:
-        require_reachable(answers)
-    lines = str(caught.value).splitlines()
-    assert len(lines) == len(MESSAGES) - 1
-    assert all(line.startswith("host 'host7': ") and "; " in line for line in lines)
-    require_reachable(answers[:1])
-
-
-@pytest.mark.process
-def test_folders_are_quoted(tmp_path):
-    place = tmp_path / """-x it's $(touch hacked) `touch hacked` a"b\\c"""
-    place.mkdir()
-    (python := place / "my python; #").symlink_to("/bin/echo")
-    command = Probe(folder=place, python=str(python)).command()
-    assert host_command("host1", command)[-3:] == ["--", "host1", command]
-    for shell in ("sh", "bash"):
-        done = subprocess.run(
-            [shell, "-c", command], capture_output=True, text=True, timeout=20, cwd=tmp_path
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("-c ")
-    assert len(shlex.split(command)) == 3
-    assert not list(tmp_path.rglob("hacked"))
-
-
-def test_this_machine_is_looked_at_without_ssh(monkeypatch, tmp_path):
-    assert Probe().ask("localhost").status == "ok"
-    assert Probe(folder=tmp_path / "none").ask("localhost").status == "no folder"
-    assert Probe(python="/no/python").ask("localhost").detail == "it has no /no/python"
-    monkeypatch.setattr("runners.hosts.ssh_probe.PACKAGES", ("json", "no_such_package"))
-    answers = Probe().ask("localhost")
-    assert (answers.status, answers.detail) == ("no package", "its Python lacks no_such_package")
-    assert Probe().ask("no-such-host.invalid").status == "unresolved"
 
 
 def test_this_machine_is_known_by_its_addresses():

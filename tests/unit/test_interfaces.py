@@ -3,18 +3,11 @@ and reports by plan."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import pytest
 import torch
 from torch.distributed._composable import replicate_with_fsdp
 
 from backends import backend_class, make_backend
-from backends.base import Prepared
-from backends.ddp import DDPPrepared
-from backends.fsdp2 import FSDP2Prepared
-from backends.horovod.optimizer import HorovodPrepared
-from backends.naive import NaivePrepared
 from measurement.errors import PlanError
 from reports import make_reports, write_reports
 from reports.base import Report
@@ -44,40 +37,6 @@ def test_a_backend_for_another_version_is_refused_with_what_to_change(tmp_path, 
     message = rf"is not written for version 1 of the interface: it has interface_version {version}; .* set interface_version = 1"
     with pytest.raises(PlanError, match=rf"backend '.*:{name}' \({name}\) {message}"):
         backend_class(f"{tmp_path / 'others.py'}:{name}")
-
-
-class StepAlone(NaivePrepared):
-    """Exchanges in ``step``, which is not called if gradients are clipped."""
-
-    def step(self):
-        self.optimizer.step()
-
-
-class Both(StepAlone):
-    """As ``StepAlone`` should be."""
-
-    @contextmanager
-    def exchanged(self):
-        yield
-
-
-@pytest.mark.parametrize(
-    ("precision", "norm", "named"),
-    [("fp32", 1.0, "max_gradient_norm"), ("amp-fp16", None, "amp-fp16")],
-)
-def test_a_backend_that_overrides_its_step_alone_is_refused_what_would_leave_it_out(
-    precision, norm, named
-):
-    step = StepPrecision(precision=precision, max_gradient_norm=norm, device=torch.device("cpu"))
-    with pytest.raises(
-        PlanError,
-        match=rf"{named}.*: StepAlone overrides step\(\), .* exchange gradients in exchanged\(\)",
-    ):
-        step.require_fit(StepAlone.__new__(StepAlone))
-    for fits in (Prepared, NaivePrepared, DDPPrepared, HorovodPrepared, FSDP2Prepared, Both):
-        step.require_fit(fits.__new__(fits))
-    unclipped = StepPrecision(precision="fp32", max_gradient_norm=None, device=torch.device("cpu"))
-    unclipped.require_fit(StepAlone.__new__(StepAlone))
 
 
 @pytest.mark.parametrize(

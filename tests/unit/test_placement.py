@@ -15,7 +15,6 @@ from measurement.errors import PlanError
 from runners.hosts import preflight as inspection
 from runners.hosts.placement import Placement, planned_hosts, spare_hosts
 from runners.hosts.preflight import host_differences
-from runners.hosts.ssh_probe import HostStatus
 from runners.launchers import HERE, HostSlots
 from runners.planning.arms import resolve_arms
 from runners.processes import remote, remote_results
@@ -67,7 +66,7 @@ def test_without_hosts_all_is_as_before(tmp_path):
             {"hosts": "localhost:1,host2:1"},
             "hosts names 'localhost' beside others, which do not find this machine by that",
         ),
-        ({"hosts": "./no-such-file"}, "hostfile 'no-such-file' does not exist"),
+        ({"hosts": "./no-such-file"}, "hostfile 'no-such-file' cannot be read"),
         (
             {"network_interface": "eth0"},
             "network_interface is for several machines; name them under hosts",
@@ -112,7 +111,7 @@ def test_launches_draw_as_many_hosts_as_the_ranks_need(tmp_path):
     known = Placement(
         hosts=hosts, spare=spare, cores={"a": 8, "b": 4, "c": 8}, here=frozenset({"a"})
     )
-    assert known.everywhere == ["b", "c"]
+    assert known.remote == ["b", "c"]
     drawn = [known.sample(random.Random(launch)) for launch in range(40)]
     assert {as_text(placement.hosts) for placement in drawn} == {"a:2,b:1", "a:2,c:1", "b:2,c:1"}
     assert {(placement.threads_per_rank, placement.spare) for placement in drawn} == {(2, ())}, (
@@ -191,14 +190,11 @@ def test_gpus_of_several_kinds_are_told(first, second, message):
 
 
 def test_the_driver_is_reached_by_its_interface_or_route(tmp_path):
-    here, answers = (
-        frozenset({HERE, "me"}),
-        [HostStatus(host="me", status="ok", detail="", address="127.0.0.1")],
-    )
+    here, addresses = frozenset({HERE, "me"}), {"me": "127.0.0.1"}
 
     def address(**changes):
         return inspection.driver_address(
-            read_tiny(tmp_path, hosts="me:2", **changes), answers, here=here
+            read_tiny(tmp_path, hosts="me:2", **changes), addresses, here=here
         )
 
     assert address() == "127.0.0.1"

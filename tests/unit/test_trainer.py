@@ -178,11 +178,11 @@ def test_what_follows_a_step_is_in_the_clock_as_declared(monkeypatch, timed):
     [
         (
             "NanLoss",
-            "the loss is nan on rank 0 in step 1, before anything was exchanged: look at the loss and the batches",
+            "the loss is not finite on rank 0 in step 1, before anything was exchanged: look at the loss and the batches",
         ),
         (
             "NanGradient",
-            "the gradient of '0.weight' is nan on rank 0 in step 1, before anything was exchanged",
+            "the gradient of '0.weight' is not finite on rank 0 in step 1, before anything was exchanged",
         ),
         (
             "Diverges",

@@ -14,7 +14,7 @@ from measurement.records.record import RankSteps
 from runners.planning.standalone_flags import FLAGS, plan_content
 from runners.planning.workload import resolve_workload, steps_per_epoch
 from runners.protocol.messages import EpochCommand, EpochReport, combine
-from runners.rank.epochs import LearningRates, learning_rate_factor
+from runners.rank.epochs import LearningRates
 from runners.rank.precision import StepPrecision
 from tests.conftest import REPOSITORY
 from tests.kit.dataset_files import write_data
@@ -30,7 +30,8 @@ def factors(steps, *, scale=4, steps_per_epoch=4, global_batch_size=256, **rules
         "scale": scale,
         "global_batch_size": global_batch_size,
     }
-    return [learning_rate_factor(training, step=step, **given) for step in steps]
+    optimizer = SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+    return [LearningRates(training, optimizer, **given).factor(step) for step in steps]
 
 
 def test_the_learning_rate_rises_to_the_scale_and_decays_by_epochs():
@@ -190,7 +191,7 @@ def test_a_workloads_own_schedule_goes_on_beside_the_plans_rules():
 def test_an_epoch_with_fewer_batches_than_the_workload_said_is_refused():
     with pytest.raises(
         PlanError,
-        match=r"epoch_batches\(0\) of workload 'FewerThanSaid' gave 2 batches to rank 0, and 4",
+        match=r"epoch_batches\(0\) of workload 'FewerThanSaid' gave rank 0 fewer than the 4",
     ):
         engine(workload=f"{IDIOMS}:FewerThanSaid").run_epoch(epoch(0))
 
