@@ -28,9 +28,6 @@ from measurement.errors import PlanError, UnavailableError, cut, quoted
 from measurement.files import LockedError, lock_folder, write_whole
 from runners.launchers.users_command import Image
 
-SUSPECTS = ("torch", "nccl", "triton", "mpi", "horovod")
-"""Parts of the names of packages that are shown first if environments differ."""
-MAX_SHOWN = 6
 FROM_PIP = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -53,7 +50,7 @@ def with_packages(python: str, packages: str) -> str:
         UnavailableError: there is no uv.
     """
     requirements = shlex.split(packages)
-    index = index_settings(python)
+    index = index_settings()
     packages_before = installed(python)
     content = json.dumps(
         [
@@ -129,30 +126,27 @@ def installed(python: str) -> dict[str, str]:
 
 
 @cache
-def index_settings(python: str) -> dict[str, str]:
+def index_settings() -> dict[str, str]:
     """Return variables with which uv uses the indexes of the user's pip.
 
     Variables of uv that are set are kept.
     """
-    commands = (
-        [interpreter, "-m", "pip", "config", "list"] for interpreter in (python, sys.executable)
-    )
-    outputs = (
-        subprocess.run(argv, capture_output=True, encoding="utf-8", check=False).stdout
-        for argv in commands
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
     )
     settings: dict[str, str] = {}
-    for line in next(filter(None, outputs), "").splitlines():
+    for line in reversed(done.stdout.splitlines()):  # its variables come first, and count
         place, _, value = line.partition("=")
-        section, _, name = place.rpartition(".")
-        if name in FROM_PIP and section in ("global", "install", ":env:"):
-            words = value.strip("'\"").split()
-            if section == ":env:" or FROM_PIP[name] not in settings:
-                settings[FROM_PIP[name]] = (",".join if name == "find-links" else " ".join)(words)
+        name = place.rpartition(".")[2]
+        if name in FROM_PIP:
+            separator = "," if name == "find-links" else " "
+            settings[FROM_PIP[name]] = separator.join(value.strip("'\"").split())
+    defaults = AS_PIP if settings else {}
     return {
-        name: value
-        for name, value in {**settings, **(AS_PIP if settings else {})}.items()
-        if name not in os.environ
+        name: value for name, value in {**settings, **defaults}.items() if name not in os.environ
     }
 
 
@@ -183,23 +177,15 @@ def _uv(*words: str, index: Mapping[str, str] | None = None) -> str:
 
 
 def _print_changes(packages: str, *, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Print on stderr which packages differ from the user's, the likeliest to affect speed
-    first.
-    """
-    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    changed.sort(
-        key=lambda name: next(
-            (number for number, word in enumerate(SUSPECTS) if word in name), len(SUSPECTS)
-        )
-    )
-    shown = [
+    """Print on stderr which packages differ from the user's."""
+    changes = [
         f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"
-        for name in changed[:MAX_SHOWN]
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
     ]
-    more = [f"{len(changed) - MAX_SHOWN} more"] if len(changed) > MAX_SHOWN else []
     if packages:
         print(
-            f"ringside: with {packages}: {', '.join([*shown, *more]) or 'nothing changes'}",
+            f"ringside: with {packages}: {', '.join(changes) or 'nothing changes'}",
             file=sys.stderr,
         )
 

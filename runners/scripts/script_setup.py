@@ -5,7 +5,6 @@ launchers need.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from runners.launchers import known_rank_variables, without_rank_variables
 from runners.launchers.command_lines import (
     HOROVODRUN,
     PYTHON,
+    PYTHON_NAME,
     TORCHRUN,
     CommandLine,
     blocking_flag,
@@ -41,7 +41,6 @@ from runners.planning.command_place import (
 )
 from runners.planning.meeting_ports import DEFAULTS, named_ports
 from runners.scripts.environments import with_image, with_packages
-from runners.scripts.other_pythons import python_of
 
 MASTER_PORT = "MASTER_PORT"
 MEETING = ("MASTER_ADDR", MASTER_PORT)
@@ -52,23 +51,6 @@ MAX_SOURCE_BYTES = 1 << 20
 HOROVODS_FLAGS = {"autotune": "HOROVOD_AUTOTUNE", "timeline-filename": "HOROVOD_TIMELINE"}
 """Flags of horovodrun and the variables that they set."""
 FOLDER_FLAGS = ("wdir", "wd", "D", "chdir")
-FRAMEWORK = re.compile(
-    r"^\s*(?:import|from)\s+(?:horovod(?:\.|\s+import\s+))?(tensorflow|keras|mxnet|jax|flax)\b",
-    re.MULTILINE,
-)
-ANY_IMPORT = re.compile(r"^\s*(?:import|from)\s+(\.|\w+)", re.MULTILINE)
-PYTORCH = re.compile(
-    r"torch|lightning|transformers|accelerate|deepspeed|timm|composer|fastai|KERAS_BACKEND",
-    re.IGNORECASE,
-)
-"""With one of these words anywhere, a script may train with PyTorch."""
-FRAMEWORKS = {
-    "tensorflow": "TensorFlow",
-    "keras": "Keras",
-    "mxnet": "MXNet",
-    "jax": "JAX",
-    "flax": "JAX",
-}
 
 
 def lists_for_agent() -> dict[str, Any]:
@@ -127,8 +109,6 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
         )
         if not launcher.is_in_container:
             _require_programs(launcher, place, python=arm.python)
-        if place.file and place.commit is None:
-            _require_torch(place.typed_in / place.file, place.file)
         _require_undisturbed(line, {**launcher.inherited, **plan.environment, **arm.environment})
         freed = KEEP_FREED_MEMORY if plan.freed_memory == "keep" else {}
         threads = {} if plan.threads is None else {"OMP_NUM_THREADS": str(plan.threads)}
@@ -165,9 +145,21 @@ def _python_with_packages(arm: Arm, line: CommandLine) -> str:
     """The Python of an environment with the arm's packages, beside those of the command's own."""
     path = os.environ.get("PATH", os.defpath)
     named_python = arm.python or str(
-        python_of(line.words, path) or shutil.which("python", path=path) or sys.executable
+        _python_of(line, path) or shutil.which("python", path=path) or sys.executable
     )
     return with_packages(interpreter(named_python, is_here=True), arm.packages or "")
+
+
+def _python_of(line: CommandLine, path: str) -> Path | None:
+    """The Python that runs the script of a command; None if another program chooses it."""
+    torchrun = line.find(TORCHRUN)
+    at = line.python if line.python is not None else torchrun.program_at if torchrun else None
+    if at is None or line.words[at] not in line.programs:
+        return None
+    program = shutil.which(line.words[at], path=path)
+    if program is None or PYTHON_NAME.fullmatch(Path(program).name):
+        return Path(program) if program else None
+    return Path(program).with_name("python")
 
 
 def _require_undisturbed(line: CommandLine, environment: Mapping[str, str]) -> None:
@@ -238,17 +230,4 @@ def _require_programs(launcher: UsersCommand, place: CommandPlace, *, python: st
     if place.file and place.commit is None and not (place.typed_in / place.file).is_file():
         raise PlanError(
             f"'{place.file}' is not in '{place.typed_in}'; give its path from there, or directory"
-        )
-
-
-def _require_torch(script: Path, name: str) -> None:
-    """Refuse a script that imports another framework and has no word of PyTorch, unless it imports
-    modules beside it.
-    """
-    text = script.read_text(encoding="utf-8", errors="replace")
-    framework = FRAMEWORK.search(text)
-    beside = {".", *(path.stem for path in script.parent.iterdir())} - {script.stem}
-    if framework and not PYTORCH.search(text) and not beside & set(ANY_IMPORT.findall(text)):
-        raise PlanError(
-            f"'{name}' trains by {FRAMEWORKS[framework[1]]}, and Ringside times scripts of PyTorch"
         )
