@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +29,14 @@ from runners.flags import (
     values_of,
 )
 from runners.scripts import ab_command
-from runners.scripts.ab_command import EXIT_NOT_SHOWN, FIRST_STEPS, Run, percent_of
+from runners.scripts.ab_command import (
+    BY_NAME,
+    EXIT_NOT_SHOWN,
+    FIRST_STEPS,
+    Run,
+    flags_with,
+    percent_of,
+)
 from runners.scripts.bisection import Seen, confidence, judged, search
 
 EXAMPLES = """\
@@ -37,7 +44,6 @@ ringside bisect 'torchrun --nproc-per-node 2 train.py' --good v1.2 --bad HEAD --
 
 ringside bisect 'torchrun --nproc-per-node 2 train.py' --package torch --good 2.9.1 --bad 2.15.0"""
 STATE = "bisect.json"
-AB: Mapping[str, Flag] = {flag.name: flag for flag in ab_command.FLAGS}
 
 
 class BisectOptions(SessionOptions):
@@ -80,7 +86,7 @@ FLAGS: Sequence[Flag] = (
     _option("asks", ("--for",)),
     _option("slower", metavar="PERCENT"),
     *(
-        AB[f"--{name}"]
+        BY_NAME[f"--{name}"]
         for name in ("python", "samples-per-step", "iteration-ends", "hosts", "cpu", "trackers")
     ),
     Flag(MEASURING, BisectOptions, "minutes"),
@@ -195,19 +201,20 @@ class Bisection:
             *self.options.settings,
             *(f"measurement.{name}={value}" for name, value in measured.items()),
         ]
-        kind, ends = "commit", self.states
-        if not self.repository:
-            kind, ends = "with", [f"{self.options.package}=={version}" for version in self.states]
-        ab = {
-            **{flag: value for flag, value in self.flags.items() if flag in AB.values()},
-            AB["--command-a"]: self.options.command,
-            AB["--name-a"]: self.name(0),
-            AB["--name-b"]: self.name(at),
-            AB[f"--{kind}-a"]: ends[0],
-            AB[f"--{kind}-b"]: ends[at],
-            AB["--set"]: settings,
-        }
-        plan = ab_command.plan_of(ab)
+        kind, prefix = ("commit", "") if self.repository else ("with", f"{self.options.package}==")
+        plan = ab_command.plan_of(
+            flags_with(
+                self.flags,
+                {
+                    "--command-a": self.options.command,
+                    "--name-a": self.name(0),
+                    "--name-b": self.name(at),
+                    f"--{kind}-a": prefix + self.states[0],
+                    f"--{kind}-b": prefix + self.states[at],
+                    "--set": settings,
+                },
+            )
+        )
         folder = ResultsFolder(self.folder / self.name(at))
         again = command_to_repeat("bisect", self.flags, self.folder)
         comparison = self.run(
@@ -245,17 +252,14 @@ class Bisection:
         """Print the result; returns whether a first bad state was found."""
         from runners.planning.worktrees import commit_summary
 
+        more = f"; more --minutes may decide, with -o {self.folder}"
         if bad is None:
             seen = self.seen.get(self.last, Seen())
-            print(
-                f"No first bad state: {self.name(self.last)} itself is"
-                f" {self._word(seen)}{self._more([seen])}"
-            )
+            print(f"No first bad state: {self.name(self.last)} itself is {self._word(seen)}{more}")
         elif bad - good > 1:
-            between = [self.seen.get(at, Seen()) for at in range(good + 1, bad)]
             names = ", ".join(self.name(at) for at in range(good + 1, bad))
             ends = f"{self.name(good)}, which is good, and {self.name(bad)}, which is bad"
-            print(f"Between {ends}, not decided: {names}{self._more(between)}")
+            print(f"Between {ends}, not decided: {names}{more}")
         else:
             before = self._word(self.seen[good]) if good else "given as good"
             print(
@@ -265,24 +269,6 @@ class Bisection:
             if self.repository:
                 print(printable(commit_summary(self.repository, self.states[bad])))
         return bad is not None and bad - good == 1
-
-    def _more(self, seen: Sequence[Seen]) -> str:
-        minutes = [
-            more
-            for state in seen
-            if state.is_bad is None and (more := state.more_minutes(self.threshold)) is not None
-        ]
-        if (
-            not minutes
-            and sum(state.minutes for state in self.seen.values()) < self.options.minutes
-        ):
-            return ""
-        needed = (
-            f"about {max(1, round(sum(minutes)))} minutes more"
-            if minutes
-            else "the minutes are spent"
-        )
-        return f"; {needed}: -o {self.folder} with more --minutes"
 
 
 def _equality(equality: Any, *, arm: str, control: str) -> Seen:

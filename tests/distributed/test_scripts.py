@@ -126,7 +126,7 @@ def test_a_script_that_ends_is_restarted_and_that_is_shown_once(compared):
         (
             ("--assert-not-slower", "5%"),
             3,
-            "ddp is not shown to be at most 5% slower: there is no ratio, 0.950 was asked",
+            "ddp is not shown to be at most 5% slower: ",
         ),
     ],
 )

@@ -215,7 +215,7 @@ def test_what_is_no_command_is_refused(command, message):
             "torchrun t.py lr=2 model=y",
             ("lr1-model-x", "lr2-model-y"),
         ),
-        ("torchrun t.py -c conf/a.yaml", "torchrun t.py -c conf/b.yaml", ("c-a", "c-b")),
+        ("torchrun t.py -c conf/a.yaml", "torchrun t.py -c conf/b.yaml", ("c-a.yaml", "c-b.yaml")),
         ("A=1 torchrun t.py", "A=2 torchrun t.py", ("A1", "A2")),
         ("torchrun t.py", "torchrun t.py", ("a", "b")),
         ("torchrun t.py -x \u00e9", "torchrun t.py -x \u00fc", ("a", "b")),
