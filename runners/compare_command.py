@@ -85,7 +85,7 @@ def run_compare(flags: FlagValues) -> None:
     from measurement.records.results import ResultsFolder, default_folder
     from reports.against import StoredComparison
     from runners.planning.available import arms_to_compare, left_out_line
-    from runners.planning.plan_reading import DEFAULT, PLANS, find_plan, read_plan, require_named
+    from runners.planning.plan_reading import read_plan, require_named
 
     options = CompareOptions(**values_of(flags, CompareOptions))
     reference = require_named(options.plan)
@@ -99,8 +99,7 @@ def run_compare(flags: FlagValues) -> None:
     earlier = read_earlier(options.against, options.allow_slower)
     if earlier is not None and not plan.points:
         earlier.require_like(StoredComparison(folder=folder, plan=plan))
-    has_next = find_plan(reference).resolve() == PLANS / f"{DEFAULT}.yaml"
-    plan = arms_to_compare(plan, folder, only_available=options.available, has_next=has_next)
+    plan = arms_to_compare(plan, folder, only_available=options.available)
     if plan.left_out:
         print(
             f"ringside: {left_out_line(plan.left_out)}; compared: {', '.join(plan.arms)}",
