@@ -38,7 +38,7 @@ def test_a_plan_that_cannot_run_is_refused_in_one_line(tmp_path, changes, messag
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compare", "no-such-plan.yaml"], "plan 'no-such-plan.yaml' does not exist"),
+        (["compare", "no-such-plan.yaml"], "unknown plan 'no-such-plan.yaml'"),
         (
             ["compare", "locl"],
             "unknown plan 'locl'; did you mean 'local'?",
