@@ -181,14 +181,10 @@ def interpreter(python: str, *, is_here: bool) -> str:
     if not is_here and os.path.isabs(python):  # noqa: PTH117 - it may be on the hosts alone
         return python
     if path is None or not os.access(path, os.X_OK) or Path(path).is_dir():
-        inside = Path(path or python, "bin", "python")
-        hint = (
-            f"did you mean '{inside}'?"
-            if inside.is_file()
-            else "give the path of one, such as /envs/old/bin/python"
-        )
         raise UnavailableError(
-            f"python {quoted(python)} is not an executable program; {hint}", lack=f"no {python}"
+            f"python {quoted(python)} is not an executable program; give the path of one, such as"
+            " /envs/old/bin/python",
+            lack=f"no {python}",
         )
     return path
 
@@ -200,14 +196,8 @@ def require_program(word: str, *, path: str, folder: Path, remedy: str) -> Path:
         UnavailableError: there is none.
     """
     is_path = os.sep in word
-    program = (
-        shutil.which(word, path=path)
-        if not is_path
-        else folder / word
-        if (folder / word).is_file()
-        else None
-    )
-    if program is None:
+    program = str(folder / word) if is_path else shutil.which(word, path=path)
+    if program is None or (is_path and not Path(program).is_file()):
         where = "there" if is_path else "on PATH"
         raise UnavailableError(
             f"'{word}' is not {where}; {remedy}", lack=f"'{word}' is not installed"

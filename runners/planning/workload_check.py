@@ -22,7 +22,6 @@ from measurement.agent.ringside_agent.users_lines import at_line, place_of
 from measurement.errors import PlanError, about, shortened
 from measurement.users_code import place_of_definition
 from runners.planning.workload import WorkloadSetup, steps_per_epoch
-from runners.planning.wrapped_model import REMEDY, BypassedError, WrappedModel
 from runners.protocol.messages import Job
 from workloads import Workload
 from workloads.base import EvaluationSums
@@ -32,6 +31,13 @@ from workloads.tensors import to_channels_last
 if TYPE_CHECKING:  # ranks try their workload out here, and need no plan
     from measurement.plans.plan import Plan
 
+REMEDY = (
+    "call model(...) alone, whose forward() may take a switch for what to do: DDP exchanges only"
+    " what passes its forward"
+)
+SHARED_ATTRIBUTES = ("device", "dtype")
+"""Attributes that libraries' wrappers have, too."""
+
 
 @contextmanager
 def trying(what: str, method: object) -> Iterator[None]:
@@ -40,8 +46,6 @@ def trying(what: str, method: object) -> Iterator[None]:
         yield
     except PlanError:
         raise
-    except BypassedError as error:
-        raise PlanError(str(at_line(str(error), place_of(error)))) from error
     except (Exception, SystemExit) as error:
         place = place_of(error) or place_of_definition(method)
         raise PlanError(str(at_line(f"{what} raised {message_of(error)}", place))) from error
@@ -218,7 +222,7 @@ class _Trial:
 
     def _step(self, batch: Any) -> None:
         workload, wrapped = self._workload, WrappedModel(self.model)
-        with trying("compute_loss", workload.compute_loss), wrapped.watched():
+        with trying("compute_loss", workload.compute_loss):
             loss = workload.compute_loss(wrapped, batch)
         fault = _fault_of_loss(loss, wrapped)
         if fault:
@@ -253,6 +257,34 @@ class _Trial:
                 " workloads.base.EvaluationSums",
                 self._workload.evaluation_sums,
             )
+
+
+class WrappedModel(nn.Module):
+    """Stands in for ``DistributedDataParallel``, which hides the attributes of the model, and whose
+    every use must go through its forward pass.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.calls = 0
+        """How often it was called."""
+
+    def __getattr__(self, name: str) -> Any:
+        module = self.__dict__["_modules"]["module"]
+        if name == "module":
+            return module
+        if name in SHARED_ATTRIBUTES and hasattr(module, name):
+            return getattr(module, name)
+        raise AttributeError(
+            f"the wrapped model of DDP has no attribute {name}; {REMEDY}; what computes no loss is"
+            f" at getattr(model, 'module', model).{name}"
+        )
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        """The model's."""
+        self.calls += 1
+        return self.module(*arguments, **named)
 
 
 def _fault_of_loss(loss: Any, model: WrappedModel) -> str | None:

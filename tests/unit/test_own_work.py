@@ -122,7 +122,7 @@ def test_the_arms_python_comes_first_on_path_and_runs_its_ranks(tmp_path):
     assert arm.environment["PATH"].startswith(f"{python.parent}:")
     assert arm.environment["PYTHON_EXEC"] == str(python)
     for wrong, hint in (
-        (tmp_path, f"did you mean '{python}'"),
+        (tmp_path, "give the path of one"),
         (tmp_path / "none", "give the path of one"),
         ("nopython", "give"),
     ):
