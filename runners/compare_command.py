@@ -7,6 +7,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -137,10 +138,8 @@ def print_commands(plan: Plan) -> None:
     say = partial(print, file=sys.stderr)
     for point, point_plan in point_plans(plan).items() if plan.points else [("", plan)]:
         compared = ComparedArms(point_plan, say=say)
-        for line in (
-            *(f"note: {note}" for note in compared.check()),
-            *(f"warning: {warning}" for warning in compared.warnings()),
-        ):
+        notes = [f"note: {note}" for note in compared.check()]
+        for line in [*notes, *(f"warning: {warning}" for warning in compared.warnings())]:
             say(printable(line))
         for name in point_plan.arms:
             setup = compared.arms[name]
@@ -201,26 +200,25 @@ def measure(
     from runners.driver.run_study import StudyRun
     from runners.progress import LaunchProgress
 
-    run: ComparisonRun | StudyRun | None = None
+    progress = LaunchProgress(seconds_per_launch=plan.measurement.expected_launch_s)
+    run: ComparisonRun | StudyRun
+    if plan.points:
+        run = StudyRun(plan, folder, resume_elsewhere=resume_elsewhere)
+    else:
+        run = ComparisonRun(
+            plan,
+            folder,
+            progress=progress,
+            resume_elsewhere=resume_elsewhere,
+            earlier=earlier,
+            tried=tried,
+        )
     try:
-        if plan.points:  # each point shows its own progress
-            run = StudyRun(plan, folder, resume_elsewhere=resume_elsewhere)
+        with nullcontext() if plan.points else progress:  # each point shows its own progress
             run.prepare()
             comparison = run.run()
-        else:
-            with LaunchProgress(seconds_per_launch=plan.measurement.expected_launch_s) as progress:
-                run = ComparisonRun(
-                    plan,
-                    folder,
-                    progress=progress,
-                    resume_elsewhere=resume_elsewhere,
-                    earlier=earlier,
-                    tried=tried,
-                )
-                run.prepare()
-                comparison = run.run()
     except (KeyboardInterrupt, RingsideError) as error:
-        if run is not None and run.comparison is not None and is_shown:  # what was measured so far
+        if run.comparison is not None and is_shown:  # what was measured so far
             show(run.comparison, folder)
         if isinstance(error, KeyboardInterrupt):
             print(

@@ -75,12 +75,8 @@ def run_report(flags: FlagValues) -> None:
     )
     results = ResultsFolder(Path(options.folders[0]))
     if options.by is not None:
-        besides = [flag.name for flag in flags if flag.field not in ("folders", "by")]
-        if besides or len(options.folders) > 1:
-            raise PlanError(
-                "--by looks into one results folder; leave"
-                f" {', '.join(besides) or 'the other folders'} out"
-            )
+        if len(options.folders) > 1 or {flag.field for flag in flags} > {"folders", "by"}:
+            raise PlanError("--by looks into one results folder; leave other folders and flags out")
         show_by_key(results, options.by)
         return
     earlier = read_earlier(against.against, against.allow_slower, allowed=options.allow)

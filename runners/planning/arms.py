@@ -262,7 +262,7 @@ def require_gpu(device: str, transport: str | None, *, is_here: bool) -> None:
             " device out"
         )
     if is_here and (needs_gpu or device == "cuda") and not torch.cuda.is_available():
-        what = f"transport '{transport}'" if needs_gpu else "device 'cuda'"
+        what = "device 'cuda'" if device == "cuda" else f"transport '{transport}'"
         raise UnavailableError(
             f"{what} needs a GPU, and PyTorch sees none on this machine (see 'ringside doctor');"
             " use 'gloo', and 'cpu' or 'auto'",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from typing import Any
 
 from measurement.errors import PlanError, UnavailableError
 from measurement.plans.arm import Arm
@@ -59,7 +60,7 @@ def arms_to_compare(plan: Plan, folder: ResultsFolder, *, only_available: bool) 
 
 
 def _with_arms(plan: Plan, arms: Mapping[str, Arm], *, left_out: Mapping[str, str]) -> Plan:
-    changes = {
+    changes: dict[str, Any] = {
         "arms": dict(arms),
         "baseline": plan.baseline if plan.baseline in arms else next(iter(arms)),
         "left_out": dict(left_out),

@@ -159,10 +159,11 @@ def with_option_arms(content: Mapping[str, Any], *, source: str) -> dict[str, An
 
 def _arms_by_option(name: Any, arm: Any) -> Iterator[tuple[Any, Any]]:
     """An arm for each value of its option lists, with its name; without a list, the arm itself."""
-    options = arm.get("options") if isinstance(arm, Mapping) else None
+    given = arm.get("options") if isinstance(arm, Mapping) else None
+    options = given if isinstance(given, Mapping) else {}
     lists = {
         option: value
-        for option, value in (options.items() if isinstance(options, Mapping) else ())
+        for option, value in options.items()
         if isinstance(value, list) and value and not _takes(arm.get("backend"), option, value)
     }
     if not lists:

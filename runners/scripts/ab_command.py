@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -373,12 +373,13 @@ def percent_of(text: str, *, flag: str) -> float:
     Raises:
         PlanError: it is no share from 0 to 100.
     """
-    read = re.fullmatch(r"\s*([0-9]{1,2}(?:\.[0-9]{1,6})?)\s*%?\s*", text)
-    if read is None:
-        raise PlanError(
-            f"{flag} {quoted(text)} is no share; give one from 0% to below 100%, such as 5%"
-        )
-    return float(read[1])
+    with suppress(ValueError):
+        share = float(text.strip().removesuffix("%"))
+        if 0 <= share < 100:
+            return share
+    raise PlanError(
+        f"{flag} {quoted(text)} is no share; give one from 0% to below 100%, such as 5%"
+    )
 
 
 def not_shown(comparison: Comparison, *, equal: bool, most_slower: float | None) -> list[str]:

@@ -50,7 +50,6 @@ def with_packages(python: str, packages: str) -> str:
         UnavailableError: there is no uv.
     """
     requirements = shlex.split(packages)
-    index = index_settings()
     packages_before = installed(python)
     content = json.dumps(
         [
@@ -58,7 +57,7 @@ def with_packages(python: str, packages: str) -> str:
             packages_before,
             frozen(python),
             requirements,
-            sorted(index.items()),
+            index_settings(),
         ]
     )
     root = (
@@ -74,7 +73,7 @@ def with_packages(python: str, packages: str) -> str:
         )
         try:
             with lock_folder(root):
-                _make(made, of=python, requirements=requirements, index=index)
+                _make(made, of=python, requirements=requirements)
                 write_whole(root / MADE, json.dumps(installed(str(made))))
         except LockedError as error:
             raise PlanError(
@@ -88,19 +87,19 @@ def with_packages(python: str, packages: str) -> str:
     return str(made)
 
 
-def _make(made: Path, *, of: str, requirements: Sequence[str], index: Mapping[str, str]) -> None:
+def _make(made: Path, *, of: str, requirements: Sequence[str]) -> None:
     """Install the user's packages, then the requirements; other packages change only if these
     conflict with them.
 
     All is compiled, as pip does: with PYTHONDONTWRITEBYTECODE every start would do that again.
     """
     shutil.rmtree(folder := made.parent.parent, ignore_errors=True)
-    _uv("venv", "--python", of, str(folder), index=index)
+    _uv("venv", "--python", of, str(folder))
     install = ("pip", "install", "--compile-bytecode", "--python", str(made))
     write_whole(listed := folder / "as-it-was.txt", "\n".join(frozen(of)))
-    _uv(*install, "--no-deps", "-r", str(listed), index=index)
+    _uv(*install, "--no-deps", "-r", str(listed))
     if requirements:
-        _uv(*install, *requirements, *installed(of), index=index)
+        _uv(*install, *requirements, *installed(of))
 
 
 @cache
@@ -150,7 +149,7 @@ def index_settings() -> dict[str, str]:
     }
 
 
-def _uv(*words: str, index: Mapping[str, str] | None = None) -> str:
+def _uv(*words: str) -> str:
     """Run uv and return its output."""
     program = shutil.which("uv")
     if program is None and importlib.util.find_spec("uv") is None:
@@ -161,7 +160,7 @@ def _uv(*words: str, index: Mapping[str, str] | None = None) -> str:
     argv = [*([program] if program else [sys.executable, "-m", "uv"]), *words, "--no-progress"]
     done = subprocess.run(
         argv,
-        env={**os.environ, **(index or {})},
+        env={**os.environ, **index_settings()},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",

@@ -44,7 +44,6 @@ def test_a_plan_that_cannot_run_is_refused_in_one_line(tmp_path, changes, messag
             "unknown plan 'locl'; did you mean 'local'?",
         ),
         (["compare"], "name a plan, such as 'ringside compare local'"),
-        (["compar"], "unknown command 'compar'; did you mean 'compare'?"),
         (
             ["check", "examples/parameter_server.py"],
             "'examples/parameter_server.py' has no workload: no class in it derives",

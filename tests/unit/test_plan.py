@@ -309,7 +309,7 @@ def test_training_has_no_control_and_one_process_has_the_batch_of_all():
             "transport 'nccl' needs a GPU, and PyTorch sees none on this machine",
         ),
         ({"backend": "naive", "transport": "nccl"}, "cpu", "transport 'nccl' needs a GPU"),
-        ({"backend": "horovod", "transport": "nccl"}, "auto", "use 'gloo', or leave transport out"),
+        ({"backend": "horovod", "transport": "nccl"}, "auto", "use 'gloo', and 'cpu' or 'auto'"),
         (
             {"backend": "ddp"},
             "cuda",
