@@ -109,7 +109,7 @@ def run_compare(flags: FlagValues) -> None:
     if options.dry_run:
         print_commands(plan)
         return
-    again = command_to_repeat("compare", flags, folder.root)
+    again = command_to_repeat(folder.root)
     if plan.points and earlier is not None:
         raise PlanError(
             "--against follows the run of a plan that has points: run it without, then 'ringside"

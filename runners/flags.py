@@ -5,6 +5,7 @@ its field.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -153,23 +154,7 @@ def session_flags(model: type[SessionOptions], panel: str) -> tuple[Flag, ...]:
     )
 
 
-def command_to_repeat(name: str, flags: FlagValues, folder: Path) -> list[str]:
-    """Return the command line that repeats ``ringside NAME`` into this results folder, without
-    defaults.
-    """
-    arguments = [str(value) for flag, value in flags.items() if flag.is_argument]
-    words = ["ringside", name, *arguments, "-o", str(folder)]
-    for flag, value in flags.items():
-        if value is True:
-            words.append(flag.name)
-        elif (
-            not flag.is_argument
-            and flag.field != "output"
-            and value != flag.parameter().default.default
-        ):
-            words += [
-                word
-                for item in (value if isinstance(value, list) else [value])
-                for word in (flag.name, str(item))
-            ]
-    return words
+def command_to_repeat(folder: Path) -> list[str]:
+    """Return this command line, with the results folder if it does not name one."""
+    words = sys.argv[1:]
+    return ["ringside", *words, *([] if {"-o", "--output"} & {*words} else ["-o", str(folder)])]

@@ -109,19 +109,8 @@ OF_ONE = {
 """Fields of an arm, and their flags."""
 
 
-def _without_default(description: str) -> str:
-    """A field's description, but for what None stands for and the full stop."""
-    return " ".join(description.split()).split(". None")[0].rstrip(".")
-
-
 BY_ARM: dict[Flag, str] = {
-    _arm(
-        field,
-        (f"--{flag}-{arm}",),
-        help=f"{_without_default(Arm.model_fields[field].description or '')} (arm {arm}).",
-    ): arm
-    for field, flag in OF_ONE.items()
-    for arm in ("a", "b")
+    _arm(field, (f"--{flag}-{arm}",)): arm for field, flag in OF_ONE.items() for arm in ("a", "b")
 }
 OF_BOTH = (
     _arm(
@@ -219,7 +208,7 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
     comparison = run(
         plan,
         folder,
-        again=command_to_repeat("ab", flags, folder.root),
+        again=command_to_repeat(folder.root),
         resume_elsewhere=options.resume_elsewhere,
         is_shown=len(plan.arms) > 1,
         tried=tried,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from measurement.errors import PlanError, RingsideError, printable, quoted
 from measurement.files import write_whole
@@ -49,11 +49,11 @@ STATE = "bisect.json"
 class BisectOptions(SessionOptions):
     """Options of ``ringside bisect`` that are not in a plan."""
 
-    command: str | None = None
+    command: str = ""
     """The command, in quotes, such as 'torchrun --nproc-per-node 2 train.py'."""
-    good: str | None = None
+    good: str = ""
     """A good revision or version."""
-    bad: str | None = None
+    bad: str = ""
     """A later one that is bad."""
     package: str | None = None
     """The package whose versions are meant. Default: commits of the repository here, along first
@@ -63,7 +63,7 @@ class BisectOptions(SessionOptions):
     slower: str = "3%"
     """The loss to look for: a state is bad if it is shown to lose more than half of this, good if
     less."""
-    minutes: float = 60.0
+    minutes: float = Field(default=60.0, ge=0.1)
     """Minutes to spend, for all states together."""
 
 
@@ -79,9 +79,9 @@ class State(BaseModel):
 WHAT, MEASURING = "What", "Measuring"
 _option = partial(Flag, WHAT, BisectOptions)
 FLAGS: Sequence[Flag] = (
-    _option("command", is_argument=True, metavar="COMMAND"),
-    _option("good"),
-    _option("bad"),
+    _option("command", is_argument=True, metavar="COMMAND", default=None),
+    _option("good", default=None),
+    _option("bad", default=None),
     _option("package"),
     _option("asks", ("--for",)),
     _option("slower", metavar="PERCENT"),
@@ -108,13 +108,11 @@ def run_given(run: Run, flags: FlagValues) -> None:
     from measurement.records.results import default_folder
 
     options = BisectOptions(**values_of(flags, BisectOptions))
-    if None in (options.command, options.good, options.bad):
+    if not (options.command and options.good and options.bad):
         raise PlanError(
             "give a command in quotes, --good and --bad: ringside bisect 'python train.py' --good"
             " v1.2 --bad HEAD"
         )
-    if options.minutes <= 0:
-        raise PlanError(f"--minutes {options.minutes:g} is no time to spend; give minutes above 0")
     bisection = Bisection(run, flags, options, folder=options.output or default_folder("bisect"))
     if not bisection.tell(
         *search(bisection.last, bisection.look, bisection.seen, minutes=options.minutes)
@@ -136,35 +134,30 @@ class Bisection:
 
         self.run, self.flags, self.options, self.folder = run, flags, options, folder
         self.threshold = 1 - percent_of(options.slower, flag="--slower") / 200
-        ends = str(options.good), str(options.bad)
+        ends = options.good, options.bad
         self.repository = None if options.package else repository_of(Path.cwd())
+        if options.package:
+            self.states = versions_between(options.package, *ends)
         if self.repository:
             first, last = (commit_of(self.repository, end) for end in ends)
             self.states = [first, *commits_between(self.repository, first, last)]
-        else:
-            self.states = versions_between(str(options.package), *ends)
         self.last = len(self.states) - 1
         if self.last < 1:
             raise PlanError(
                 f"{quoted(options.good)} does not come before {quoted(options.bad)}; give the"
                 " earlier one as --good"
             )
-        self.state = State(
-            asked=[str(options.command), *ends, str(options.package), options.asks, options.slower]
-        )
+        asked = [options.command, *ends, str(options.package), options.asks, options.slower]
+        self.state = State(asked=asked)
         if (folder / STATE).is_file():
-            begun = State.model_validate_json((folder / STATE).read_text(encoding="utf-8"))
-            if begun.asked != self.state.asked:
-                raise PlanError(
-                    f"'{folder}' has another search ({' '.join(begun.asked)}); name another folder"
-                    " with -o"
-                )
-            self.state = begun
-        self.seen = {
-            self.states.index(name): seen
-            for name, seen in self.state.seen.items()
-            if name in self.states
-        }
+            self.state = State.model_validate_json((folder / STATE).read_text(encoding="utf-8"))
+        if self.state.asked != asked:
+            raise PlanError(
+                f"'{folder}' has another search ({' '.join(self.state.asked)}); name another folder"
+                " with -o"
+            )
+        seen = self.state.seen
+        self.seen = {at: seen[name] for at, name in enumerate(self.states) if name in seen}
 
     def name(self, at: int) -> str:
         """A short name of a state."""
@@ -216,11 +209,10 @@ class Bisection:
             )
         )
         folder = ResultsFolder(self.folder / self.name(at))
-        again = command_to_repeat("bisect", self.flags, self.folder)
         comparison = self.run(
             plan,
             folder,
-            again=again,
+            again=command_to_repeat(self.folder),
             resume_elsewhere=self.options.resume_elsewhere,
             is_shown=False,
         )
@@ -228,9 +220,7 @@ class Bisection:
             return Seen(said=f"an arm failed; see {folder.root / 'report.html'}")
         if not is_speed:
             return _equality(comparison.equality, arm=self.name(at), control=plan.control_name)
-        result = next(
-            arm_result for arm_result in comparison.results if arm_result.role == "candidate"
-        )
+        (result,) = (row for row in comparison.results if row.role == "candidate")
         low, high = result.equivalence_low, result.equivalence_high
         return Seen(
             is_bad=None if result.withheld_by else judged(low, high, self.threshold),

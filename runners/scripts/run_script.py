@@ -98,7 +98,7 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
         if len(plan.arms) > 1:
             measured = plan.measurement.model_copy(update={"control": True})
             plan = plan.model_copy(update={"measurement": measured})
-    again = command_to_repeat("run", flags, folder.root)
+    again = command_to_repeat(folder.root)
     if not run(
         plan, folder, again=again, resume_elsewhere=options.resume_elsewhere, tried=tried
     ).is_ok:

@@ -5,9 +5,10 @@ launchers need.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,16 @@ from runners.planning.command_place import (
     require_program,
     resolve_place,
 )
-from runners.planning.meeting_ports import DEFAULTS, named_ports
 from runners.scripts.environments import with_image, with_packages
 
+DEFAULT_PORTS = (29400, 29500)
+"""Where torchrun's ranks meet by default."""
+PORT_PATTERN = re.compile(
+    r"(?:(?:master|main[_-]process)[_-]port|rdzv[_-]endpoint|tcp://)\W{0,6}(?:[^\s'\"]*:)?(\d{2,5})\b",
+    re.IGNORECASE,
+)
+"""``MASTER_PORT=1234``, ``os.environ["MASTER_PORT"] = "1234"``, ``--rdzv-endpoint host:1234``,
+``tcp://host:1234``."""
 MASTER_PORT = "MASTER_PORT"
 MEETING = ("MASTER_ADDR", MASTER_PORT)
 BESIDE_PYTHON = (TORCHRUN, HOROVODRUN, PYTHON)
@@ -51,6 +59,11 @@ MAX_SOURCE_BYTES = 1 << 20
 HOROVODS_FLAGS = {"autotune": "HOROVOD_AUTOTUNE", "timeline-filename": "HOROVOD_TIMELINE"}
 """Flags of horovodrun and the variables that they set."""
 FOLDER_FLAGS = ("wdir", "wd", "D", "chdir")
+
+
+def named_ports(texts: Iterable[str]) -> set[int]:
+    """The ports that a command, its scripts and its variables name for ranks to meet at. Pure."""
+    return {int(port) for text in texts for port in PORT_PATTERN.findall(text)}
 
 
 def lists_for_agent() -> dict[str, Any]:
@@ -115,6 +128,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
         sources, own_port = _sources(name, place, line), launcher.inherited.get(MASTER_PORT, "")
         texts = [
             *(path.read_text(encoding="utf-8", errors="replace") for path in sources.values()),
+            *(" ".join(line.words), str(plan.environment), str(arm.environment)),
             f"{MASTER_PORT}={own_port}",
         ]
         agent = arm.model_dump(include={"samples_per_step", "iteration_ends", "untimed", "impose"})
@@ -131,12 +145,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
             variables=WHILE_STOPPED | freed | threads,
             agent=agent | {"python": sys.executable, "cpu": plan.scripts.cpu, **lists_for_agent()},
             sources=sources,
-            named_ports={
-                *DEFAULTS,
-                *named_ports(
-                    [" ".join(line.words), str(plan.environment), str(arm.environment), *texts]
-                ),
-            },
+            named_ports={*DEFAULT_PORTS, *named_ports(texts)},
             may_end=True,
         )
 

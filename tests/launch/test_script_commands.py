@@ -22,8 +22,7 @@ from runners.launchers import HERE, HostSlots, LaunchRequest
 from runners.launchers.carried_variables import with_variables
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
 from runners.launchers.users_command import AGENT_FOLDER, for_each_host, with_agent_path, with_seed
-from runners.planning.arm_specs import ArmStart, TrialFacts
-from runners.planning.meeting_ports import NUM_SPARE_PORTS, named_ports
+from runners.planning.arm_specs import NUM_SPARE_PORTS, ArmStart, TrialFacts
 from runners.planning.plan_reading import read_plan
 from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.arm_names import names_for
@@ -37,7 +36,7 @@ from runners.scripts.arrival import (
 )
 from runners.scripts.environments import image_programs
 from runners.scripts.launchers_log import first_traceback, lines_of_script, scripts_exception
-from runners.scripts.script_setup import resolve_scripts
+from runners.scripts.script_setup import named_ports, resolve_scripts
 from tests.conftest import BIN, needs_horovod
 from tests.kit.refusals import refused_command
 

@@ -3,7 +3,6 @@ help that can be read."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -84,35 +83,11 @@ def test_a_word_that_is_not_on_the_list_is_refused():
     assert "'three' is not one of 'one', 'two'" in result.output
 
 
-def test_a_command_that_asks_for_the_same_is_written_with_its_folder():
-    flag = partial(Flag, "Own", Options)
-    given = {
-        flag("kind", is_argument=True): "one",
-        flag("options"): ["x=1", "y=2"],
-        flag("is_whole"): True,
-    }
-    given[flag("folder", ("-o", "--folder"))] = Path("a")
-    given |= {
-        flag("steps"): 3,
-        flag("later", default=None): 30,
-    }  # a default, and what somebody typed
-    words = [
-        "ringside",
-        "try",
-        "one",
-        "-o",
-        "out",
-        "--options",
-        "x=1",
-        "--options",
-        "y=2",
-        "--is-whole",
-        "--folder",
-        "a",
-        "--later",
-        "30",
-    ]
-    assert command_to_repeat("try", given, Path("out")) == words
+def test_the_command_to_repeat_is_this_one_with_its_folder(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["ringside", "compare", "local"])
+    assert command_to_repeat(Path("out")) == ["ringside", "compare", "local", "-o", "out"]
+    monkeypatch.setattr("sys.argv", ["ringside", "compare", "-o", "mine", "local"])
+    assert command_to_repeat(Path("mine")) == ["ringside", "compare", "-o", "mine", "local"]
 
 
 def test_help_is_the_fields_docstring_with_its_default():
