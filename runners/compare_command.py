@@ -144,12 +144,9 @@ def print_commands(plan: Plan) -> None:
         for name in point_plan.arms:
             setup = compared.arms[name]
             command = setup.command(compared.inspection.placement, setup.plan.seed)
-            size = setup.plan.world_size
             batch = f", with {FOUND_LATER}" if setup.arm.fit else ""
-            # scripts' are known once they run
-            ranks = "" if point_plan.are_scripts else f", {size} rank{'s' if size > 1 else ''}"
             print(
-                f"{name}{f' at {point}' if point else ''}{ranks}{batch}:",
+                f"{name}{f' at {point}' if point else ''}{batch}:",
                 *command.splitlines(),
                 sep="\n  ",
             )

@@ -44,7 +44,7 @@ import json, warnings
 warnings.simplefilter("ignore")
 import torch, torch.distributed as dist
 print(json.dumps({
-    "version": torch.__version__, "cuda": torch.version.cuda, "gloo": dist.is_gloo_available(),
+    "version": torch.__version__, "cuda": torch.version.cuda,
     "nccl": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
 }))
 """
@@ -118,32 +118,17 @@ def python_findings() -> list[Finding]:
 
 
 def torch_findings() -> list[Finding]:
-    """Torch, torchvision, and the transports that this build of torch.distributed has."""
+    """Torch, and whether this build of it has NCCL."""
     answer = probe(TORCH_PROBE)
     if isinstance(answer, str):
         return [Finding("torch", "torch", answer, SETUP, "missing")]
     cuda = f"CUDA {answer['cuda']}" if answer["cuda"] else "CPU only"
-    vision, absent = installed_version("torchvision"), "not in this build of torch"
-    gloo, nccl = answer["gloo"], answer["nccl"]
+    nccl, remedy = answer["nccl"], "needed on GPUs only: install a CUDA build of torch"
     return [
         version_finding("torch", "torch", f"{answer['version']}, {cuda}", answer["version"]),
-        Finding(
-            "torch", "torchvision", vision or "not installed", "" if vision else SETUP, "missing"
-        ),
-        Finding(
-            "torch",
-            "transport gloo",
-            "CPU" if gloo else absent,
-            "" if gloo else f"make clean, then {SETUP}",
-        ),
         version_finding("torch", "transport nccl", f"NCCL {nccl}", nccl, package="nccl")
         if nccl
-        else Finding(
-            "torch",
-            "transport nccl",
-            absent,
-            "needed on GPUs only: install a CUDA build of torch",
-        ),
+        else Finding("torch", "transport nccl", "not in this build of torch", remedy),
     ]
 
 
@@ -180,14 +165,11 @@ def missing_horovod(error: str) -> Finding:
 
 
 def mpi_findings() -> list[Finding]:
-    """The MPI library that mpi4py loads. DDP's transport mpi uses it, too."""
+    """The MPI library that mpi4py loads, through which DDP's transport mpi goes."""
     answer = probe(MPI_PROBE)
     if isinstance(answer, str):
         return [Finding("mpi", "mpi4py", answer, SETUP, "missing")]
-    return [
-        Finding("mpi", "mpi4py", answer["version"]),
-        Finding("mpi", "transport mpi", f"through mpi4py, {answer['library']}"),
-    ]
+    return [Finding("mpi", "mpi4py", f"{answer['version']}, {answer['library']}")]
 
 
 def probe(script: str) -> dict[str, Any] | str:

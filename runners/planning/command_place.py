@@ -111,17 +111,10 @@ class CommandPlace:
         if self.repository is None or self.commit is None:
             return [], self.typed_in
         checkout = self.repository.with_name(f"{self.repository.name}-{self.commit[:12]}")
-        git = [
-            "git",
-            "-C",
-            str(self.repository),
-            "worktree",
-            "add",
-            "--detach",
-            str(checkout),
-            self.commit,
-        ]
-        return [shlex.join(git)], checkout / self.typed_in.resolve().relative_to(self.repository)
+        words = ["git", "-C", self.repository, "worktree", "add", "--detach", checkout, self.commit]
+        return [shlex.join(map(str, words))], checkout / self.typed_in.resolve().relative_to(
+            self.repository
+        )
 
 
 def activated(python: str, path: str) -> dict[str, str]:
@@ -161,13 +154,10 @@ def resolve_place(name: str, arm: Arm, plan: Plan, *, file: str | None = None) -
         if not folder.resolve().is_relative_to(repository):
             folder = repository  # the workload's file alone is of the repository
         commit = commit_of(repository, arm.commit)
-        for kind, needed in (("folder", folder.resolve()), ("file", place)):
-            if needed.is_relative_to(repository) and not has_in_commit(
-                repository, commit, needed.relative_to(repository)
-            ):
-                raise PlanError(
-                    f"commit {quoted(arm.commit)} has no {kind} '{needed.relative_to(repository)}'"
-                )
+        for needed in (folder.resolve(), place):
+            path = Path(os.path.relpath(needed, repository))
+            if needed.is_relative_to(repository) and not has_in_commit(repository, commit, path):
+                raise PlanError(f"commit {quoted(arm.commit)} has no '{path}'")
         # an absolute path would not be in the checkout
         relative_file = os.path.relpath(place, folder.resolve()) if file else None
         return CommandPlace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import PurePath
 
 from runners.launchers.command_lines import CommandLine
@@ -40,7 +41,7 @@ def name_of(line: CommandLine) -> str:
     module = next(
         (
             after
-            for word, after in zip(line.words, line.words[1:], strict=False)
+            for word, after in pairwise(line.words)
             if word == "-m" and "distributed" not in after
         ),
         "",

@@ -15,7 +15,6 @@ PREFIX = re.compile(r"((\[[\d,]+\](<std(out|err)>:| ?)|\d+: )?(\[(rank|default)\
 """Prefix of each line by horovodrun, mpirun --tag-output, srun --label, torchrun --tee and torch
 itself."""
 BEGINNING = "Traceback (most recent call last)"
-CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 LAUNCHERS_ERROR = re.compile(
     r"\S*(ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|SignalException)\b"
     r"|RuntimeError: Horovod detected that one or more processes"
@@ -30,29 +29,21 @@ INSTALLED = re.compile(
 
 
 def first_traceback(log: str) -> list[str]:
-    """Return the lines of the first Python traceback of the script; of a chain, the last.
+    """Return the lines of the first Python traceback of the script; of a chain, the cause.
 
     Empty if there is none.
     """
-    tracebacks: list[tuple[str, list[str]]] = []
+    tracebacks: list[list[str]] = []
     open_in: dict[str, list[str]] = {}
-    chained: set[str] = set()
     for prefix, line in _lines(log):
         if line.startswith(BEGINNING):
-            if prefix in chained:
-                tracebacks.remove(
-                    next(traceback for traceback in reversed(tracebacks) if traceback[0] == prefix)
-                )
-                chained.remove(prefix)
             open_in[prefix] = []
-            tracebacks.append((prefix, open_in[prefix]))
+            tracebacks.append(open_in[prefix])
         elif prefix in open_in:
             open_in[prefix].append(line)
             if not line.startswith(" "):
                 del open_in[prefix]
-        elif line.startswith(CHAINED):
-            chained.add(prefix)
-    of_script = [lines for _, lines in tracebacks if lines and not LAUNCHERS_ERROR.match(lines[-1])]
+    of_script = [lines for lines in tracebacks if lines and not LAUNCHERS_ERROR.match(lines[-1])]
     # ranks that write at once cut each other's off
     return min(of_script, key=lambda lines: lines[-1].startswith(" "), default=[])
 

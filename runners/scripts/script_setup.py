@@ -206,20 +206,16 @@ def _inherited(place: CommandPlace, programs: Sequence[str]) -> dict[str, str]:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         environment |= {name: os.environ[name] for name in MEETING if name in os.environ}
     path, our_folder = environment.get("PATH", os.defpath), str(Path(sys.executable).parent)
-    only_ours = [
-        name
+    has_only_ours = any(
+        shutil.which(name, path=path) is None and shutil.which(name, path=our_folder)
         for name in programs
-        if shutil.which(name, path=path) is None and shutil.which(name, path=our_folder)
-    ]
-    python = place.python or (sys.executable if only_ours else None)
+    )
+    python = place.python or (sys.executable if has_only_ours else None)
     if python is None:
         return environment
-    kept = {
-        name: value
-        for name, value in environment.items()
-        if name not in ("VIRTUAL_ENV", "PYTHONHOME")
-    }
-    return kept | activated(python, path)
+    for name in ("VIRTUAL_ENV", "PYTHONHOME"):
+        environment.pop(name, None)
+    return environment | activated(python, path)
 
 
 def _require_programs(launcher: UsersCommand, place: CommandPlace, *, python: str | None) -> None:

@@ -781,7 +781,7 @@ torch.multiprocessing.spawn.ProcessRaisedException:
 
 -- Process 1 terminated with the following error:
 """  # noqa: W291
-CAUSE = 'Traceback (most recent call last):\n  File "x.py", line 9\n    1/0\nZeroDivisionError: division by zero\n\n'
+LATER = 'Traceback (most recent call last):\n  File "x.py", line 9\n    1/0\nZeroDivisionError: division by zero\n\n'
 
 
 def shown(log):
@@ -796,7 +796,7 @@ def shown(log):
         SPAWNED + BROKEN,
         shown(BROKEN),
         shown(
-            f"{CAUSE}The above exception was the direct cause of the following exception:\n\n{BROKEN}"
+            f"{BROKEN}The above exception was the direct cause of the following exception:\n\n{LATER}"
         ),
         "".join(
             f"[1,0]<stderr>:{line.replace('raise', '[1,0]<stderr>:raise')}\n"
