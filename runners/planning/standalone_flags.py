@@ -160,19 +160,13 @@ def flags_for(plan: Plan, arm: Arm) -> list[str]:
             flag.model.model_fields[flag.field].get_default(call_default_factory=True),
         ):
             continue
-        pairs = (
-            [
+        items = list(value) if isinstance(value, tuple) else [value]
+        if isinstance(value, Mapping):
+            items = [
                 f"{key}={MASKED if looks_secret(key) else _as_yaml(item)}"
                 for key, item in value.items()
             ]
-            if isinstance(value, Mapping)
-            else None
-        )
-        words += [
-            word
-            for item in pairs or (value if isinstance(value, tuple) else [value])
-            for word in (flag.name, str(item))
-        ]
+        words += [word for item in items for word in (flag.name, str(item))]
     return words
 
 

@@ -114,12 +114,6 @@ def check_workload(
     notes = backend.check_model(
         trial.model, trial.optimizer, missing=trial.missing, sparse=trial.sparse
     )
-    if trial.sparse and job.max_gradient_norm is not None:
-        raise PlanError(
-            f"max_gradient_norm = {job.max_gradient_norm:g}, but PyTorch clips no sparse gradients,"
-            f" which {shortened(trial.sparse)} have; leave it out, or build the embedding with"
-            " sparse=False"
-        )
     return [*trial.notes, *(f"arm '{job.arm}': {note}" for note in notes)]
 
 

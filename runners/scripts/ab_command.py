@@ -23,7 +23,6 @@ from runners.flags import (
     Flag,
     FlagValues,
     SessionOptions,
-    command,
     command_to_repeat,
     session_flags,
     values_of,
@@ -174,10 +173,7 @@ def flags_with(given: FlagValues, more: Mapping[str, Any]) -> FlagValues:
     return kept | {BY_NAME[name]: value for name, value in more.items()}
 
 
-def ab_command(run: Run, run_trial: Try) -> Callable[..., None]:
-    """Return the command for typer."""
-    text = "Compare two commands of yours, unmodified: which is faster, and do they train alike?"
-    return command(partial(run_given, run, run_trial), FLAGS, text=text)
+TEXT = "Compare two commands of yours, unmodified: which is faster, and do they train alike?"
 
 
 def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:

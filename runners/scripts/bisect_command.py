@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,6 @@ from runners.flags import (
     Flag,
     FlagValues,
     SessionOptions,
-    command,
     command_to_repeat,
     session_flags,
     values_of,
@@ -94,13 +93,10 @@ FLAGS: Sequence[Flag] = (
 )
 
 
-def bisect_command(run: Run) -> Callable[..., None]:
-    """Return the command for typer."""
-    text = (
-        "Say which commit, or version of a package, made a command slower, or made it train"
-        " differently."
-    )
-    return command(partial(run_given, run), FLAGS, text=text)
+TEXT = (
+    "Say which commit, or version of a package, made a command slower, or made it train"
+    " differently."
+)
 
 
 def run_given(run: Run, flags: FlagValues) -> None:
@@ -267,16 +263,11 @@ def _equality(equality: Any, *, arm: str, control: str) -> Seen:
     """
     if equality is None:
         return Seen(said="nothing was compared")
-    verdicts = {
-        name: [
-            part[name].verdict
-            for part in (equality.start, equality.gradients, equality.parameters)
-            if name in part
-        ]
-        for name in (arm, control)
-    }
-    differs = {
-        name: bool({"apart", "another start"} & set(words)) for name, words in verdicts.items()
-    }
-    is_known = not differs[control] and (differs[arm] or "not compared" not in verdicts[arm])
-    return Seen(is_bad=differs[arm] if is_known else None, said=equality.sentence)
+    parts = (equality.start, equality.gradients, equality.parameters)
+    of_arm, of_control = (
+        {part[name].verdict for part in parts if name in part} for name in (arm, control)
+    )
+    different = {"apart", "another start"}
+    differs = bool(different & of_arm)
+    is_known = not different & of_control and (differs or "not compared" not in of_arm)
+    return Seen(is_bad=differs if is_known else None, said=equality.sentence)

@@ -11,8 +11,7 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from install.cache import cache_root
 from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.errors import PlanError
 from measurement.files import write_whole
-from runners.flags import Flag, FlagValues, command, values_of
+from runners.flags import Flag, FlagValues, values_of
 from runners.scripts import ab_command
 from runners.scripts.ab_command import BY_NAME, AbOptions, Run, Try, flags_with, percent_of
 
@@ -93,13 +92,10 @@ FLAGS: Sequence[Flag] = (
 )
 
 
-def gate_command(run: Run, run_trial: Try) -> Callable[..., None]:
-    """Return the command for typer."""
-    text = (
-        "Compare a pull request with its base: code 3 unless it is shown to be no slower, in the"
-        " minutes that this takes here."
-    )
-    return command(partial(run_given, run, run_trial), FLAGS, text=text)
+TEXT = (
+    "Compare a pull request with its base: code 3 unless it is shown to be no slower, in the"
+    " minutes that this takes here."
+)
 
 
 def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:

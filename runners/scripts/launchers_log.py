@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from measurement.agent.ringside_agent.users_lines import Described, Place, at_line, place_in
+from measurement.agent.ringside_agent.users_lines import Described, at_line, place_in
 
 OPEN_MPIS = re.compile(r"(?<=.)\[\d+,\d+\]<std(out|err)>:")
 """Inserted by Open MPI between pieces of a line that are written separately."""
@@ -55,7 +55,7 @@ def scripts_exception(log: str) -> Described | None:
     lines = first_traceback(log)
     if not lines:
         return None
-    described = at_line(lines[-1], _place(lines))
+    described = at_line(lines[-1], place_in(INSTALLED.sub("", "\n".join(lines))))
     return described if described.excerpt else Described(described.message, lines)
 
 
@@ -67,10 +67,6 @@ def lines_of_script(log: str) -> list[str]:
             break  # a launcher's, since the script has none
         kept += [line] if re.search(r"\w", line) and not LAUNCHERS_LINE.search(line) else []
     return kept
-
-
-def _place(lines: list[str]) -> Place | None:
-    return place_in(INSTALLED.sub("", "\n".join(lines)))
 
 
 def _lines(log: str) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ where the step time goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,6 @@ from runners.flags import (
     Flag,
     FlagValues,
     SessionOptions,
-    command,
     command_to_repeat,
     session_flags,
     values_of,
@@ -73,13 +72,10 @@ FLAGS: Sequence[Flag] = (
 )
 
 
-def run_script(run: Run, run_trial: Try) -> Callable[..., None]:
-    """Return the command for typer."""
-    text = (
-        "Say where the step time of one unmodified command goes: by phase and rank, what is"
-        " avoidable, and what to try."
-    )
-    return command(partial(run_given, run, run_trial), FLAGS, text=text)
+TEXT = (
+    "Say where the step time of one unmodified command goes: by phase and rank, what is"
+    " avoidable, and what to try."
+)
 
 
 def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
