@@ -259,7 +259,7 @@ def _options_line(backend: str) -> str:
 
 
 def _table(rows: list[tuple[str, str]]) -> str:
-    lines = [f"| `{names}` | {_text(text)} |" for names, text in rows]
+    lines = [f"| `{_text(names)}` | {_text(text)} |" for names, text in rows]
     return "\n".join(["| flag | meaning |", "|---|---|", *lines]) if lines else "It takes no flags."
 
 

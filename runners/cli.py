@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from measurement.errors import PlanError, unknown_name
 from measurement.registry import search_beside
 from runners.compare_command import EXIT_FAILED, compare, measure, print_commands, run_trial
+from runners.flags import command
 from runners.job_command import job
 from runners.processes.process_exit import begin_in_utf8, run_command
 from runners.project_command import project
@@ -20,28 +20,24 @@ from runners.report_command import report
 from runners.scripts import ab_command, bisect_command, gate_command, run_script
 from runners.tuning.tune_command import tune_command
 
-
-class Commands(TyperGroup):
-    """The commands; for an unknown one, the error names the closest."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and self.get_command(ctx, args[0]) is None:
-            raise PlanError(
-                unknown_name("command", args[0], self.commands, remedy="see 'ringside --help'")
-            )
-        return super().resolve_command(ctx, args)
-
-
-app = typer.Typer(
-    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "compare": compare,
     "report": report,
-    "ab": ab_command.ab_command(measure, run_trial),
-    "run": run_script.run_script(measure, run_trial),
-    "bisect": bisect_command.bisect_command(measure),
-    "gate": gate_command.gate_command(measure, run_trial),
+    "ab": command(
+        partial(ab_command.run_given, measure, run_trial), ab_command.FLAGS, text=ab_command.TEXT
+    ),
+    "run": command(
+        partial(run_script.run_given, measure, run_trial), run_script.FLAGS, text=run_script.TEXT
+    ),
+    "bisect": command(
+        partial(bisect_command.run_given, measure), bisect_command.FLAGS, text=bisect_command.TEXT
+    ),
+    "gate": command(
+        partial(gate_command.run_given, measure, run_trial),
+        gate_command.FLAGS,
+        text=gate_command.TEXT,
+    ),
     "tune": tune_command(measure),
     "job": job,
     "project": project,
@@ -122,21 +118,18 @@ def check(
             print("no problems found")
             return
     else:
-        options = settings(workload_option, "--workload-option")
-        workload_keys = {
+        content = {
+            "name": "check",
             "workload": workload,
-            "workload_options": options,
+            "workload_options": settings(workload_option, "--workload-option"),
             "local_batch_size": local_batch_size,
             "seed": seed,
-        }
-        other_keys = {
-            "name": "check",
             "world_size": 2,
             "device": "cpu",
             "baseline": "ddp",
             "arms": {"ddp": {"backend": "ddp"}},
         }
-        plan = check_plan({**workload_keys, **other_keys}, source="command line")
+        plan = check_plan(content, source="command line")
     lines, is_ok = rehearse_here(plan)
     print(plan.workload, *lines, sep="\n  ")
     if not is_ok:

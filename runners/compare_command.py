@@ -7,6 +7,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,7 +86,7 @@ def run_compare(flags: FlagValues) -> None:
     from measurement.records.results import ResultsFolder, default_folder
     from reports.against import StoredComparison
     from runners.planning.available import arms_to_compare, left_out_line
-    from runners.planning.plan_reading import DEFAULT, PLANS, find_plan, read_plan, require_named
+    from runners.planning.plan_reading import read_plan, require_named
 
     options = CompareOptions(**values_of(flags, CompareOptions))
     reference = require_named(options.plan)
@@ -99,8 +100,7 @@ def run_compare(flags: FlagValues) -> None:
     earlier = read_earlier(options.against, options.allow_slower)
     if earlier is not None and not plan.points:
         earlier.require_like(StoredComparison(folder=folder, plan=plan))
-    has_next = find_plan(reference).resolve() == PLANS / f"{DEFAULT}.yaml"
-    plan = arms_to_compare(plan, folder, only_available=options.available, has_next=has_next)
+    plan = arms_to_compare(plan, folder, only_available=options.available)
     if plan.left_out:
         print(
             f"ringside: {left_out_line(plan.left_out)}; compared: {', '.join(plan.arms)}",
@@ -109,7 +109,7 @@ def run_compare(flags: FlagValues) -> None:
     if options.dry_run:
         print_commands(plan)
         return
-    again = command_to_repeat("compare", flags, folder.root)
+    again = command_to_repeat(folder.root)
     if plan.points and earlier is not None:
         raise PlanError(
             "--against follows the run of a plan that has points: run it without, then 'ringside"
@@ -138,20 +138,15 @@ def print_commands(plan: Plan) -> None:
     say = partial(print, file=sys.stderr)
     for point, point_plan in point_plans(plan).items() if plan.points else [("", plan)]:
         compared = ComparedArms(point_plan, say=say)
-        for line in (
-            *(f"note: {note}" for note in compared.check()),
-            *(f"warning: {warning}" for warning in compared.warnings()),
-        ):
+        notes = [f"note: {note}" for note in compared.check()]
+        for line in [*notes, *(f"warning: {warning}" for warning in compared.warnings())]:
             say(printable(line))
         for name in point_plan.arms:
             setup = compared.arms[name]
             command = setup.command(compared.inspection.placement, setup.plan.seed)
-            size = setup.plan.world_size
             batch = f", with {FOUND_LATER}" if setup.arm.fit else ""
-            # scripts' are known once they run
-            ranks = "" if point_plan.are_scripts else f", {size} rank{'s' if size > 1 else ''}"
             print(
-                f"{name}{f' at {point}' if point else ''}{ranks}{batch}:",
+                f"{name}{f' at {point}' if point else ''}{batch}:",
                 *command.splitlines(),
                 sep="\n  ",
             )
@@ -202,26 +197,25 @@ def measure(
     from runners.driver.run_study import StudyRun
     from runners.progress import LaunchProgress
 
-    run: ComparisonRun | StudyRun | None = None
+    progress = LaunchProgress(seconds_per_launch=plan.measurement.expected_launch_s)
+    run: ComparisonRun | StudyRun
+    if plan.points:
+        run = StudyRun(plan, folder, resume_elsewhere=resume_elsewhere)
+    else:
+        run = ComparisonRun(
+            plan,
+            folder,
+            progress=progress,
+            resume_elsewhere=resume_elsewhere,
+            earlier=earlier,
+            tried=tried,
+        )
     try:
-        if plan.points:  # each point shows its own progress
-            run = StudyRun(plan, folder, resume_elsewhere=resume_elsewhere)
+        with nullcontext() if plan.points else progress:  # each point shows its own progress
             run.prepare()
             comparison = run.run()
-        else:
-            with LaunchProgress(seconds_per_launch=plan.measurement.expected_launch_s) as progress:
-                run = ComparisonRun(
-                    plan,
-                    folder,
-                    progress=progress,
-                    resume_elsewhere=resume_elsewhere,
-                    earlier=earlier,
-                    tried=tried,
-                )
-                run.prepare()
-                comparison = run.run()
     except (KeyboardInterrupt, RingsideError) as error:
-        if run is not None and run.comparison is not None and is_shown:  # what was measured so far
+        if run.comparison is not None and is_shown:  # what was measured so far
             show(run.comparison, folder)
         if isinstance(error, KeyboardInterrupt):
             print(

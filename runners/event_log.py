@@ -8,9 +8,9 @@ for one round or epoch.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -38,20 +38,20 @@ class TensorboardLog:
 
     def __init__(self, folder: Path, *, sample_unit: str) -> None:
         # Where TensorFlow is installed, importing this takes seconds.
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = EventFileWriter(str(folder))
+        self._writer: Any = SummaryWriter(str(folder))
         self._throughput = f"throughput/{sample_unit}_per_s"
 
     def epoch(self, record: EpochRecord, block: BlockRecord) -> None:
         """Write the figures of a finished epoch; both arguments are of all ranks."""
         first = record.epoch * record.steps
         for step, loss in enumerate(record.step_losses, start=first):
-            self._scalar("loss/step", loss, step)
+            self._writer.add_scalar("loss/step", loss, step)
         for step, rate in zip(
             (first, first + record.steps - 1), record.learning_rates, strict=True
         ):
-            self._scalar("learning_rate", rate, step)
+            self._writer.add_scalar("learning_rate", rate, step)
         figures = {TAGS[name]: value for name, value in record.figures().items() if name in TAGS}
         self._add(figures | self._timing(Steps.of(_steps([block]))), record.epoch + 1)
 
@@ -85,15 +85,8 @@ class TensorboardLog:
 
     def _add(self, figures: Mapping[str, float], step: int) -> None:
         for name, value in figures.items():
-            self._scalar(name, value, step)
+            self._writer.add_scalar(name, value, step)
         self._writer.flush()
-
-    def _scalar(self, tag: str, value: float, step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
 
 
 def _steps(blocks: Sequence[BlockRecord]) -> pd.DataFrame:

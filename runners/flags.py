@@ -5,10 +5,10 @@ its field.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -16,9 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from typer.core import TyperCommand
 
-from measurement.errors import PlanError
 from measurement.plans.settings import Section
 
 FlagValues = Mapping["Flag", Any]
@@ -64,10 +62,19 @@ class Flag:
             default = ...
         elif kind == list[str] or default is None:
             kind, default = kind | None, None
-        how: dict[str, Any] = {"help": text, "rich_help_panel": self.panel, **_bounds(field, kind)}
-        how["metavar"] = self.metavar or (
-            f"{{{','.join(self._words())}}}" if self._words() else None
-        )
+        bounds = {
+            name: getattr(bound, name)
+            for bound in field.metadata
+            for name in ("ge", "le")
+            if hasattr(bound, name)
+        }
+        how: dict[str, Any] = {
+            "help": text,
+            "rich_help_panel": self.panel,
+            "metavar": self.metavar,
+            "min": bounds.get("ge"),
+            "max": bounds.get("le"),
+        }
         names = self.names or (self.name,)
         option = (
             typer.Argument(default, **how)
@@ -77,20 +84,6 @@ class Flag:
         return inspect.Parameter(
             _identifier(self.name), inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind
         )
-
-    def require_known(self, value: Any) -> None:
-        """Refuse a word that is not among the field's choices, if it has any, with a
-        ``PlanError``.
-        """
-        words = self._words()
-        if words and value not in words:
-            raise PlanError(
-                f"{self.name} {value!r} is not known; use {', '.join(words[:-1])} or {words[-1]}"
-            )
-
-    def _words(self) -> tuple[str, ...]:
-        annotation = self.model.model_fields[self.field].annotation
-        return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def _identifier(name: str) -> str:
@@ -102,27 +95,14 @@ def _type(field: FieldInfo) -> Any:
     """The type for typer: a list of texts for a mapping, list or tuple; text for types that typer
     does not have.
     """
-    if get_origin(field.annotation) in (dict, list, tuple):
+    annotation = field.annotation
+    if get_origin(annotation) in (dict, list, tuple):
         return list[str]
-    arguments = [argument for argument in get_args(field.annotation) if argument is not type(None)]
-    kind = arguments[0] if len(arguments) == 1 else field.annotation
-    return kind if kind in (bool, int, float, Path) else str
-
-
-def _bounds(field: FieldInfo, kind: Any) -> dict[str, Any]:
-    """The bounds for typer, which has no exclusive ones: for fractions the model itself refuses
-    them.
-    """
-    bounds = {
-        name: getattr(bound, name)
-        for bound in field.metadata
-        for name in ("ge", "gt", "le", "lt")
-        if hasattr(bound, name)
-    }
-    if kind in (int, int | None):
-        bounds = {"ge": bounds["gt"] + 1} if "gt" in bounds else bounds
-        bounds |= {"le": bounds["lt"] - 1} if "lt" in bounds else {}
-    return {"min": bounds.get("ge"), "max": bounds.get("le")}
+    if get_origin(annotation) is not Literal:
+        arguments = [part for part in get_args(annotation) if part is not type(None)]
+        annotation = arguments[0] if len(arguments) == 1 else annotation
+    is_literal = get_origin(annotation) is Literal
+    return annotation if is_literal or annotation in (bool, int, float, Path) else str
 
 
 def command(
@@ -135,15 +115,13 @@ def command(
     by_name = {_identifier(flag.name): flag for flag in flags}
 
     def called(**values: Any) -> None:
-        all_values = {flag: values[name] for name, flag in by_name.items()}
-        given_flags = {
-            flag: value
-            for flag, value in all_values.items()
-            if value is not None and value is not False
-        }
-        for flag, value in given_flags.items():
-            flag.require_known(value)
-        run(given_flags)
+        run(
+            {
+                flag: values[name]
+                for name, flag in by_name.items()
+                if values[name] is not None and values[name] is not False
+            }
+        )
 
     called.__doc__, called.__annotations__ = text, {}
     vars(called)["__signature__"] = inspect.Signature([flag.parameter() for flag in flags])
@@ -176,48 +154,7 @@ def session_flags(model: type[SessionOptions], panel: str) -> tuple[Flag, ...]:
     )
 
 
-def command_to_repeat(name: str, flags: FlagValues, folder: Path) -> list[str]:
-    """Return the command line that repeats ``ringside NAME`` into this results folder, without
-    defaults.
-    """
-    arguments = [str(value) for flag, value in flags.items() if flag.is_argument]
-    words = ["ringside", name, *arguments, "-o", str(folder)]
-    for flag, value in flags.items():
-        if value is True:
-            words.append(flag.name)
-        elif (
-            not flag.is_argument
-            and flag.field != "output"
-            and value != flag.parameter().default.default
-        ):
-            words += [
-                word
-                for item in (value if isinstance(value, list) else [value])
-                for word in (flag.name, str(item))
-            ]
-    return words
-
-
-class GroupedCommand(TyperCommand):
-    """Its ``--help`` has a heading for each group of flags, and shows each flag in full in a narrow
-    terminal, too.
-    """
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the groups in the order of the flags."""
-        records = [
-            (getattr(flag, "rich_help_panel", None) or "Other", flag.get_help_record(ctx))
-            for flag in self.get_params(ctx)
-        ]
-        for panel, group in groupby(
-            (pair for pair in records if pair[1]), key=lambda pair: pair[0]
-        ):
-            with formatter.section(panel):
-                formatter.write_dl([record for _, record in group])
-
-
-def serve_command(function: Callable[..., None], *, epilog: str = "") -> None:
-    """Parse the command line and call the function."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(cls=GroupedCommand, epilog=epilog)(function)
-    app()
+def command_to_repeat(folder: Path) -> list[str]:
+    """Return this command line, with the results folder if it does not name one."""
+    words = sys.argv[1:]
+    return ["ringside", *words, *([] if {"-o", "--output"} & {*words} else ["-o", str(folder)])]

@@ -10,7 +10,6 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -82,18 +81,12 @@ def job(
         raise PlanError(f"--for {engine} {rule}")
     plan_path = find_plan(plan)
     path = plan_path.absolute()
-    placed = _place(plan, engine, nodes=nodes, settings=settings or ())
-    name = re.sub("[^a-z0-9]+", "-", f"ringside-{placed.plan.name.lower()}")[:MAX_NAME].rstrip("-")
+    placed, replaced, size = _place(plan, engine, nodes=nodes, settings=settings or ())
+    name = re.sub("[^a-z0-9]+", "-", f"ringside-{placed.name.lower()}")[:MAX_NAME].rstrip("-")
     if engine in SHARED_FILES:
-        folder = (output or default_folder(placed.plan.name)).absolute()
-        compare = [
-            sys.executable,
-            "-P",
-            "-m",
-            "runners.cli",
-            "compare",
-            str(path if plan_path is plan else plan),
-        ]
+        folder = (output or default_folder(placed.name)).absolute()
+        named = str(path if plan_path is plan else plan)
+        compare = [sys.executable, "-P", "-m", "runners.cli", "compare", named]
     else:
         folder = output or Path("/results", name)
         compare = ["ringside", "compare", path.name if engine == "ray" else PLAN_IN_IMAGE]
@@ -105,44 +98,26 @@ def job(
             *compare,
             "-o",
             str(folder),
-            *(word for setting in placed.settings for word in ("--set", setting)),
+            *(word for setting in replaced for word in ("--set", setting)),
         ],
         "image": image or "",
         "working_folder": str(Path.cwd()),
-        "nodes": placed.nodes,
-        "ranks": placed.ranks,
-        "gpus": placed.ranks if placed.wants_gpus else 0,
-        "seconds": _seconds(time) if time else _planned_seconds(placed.plan),
-        "takes_hosts": placed.takes_hosts,
+        "seconds": _seconds(time) if time else _planned_seconds(placed),
+        **size,
     }
     print(_filled(engine, values), end="")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Placed:
-    """A plan on the nodes of a job."""
-
-    plan: Plan
-    nodes: int
-    ranks: int
-    """On each node."""
-    settings: Sequence[str]
-    """The settings given, and those that the job adds."""
-    takes_hosts: bool
-    """Whether the plan's hosts are the job's nodes; else all ranks are on one, or scripts' commands
-    list hosts."""
-
-    @property
-    def wants_gpus(self) -> bool:
-        """One for each rank."""
-        return self.plan.device == "cuda" or any(
-            arm.transport == "nccl" for arm in self.plan.arms.values()
-        )
-
-
 def _place(
     plan_path: Path, engine: Engine, *, nodes: int | None, settings: Sequence[str]
-) -> _Placed:
+) -> tuple[Plan, list[str], dict[str, Any]]:
+    """Place a plan on the nodes of a job.
+
+    Returns:
+        The plan; the settings given, and those that the job adds; and what the templates need to
+        know of its size. With ``takes_hosts`` the plan's hosts are the job's nodes; else all ranks
+        are on one, or scripts' commands list hosts.
+    """
     from measurement.plans.plan_file import read_content, world_size_at
     from runners.hosts.batch_jobs import JOBS, KUBERNETES
     from runners.hosts.placement import (
@@ -160,19 +135,14 @@ def _place(
         or bool(content.get("points"))
         or ranks_by_flags(content) is not None
     )
-    if are_scripts and not is_sized:
+    if not is_sized and (nodes or are_scripts):
         raise PlanError(
-            "no command says by its flags how many ranks it starts, and a job must; give --set"
-            " world_size=8, or such"
+            "neither the plan nor a command says how many ranks there are, and a job must; give"
+            " --set world_size=8, or such"
         )
     if nodes is None and content.get("hosts") in [*JOBS]:
         raise PlanError(
             f"hosts: {content['hosts']} does not say how many nodes; give --nodes 2, or such"
-        )
-    if nodes and not is_sized:
-        raise PlanError(
-            "the plan has no world_size, and --nodes does not say how many ranks; give --set"
-            " world_size=8, or such"
         )
     hosts = ",".join(f"node{number}" for number in range(1, (nodes or 0) + 1))
     lists_hosts = are_scripts and bool(hosts_of_commands(content))
@@ -181,52 +151,36 @@ def _place(
     nodes = nodes or len(planned_hosts(plan))
     max_world_size = max([world_size_at(plan, name) for name in plan.points] or [plan.world_size])
     ranks = -(-max_world_size // nodes)
-    _require_fit(plan, engine, nodes=nodes, ranks=ranks, max_world_size=max_world_size)
-    takes_hosts = nodes > 1 and not lists_hosts
-    word = KUBERNETES if engine in PODS else engine
-    changes = [f"hosts={word}"] if takes_hosts and engine in (*SHARED_FILES, *PODS) else []
-    changes += ["hosts=null"] if nodes == 1 and content.get("hosts") and not lists_hosts else []
-    changes += [] if is_sized else [f"world_size={plan.world_size}"]
-    return _Placed(
-        plan=plan, nodes=nodes, ranks=ranks, settings=[*settings, *changes], takes_hosts=takes_hosts
-    )
-
-
-def _require_fit(
-    plan: Plan, engine: Engine, *, nodes: int, ranks: int, max_world_size: int
-) -> None:
-    used_nodes = -(-max_world_size // ranks)
-    if used_nodes < nodes:
-        raise PlanError(
-            f"world_size {max_world_size} leaves some of {nodes} nodes idle; give --nodes"
-            f" {used_nodes}, or another world_size"
-        )
     if engine in PODS and nodes == 1:
         raise PlanError(
             f"--for {engine} has 2 nodes or more; give --nodes 2, or run 'ringside compare' in a"
             " plain Job"
         )
-    point_name = next((name for name, point in plan.points.items() if point.hosts), None)
-    if point_name is not None:
-        raise PlanError(
-            f"point '{point_name}' names hosts, and those of a job are its nodes; leave them out,"
-            " and give its world_size"
-        )
+    takes_hosts = nodes > 1 and not lists_hosts
+    word = KUBERNETES if engine in PODS else engine
+    changes = [f"hosts={word}"] if takes_hosts and engine in (*SHARED_FILES, *PODS) else []
+    changes += ["hosts=null"] if nodes == 1 and content.get("hosts") and not lists_hosts else []
+    changes += [] if is_sized else [f"world_size={plan.world_size}"]
+    on_gpus = plan.device == "cuda" or any(arm.transport == "nccl" for arm in plan.arms.values())
+    size = {
+        "nodes": nodes,
+        "ranks": ranks,
+        "gpus": ranks if on_gpus else 0,
+        "takes_hosts": takes_hosts,
+    }
+    return plan, [*settings, *changes], size
 
 
 def _seconds(time: str) -> int:
     match = TIME.fullmatch(time)
-    seconds = (
-        sum(int(part) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True))
-        if match
-        else 0
-    )
-    if seconds <= STOPS_BEFORE_S:
+    hours, minutes, seconds = map(int, match.groups()) if match else (0, 0, 0)
+    limit_s = (hours * 60 + minutes) * 60 + seconds
+    if limit_s <= STOPS_BEFORE_S:
         raise PlanError(
             f"--time {quoted(time)}: give hours, minutes and seconds, more than a minute, such as"
             " 2:00:00"
         )
-    return seconds
+    return limit_s
 
 
 def _planned_seconds(plan: Plan) -> int:
@@ -247,25 +201,9 @@ def _planned_seconds(plan: Plan) -> int:
 
 
 def _filled(engine: Engine, values: Mapping[str, Any]) -> str:
-    """Return the template of an engine, filled with these values.
-
-    Raises:
-        PlanError: a value has characters that do not print.
-    """
+    """Return the template of an engine, filled with these values."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    texts = [
-        values["plan"],
-        values["working_folder"],
-        values["image"],
-        *values["compare"],
-        *values["plan_text"].split("\n"),
-    ]
-    unprintable = next((text for text in texts if not text.replace("\t", " ").isprintable()), None)
-    if unprintable is not None:
-        raise PlanError(
-            f"{quoted(unprintable)} cannot be part of a job; leave out characters that do not print"
-        )
     environment = Environment(
         loader=PackageLoader("runners", "job_templates"),
         undefined=StrictUndefined,

@@ -144,36 +144,31 @@ def _concluded(folder: Path) -> Comparison:
 
 
 def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
-    from pydantic import TypeAdapter
+    from pydantic_core import to_json
 
     from measurement.records.results import ResultsFolder
     from reports import conclude
     from reports.formats.console import new_console
     from reports.formats.terminal import rich_table, shown
     from reports.formats.texts import caption
-    from reports.schema import WhatIf
     from reports.tables.sections import what_if_table
 
     comparison = conclude(ResultsFolder(source), links=links)
     by_place = {place: point.what_if for place, point in comparison.places.items()}
     answers = [answer for of_place in by_place.values() for answer in of_place]
-    unknown = [answer for answer in answers if answer.is_unknown]
     for line in dict.fromkeys(
-        f"{answer.scenario}: not known: {answer.arms[0].unknown}" for answer in unknown
+        f"{answer.scenario}: not known: {answer.arms[0].unknown}"
+        for answer in answers
+        if answer.is_unknown
     ):
         print(f"ringside: {line}", file=sys.stderr)
-    if len(unknown) == len(answers):
+    if all(answer.is_unknown for answer in answers):
         raise PlanError(
             f"'{source}' has no terms to answer from; they need steps without exchange"
             " (measurement: local_every)"
         )
     if form == "json":
-        shape = dict[str, list[WhatIf]] if comparison.points else list[WhatIf]
-        print(
-            TypeAdapter(shape)
-            .dump_json(by_place if comparison.points else answers, indent=1)
-            .decode()
-        )
+        print(to_json(by_place if comparison.points else answers, indent=1).decode())
         return
     console = new_console()
     console.print(rich_table(what_if_table(comparison)))

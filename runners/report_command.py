@@ -69,47 +69,34 @@ def run_report(flags: FlagValues) -> None:
     from reports import write_reports
     from reports.runs import is_separate
 
-    options, against = (
-        ReportOptions(**values_of(flags, ReportOptions)),
-        CompareOptions(**values_of(flags, CompareOptions)),
-    )
+    options = ReportOptions(**values_of(flags, ReportOptions))
+    against = CompareOptions(**values_of(flags, CompareOptions))
     results = ResultsFolder(Path(options.folders[0]))
     if options.by is not None:
-        besides = [flag.name for flag in flags if flag.field not in ("folders", "by")]
-        if besides or len(options.folders) > 1:
-            raise PlanError(
-                "--by looks into one results folder; leave"
-                f" {', '.join(besides) or 'the other folders'} out"
-            )
+        if len(options.folders) > 1 or {flag.field for flag in flags} > {"folders", "by"}:
+            raise PlanError("--by looks into one results folder; leave other folders and flags out")
         show_by_key(results, options.by)
         return
     earlier = read_earlier(against.against, against.allow_slower, allowed=options.allow)
-    if earlier is not None:
-        if len(options.folders) > 1 or options.baseline or options.output:
-            raise PlanError(
-                "--against compares the folder of one comparison with an earlier one; leave other"
-                " folders and flags out"
-            )
-        comparison = write_reports(results, earlier=earlier)
-        print_answer(comparison, results, options)
-        exit_by_result(comparison)
+    are_runs = len(options.folders) > 1 or not results.plan_path.is_file() or is_separate(results)
+    if are_runs and earlier is None:
+        if not report_runs(options):
+            raise typer.Exit(EXIT_FAILED)
         return
-    if len(options.folders) > 1 or not results.plan_path.is_file() or is_separate(results):
-        is_ok = report_runs(options)
-    else:
-        for flag, value in (
-            ("--baseline", options.baseline),
-            ("-o", options.output),
-            ("--allow", options.allow),
-        ):
-            if value:
-                raise PlanError(
-                    f"{flag} is for runs that you started yourself; '{results.root}' is a"
-                    " comparison: leave it out"
-                )
-        is_ok = print_answer(write_reports(results), results, options)
-    if not is_ok:
-        raise typer.Exit(EXIT_FAILED)
+    for flag, value in (
+        ("another folder", options.folders[1:]),
+        ("--baseline", options.baseline),
+        ("-o", options.output),
+        ("--allow", options.allow if earlier is None else ()),
+    ):
+        if value:
+            raise PlanError(
+                f"{flag} is for runs that you started yourself; '{results.root}' is a comparison:"
+                " leave it out"
+            )
+    comparison = write_reports(results, earlier=earlier)
+    print_answer(comparison, results, options)
+    exit_by_result(comparison)
 
 
 report = command(

@@ -136,10 +136,10 @@ def _rendezvous(options: argparse.Namespace, *, nodes: int) -> tuple[str, int]:
         )
     port = port or (free_port() if host is None else DEFAULT_PORT)
     if options.node_rank == 0 and not is_free(port):
-        holder = holder_of(port) or "another process"
-        where = f"port {port} of {socket.gethostname()}"
         raise ValueError(
-            f"{where} is in use by {holder}; give another with --master-port, on every host"
+            f"port {port} of {socket.gethostname()} is in use by"
+            f" {holder_of(port) or 'another process'}; give another with --master-port, on every"
+            " host"
         )
     return host or LOOPBACK, port
 

@@ -97,7 +97,7 @@ class Arm(Section):
     samples_per_step: int | None = Field(default=None, ge=1)
     """Samples that each rank of a script uses in an optimizer step. None: counted in the first
     tensor that its loader yields."""
-    iteration_ends: str | int | None = None
+    iteration_ends: int | str | None = Field(default=None, union_mode="left_to_right")
     """Which optimizer's class ends an iteration of a script that has several, or how many steps do.
     None: an iteration ends where the first optimizer's step comes again."""
     untimed: Literal["nothing", "evaluation"] = "nothing"

@@ -18,8 +18,7 @@ from runners.launchers import HERE
 from runners.planning.arm_checks import (
     require_executables,
     require_findable,
-    require_gpus_on,
-    require_known_device,
+    require_gpus,
     require_shared_gpus,
     require_undisturbed,
 )
@@ -147,8 +146,7 @@ class ComparedArms:
                 network_interface=self.plan.network_interface,
             )
         facts = self.inspection.facts
-        require_gpus_on(facts, workers)
-        require_known_device(facts, workers)
+        require_gpus(facts, workers)
         if workers:
             here = (
                 {HERE: exclusive_cards()} if not facts and computes_on_gpu(self.plan.device) else {}

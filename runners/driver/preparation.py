@@ -125,12 +125,6 @@ class Preparation:
             if not self.refused:
                 rehearsals.keep(passed)
         self.compared.learn(passed.learned)
-        if passed.learned and not (
-            self.plan.measurement.rounds or self.plan.measurement.steps_per_launch
-        ):
-            self.progress.expect_start(
-                sum(trial.first_steps_s for trial in passed.learned.values())
-            )
         return passed.notes
 
     def _try_arms(self, workload: WorkloadSetup | None) -> Passed:

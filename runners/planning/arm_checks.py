@@ -44,38 +44,26 @@ def require_findable(
             raise LaunchError("\n".join(lines))
 
 
-def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSpec]) -> None:
-    """Refuse a transport that needs GPUs where a host has none.
+def require_gpus(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSpec]) -> None:
+    """Refuse a transport that needs GPUs where a host has none, and ``device: auto`` where hosts
+    have GPUs and this machine has none, as a login node: arms would get transports for CPUs here,
+    and their ranks would compute on GPUs.
 
     ``facts``: ``runners.hosts.host_facts`` by host.
 
     Raises:
-        PlanError: with the hosts.
-    """
-    without_gpus = [host for host, host_facts in facts.items() if not host_facts.get(CARDS)]
-    for setup in arms:
-        if without_gpus and setup.backend.transport in ON_GPUS_ONLY:
-            raise PlanError(
-                f"arm '{setup.name}': transport '{setup.backend.transport}' needs a GPU on every"
-                f" host, and NVIDIA's driver shows none on {shortened(without_gpus)}; use 'gloo',"
-                " or other hosts"
-            )
-
-
-def require_known_device(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSpec]) -> None:
-    """Refuse ``device: auto`` where hosts have GPUs and this machine has none, as a login node.
-
-    Arms would get transports for CPUs here, and their ranks would compute on GPUs.
-    ``facts``: ``runners.hosts.host_facts`` by host.
-
-    Raises:
-        PlanError: with an arm that names no transport, and with the hosts.
+        PlanError: with an arm, and with the hosts.
     """
     with_gpus = [host for host, host_facts in facts.items() if host_facts.get(CARDS)]
+    without = [host for host in facts if host not in with_gpus]
     for setup in arms:
-        is_open = setup.arm.transport is None and any(
-            name in ON_GPUS_ONLY for name in setup.backend.transports
-        )
+        if without and setup.backend.transport in ON_GPUS_ONLY:
+            raise PlanError(
+                f"arm '{setup.name}': transport '{setup.backend.transport}' needs a GPU on every"
+                f" host, and NVIDIA's driver shows none on {shortened(without)}; use 'gloo', or"
+                " other hosts"
+            )
+        is_open = setup.arm.transport is None and {*ON_GPUS_ONLY} & {*setup.backend.transports}
         if with_gpus and is_open and setup.plan.device == "auto" and not computes_on_gpu("auto"):
             raise PlanError(
                 f"arm '{setup.name}' names no transport, and got '{setup.transport}', since this"
@@ -111,10 +99,8 @@ def require_executables(arms: Iterable[ArmSpec]) -> None:
     """
     here, remedy = Path.cwd(), "run 'make setup', or see 'ringside doctor' for the remedy"
     for setup in arms:
-        container, path = (
-            setup.plan.container,
-            setup.place.environment(search_path()).get("PATH", search_path()),
-        )
+        container = setup.plan.container
+        path = setup.place.environment(search_path()).get("PATH", search_path())
         if container and not setup.plan.hosts:
             with about("container"):
                 load = "load the module that has it, or give its path"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from runners.launchers import HostCommand, Launcher, LaunchRequest
 from runners.launchers.base import RUN_ID, interface_environment
 from runners.launchers.slurm_job import shared_cores
 from runners.planning.command_place import CommandPlace
-from runners.planning.meeting_ports import meeting_settings, num_ports_needed
 from runners.planning.standalone_flags import MODULES, flags_for
 from runners.processes import remote
 from runners.processes.local import base_environment, search_path
@@ -37,6 +36,8 @@ from runners.processes.sandbox import Sandbox
 
 DEFAULT_PORT = 29500
 """Where the hosts of a pasted command meet."""
+NUM_SPARE_PORTS = 16
+"""Ports for stores that no text names."""
 PADDING = "RINGSIDE_PADDING"
 """A variable that nothing reads, with a random length in each launch (Mytkowicz and others,
 "Producing wrong data without doing anything obviously wrong!", ASPLOS 2009)."""
@@ -242,7 +243,8 @@ class ArmSpec(PlannedArm):
             *(self.trial.ports if self.trial else ()),
             *start.taken_ports,
         }
-        port, *free = placement.free_ports(1 + num_ports_needed(requested_ports))
+        num_needed = 2 * len(requested_ports) + NUM_SPARE_PORTS if requested_ports else 0
+        port, *free = placement.free_ports(1 + num_needed)
         settings = Settings(
             driver=start.supervisors,
             key_file=str(start.key_file),
@@ -311,6 +313,19 @@ class ArmSpec(PlannedArm):
             mpi_prefix=str(prefix) if has_own_open_mpi and not placement.is_local else None,
             **fields,
         )
+
+
+def meeting_settings(
+    requested: Collection[int], free: Iterable[int], placement: Placement
+) -> dict[str, Any]:
+    """The agent's settings by which the processes of a start meet: a free port for each port they
+    may ask for, and so ports of its own for each start. Pure.
+    """
+    usable = [port for port in free if port not in requested]
+    ports = dict(zip(sorted(requested), usable, strict=False))
+    if placement.is_local:
+        return {"ports": ports, "spare_ports": usable[len(ports) :][:NUM_SPARE_PORTS]}
+    return {"ports": ports, "hosts": [entry.host for entry in placement.hosts]}
 
 
 def seed_of(plan: Plan, launch: int) -> int:

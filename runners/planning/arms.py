@@ -104,7 +104,8 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSpec:
     reference = arm.launcher or default_launcher(arm.backend, backend)
     launcher = make_launcher(reference)
     require_given(launcher.gives(transport), backend, launcher=reference, reference=arm.backend)
-    require_gpu(plan, transport)
+    is_here = all(entry.host == HERE for entry in planned_hosts(plan))
+    require_gpu(plan.device, transport, is_here=is_here)
     backend.check(world_size=plan.world_size)
     require_no_secrets(plan, arm)
     refused = backend.refused_environment(plan.environment | arm.environment)
@@ -189,18 +190,9 @@ def choose_transport(reference: str, transport: str | None, *, device: str) -> s
         PlanError: the backend does not have it.
     """
     transports = backend_class(reference).transports
-    if not transports:
-        if transport is not None:
-            raise PlanError(
-                f"backend '{reference}' has no transport to choose, but '{transport}' was asked"
-                " for; leave it out"
-            )
-        return None
     if transport is None:
-        return next(
-            (name for name in transports if name in ON_GPUS_ONLY and computes_on_gpu(device)),
-            transports[0],
-        )
+        on_gpus = (name for name in transports if name in ON_GPUS_ONLY and computes_on_gpu(device))
+        return next(on_gpus, next(iter(transports), None))
     if transport not in transports:
         raise PlanError(unknown_name(f"transport of backend '{reference}'", transport, transports))
     return transport
@@ -246,51 +238,34 @@ def require_given(
     if not missing:
         return
     over = f" over '{backend.transport}'" if MPI in missing else ""
-    names = [f"'{name}'" for name in usable_launchers(backend)]
-    listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-    remedy = f"use {listed}" if names else "use a launcher that does"
+    names = " or ".join(f"'{name}'" for name in usable_launchers(backend))
+    remedy = f"use {names or 'a launcher that does'}"
     why = "; ".join(WHY_NEEDED.get(need, f"it does not give '{need}'") for need in sorted(missing))
     raise PlanError(
         f"launcher '{launcher}' cannot start backend '{reference}'{over} ({why}); {remedy}"
     )
 
 
-def require_gpu(plan: Plan, transport: str | None) -> None:
-    """Refuse GPUs, or a transport that needs them, where all ranks run on this machine and it has
-    none, with a ``PlanError``.
-    """
-    if all(entry.host == HERE for entry in planned_hosts(plan)):
-        require_gpu_here(plan.device, transport)
-    elif transport in ON_GPUS_ONLY and plan.device == "cpu":
-        raise PlanError(
-            f"transport '{transport}' needs GPUs, and the plan says device: cpu; use 'gloo', or"
-            " leave device out"
-        )
+def require_gpu(device: str, transport: str | None, *, is_here: bool) -> None:
+    """Refuse GPUs, or a transport that needs them, without any, with a ``PlanError``.
 
-
-def require_gpu_here(device: str, transport: str | None) -> None:
-    """Refuse GPUs, or a transport that needs them, for ranks on this machine if it has none, with a
-    ``PlanError``.
+    ``is_here``: whether all ranks run on this machine.
     """
     import torch
 
-    has_gpu = torch.cuda.is_available()
-    if device == "cuda" and not has_gpu:
-        message = (
-            "device 'cuda': PyTorch sees no GPU on this machine (see 'ringside doctor'); use 'cpu'"
-            " or 'auto'"
+    needs_gpu = transport in ON_GPUS_ONLY
+    if needs_gpu and device == "cpu":
+        raise PlanError(
+            f"transport '{transport}' needs a GPU, and the device is 'cpu'; use 'gloo', or leave"
+            " device out"
         )
-        raise UnavailableError(message, lack="no GPU")
-    if transport in ON_GPUS_ONLY and (device == "cpu" or not has_gpu):
-        reason = (
-            "the device is 'cpu'"
-            if has_gpu
-            else "PyTorch sees none on this machine (see 'ringside doctor')"
+    if is_here and (needs_gpu or device == "cuda") and not torch.cuda.is_available():
+        what = "device 'cuda'" if device == "cuda" else f"transport '{transport}'"
+        raise UnavailableError(
+            f"{what} needs a GPU, and PyTorch sees none on this machine (see 'ringside doctor');"
+            " use 'gloo', and 'cpu' or 'auto'",
+            lack="no GPU",
         )
-        message = (
-            f"transport '{transport}' needs a GPU, and {reason}; use 'gloo', or leave transport out"
-        )
-        raise PlanError(message) if has_gpu else UnavailableError(message, lack="no GPU")
 
 
 def job_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from typing import Any
 
 from measurement.errors import PlanError, UnavailableError
 from measurement.plans.arm import Arm
@@ -11,6 +12,7 @@ from measurement.plans.plan import Plan
 from measurement.records.results import ResultsFolder
 from runners.planning.arm_checks import require_executables
 from runners.planning.arms import resolve_arm
+from runners.planning.plan_reading import DEFAULT
 
 FALLBACK_ARMS = {
     "ddp-mpi": Arm(backend="ddp", transport="mpi", launcher="mpirun"),
@@ -20,37 +22,26 @@ FALLBACK_ARMS = {
 can run."""
 
 
-def arms_to_compare(
-    plan: Plan, folder: ResultsFolder, *, only_available: bool, has_next: bool
-) -> Plan:
+def arms_to_compare(plan: Plan, folder: ResultsFolder, *, only_available: bool) -> Plan:
     """Return the plan with the arms to compare: those that its folder began with; in a new folder,
     if asked, those that can run.
-
-    ``has_next``: where one arm is left, compare it with one of ``FALLBACK_ARMS``.
 
     Raises:
         PlanError: too few arms are left.
     """
-    if plan.are_scripts:
-        if only_available:
-            raise PlanError(
-                "--available is for arms of backends; arms by command all run, or none: leave the"
-                " flag out"
-            )
-        return plan
-    if folder.plan_path.is_file():
-        started_plan = folder.read_plan()
-        arms = {name: arm for name, arm in plan.arms.items() if name not in started_plan.left_out}
-        arms |= {
-            name: arm
-            for name, arm in started_plan.arms.items()
-            if name not in plan.arms and started_plan.left_out
-        }
-        return (
-            _with_arms(plan, arms, left_out=started_plan.left_out)
-            if started_plan.left_out
-            else plan
+    if plan.are_scripts and only_available:
+        raise PlanError(
+            "--available is for arms of backends; arms by command all run, or none: leave the flag"
+            " out"
         )
+    if folder.plan_path.is_file():
+        begun = folder.read_plan()
+        arms = {
+            name: arm
+            for name, arm in {**begun.arms, **plan.arms}.items()
+            if name not in begun.left_out
+        }
+        return _with_arms(plan, arms, left_out=begun.left_out) if begun.left_out else plan
     reasons = (
         {name: _why_not_here(name, arm, plan) for name, arm in plan.arms.items()}
         if only_available
@@ -60,32 +51,22 @@ def arms_to_compare(
     if not left_out:
         return plan
     arms = {name: arm for name, arm in plan.arms.items() if name not in left_out}
-    if len(arms) == 1 and has_next:
-        runnable = [
-            name for name, arm in FALLBACK_ARMS.items() if not _why_not_here(name, arm, plan)
-        ]
-        arms |= {name: FALLBACK_ARMS[name] for name in runnable[:1]}
+    if len(arms) == 1 and plan.name == DEFAULT:
+        others = FALLBACK_ARMS.items()
+        arms |= [(name, arm) for name, arm in others if not _why_not_here(name, arm, plan)][:1]
     if len(arms) < 2:
-        remaining = (
-            f"only '{next(iter(arms))}' can run here, with nothing to compare it to"
-            if arms
-            else "no arm can run here"
-        )
-        raise PlanError(f"{remaining}; {left_out_line(left_out)}")
+        raise PlanError(f"fewer than two arms can run here; {left_out_line(left_out)}")
     return _with_arms(plan, arms, left_out=left_out)
 
 
 def _with_arms(plan: Plan, arms: Mapping[str, Arm], *, left_out: Mapping[str, str]) -> Plan:
-    question = (
-        plan.question if plan.question in {*arms, *(arm.backend for arm in arms.values())} else None
-    )
-    baseline = plan.baseline if plan.baseline in arms else next(iter(arms))
-    changes = {
+    changes: dict[str, Any] = {
         "arms": dict(arms),
-        "baseline": baseline,
-        "question": question,
+        "baseline": plan.baseline if plan.baseline in arms else next(iter(arms)),
         "left_out": dict(left_out),
     }
+    if plan.question not in {*arms, *(arm.backend for arm in arms.values())}:
+        changes["question"] = None
     return plan.model_copy(update=changes)
 
 

@@ -7,7 +7,6 @@ another host, under the arm's Python.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -89,24 +88,15 @@ class CheckRequest(BaseModel):
         """
         if self.repository is None or self.worktree is None:
             return
-        repository, worktree = Path(self.repository), Path(self.worktree)
-        loaded = sorted(
-            Path(file).resolve()
-            for module in list(sys.modules.values())
-            if (file := getattr(module, "__file__", None))
-        )
-        outside = (
-            file
-            for file in loaded
-            if file.is_relative_to(repository) and not file.is_relative_to(worktree)
-        )
-        stray = next(filter(is_users, outside), None)
-        if stray is not None:
-            raise PlanError(
-                f"'{stray}' is imported from the working files, not from the commit: it is on"
-                " PYTHONPATH, or installed in editable mode; remove it from there, or name the"
-                " workload by its file, which then finds the modules beside it"
-            )
+        for module in list(sys.modules.values()):
+            file = Path(getattr(module, "__file__", None) or os.devnull).resolve()
+            is_of_commit = file.is_relative_to(self.worktree)
+            if file.is_relative_to(self.repository) and not is_of_commit and is_users(file):
+                raise PlanError(
+                    f"'{file}' is imported from the working files, not from the commit: it is on"
+                    " PYTHONPATH, or installed in editable mode; remove it from there, or name the"
+                    " workload by its file, which then finds the modules beside it"
+                )
 
 
 def require_data_on(hosts: Sequence[str], plan: Plan, workload: WorkloadSetup) -> None:
@@ -124,14 +114,10 @@ def require_data_on(hosts: Sequence[str], plan: Plan, workload: WorkloadSetup) -
         return
     argv = _argv(plan)
     answers = remote.on_each(hosts, lambda host: remote.ask(host, argv, timeout_s=DATA_TIMEOUT_S))
-    refused = {
-        host: WorkloadFacts.model_validate_json(answer).refused
-        for host, answer in zip(hosts, answers, strict=True)
-    }
     lines = [
-        f"host '{host}': {' '.join(message.split())}"
-        for host, message in refused.items()
-        if message
+        f"host '{host}': {' '.join(refused.split())}"
+        for host, answer in zip(hosts, answers, strict=True)
+        if (refused := WorkloadFacts.model_validate_json(answer).refused)
     ]
     if lines:
         raise PlanError("\n".join(lines))
@@ -153,16 +139,15 @@ def facts_of(
         | forwarded_by_name(os.environ, plan.forward_environment)
         | plan.environment
     )
-    argv, folder, python = (
-        _argv(plan, place, is_model=is_model),
-        place.folder if place else None,
-        place.python if place else None,
-    )
-    environment |= place.environment(search_path()) if place else {}
+    python = place.python if place else None
     try:
         with about(f"workload '{plan.workload}'"):
             answer = remote.ask(
-                host, argv, timeout_s=TIMEOUT_S, environment=environment, folder=folder
+                host,
+                _argv(plan, place, is_model=is_model),
+                timeout_s=TIMEOUT_S,
+                environment=environment | (place.environment(search_path()) if place else {}),
+                folder=place.folder if place else None,
             )
     except LaunchError as error:
         if python is None:
@@ -220,7 +205,7 @@ def require_own_work(
         PlanError: an arm's Python has no Ringside, or another one, or its work cannot be run.
         LaunchError: the host does not answer.
     """
-    findings, checked = OwnFindings(), dict[str, WorkloadFacts]()
+    findings, checked = OwnFindings(), dict[tuple[object, ...], WorkloadFacts]()
     for setup in (setup for setup in arms if setup.arm.has_own_work):
         name, place, plan = setup.name, setup.place, setup.plan
         with about(f"arm '{name}'"):
@@ -229,29 +214,18 @@ def require_own_work(
                     f"workload '{plan.workload}' is a micro-benchmark, whose cases all arms share;"
                     " leave workload, workload_options, directory and commit out"
                 )
-            key = json.dumps(
-                [
-                    place.python,
-                    place.commit,
-                    str(place.typed_in),
-                    plan.workload,
-                    plan.workload_options,
-                ]
-            )
-            facts = checked[key] = checked.get(key) or facts_of(
-                plan, host=host, place=place, is_model=not micro_benchmark
-            )
-        if place.python is not None:
-            findings.sources.update(
-                {f"{name}/{package}": version for package, version in facts.versions.items()}
-            )
+            key = (place, plan.workload, str(plan.workload_options))
+            if key not in checked:
+                checked[key] = facts_of(plan, host=host, place=place, is_model=not micro_benchmark)
+            facts = checked[key]
+        versions = facts.versions if place.python else {}
+        findings.sources.update({f"{name}/{key}": version for key, version in versions.items()})
         if not micro_benchmark:
             findings.sample_units[name] = facts.sample_unit
-        findings.sources.update(
-            {f"{name}/{file}": file_digest for file, (_, file_digest) in facts.sources.items()}
-        )
-        paths = {f"{name}/{file}": Path(path) for file, (path, _) in facts.sources.items()}
-        findings.files.update({file: path for file, path in paths.items() if path.is_file()})
+        for file, (path, file_digest) in facts.sources.items():
+            findings.sources[f"{name}/{file}"] = file_digest
+            if Path(path).is_file():
+                findings.files[f"{name}/{file}"] = Path(path)
     return findings
 
 

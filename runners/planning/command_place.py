@@ -111,17 +111,10 @@ class CommandPlace:
         if self.repository is None or self.commit is None:
             return [], self.typed_in
         checkout = self.repository.with_name(f"{self.repository.name}-{self.commit[:12]}")
-        git = [
-            "git",
-            "-C",
-            str(self.repository),
-            "worktree",
-            "add",
-            "--detach",
-            str(checkout),
-            self.commit,
-        ]
-        return [shlex.join(git)], checkout / self.typed_in.resolve().relative_to(self.repository)
+        words = ["git", "-C", self.repository, "worktree", "add", "--detach", checkout, self.commit]
+        return [shlex.join(map(str, words))], checkout / self.typed_in.resolve().relative_to(
+            self.repository
+        )
 
 
 def activated(python: str, path: str) -> dict[str, str]:
@@ -161,13 +154,10 @@ def resolve_place(name: str, arm: Arm, plan: Plan, *, file: str | None = None) -
         if not folder.resolve().is_relative_to(repository):
             folder = repository  # the workload's file alone is of the repository
         commit = commit_of(repository, arm.commit)
-        for kind, needed in (("folder", folder.resolve()), ("file", place)):
-            if needed.is_relative_to(repository) and not has_in_commit(
-                repository, commit, needed.relative_to(repository)
-            ):
-                raise PlanError(
-                    f"commit {quoted(arm.commit)} has no {kind} '{needed.relative_to(repository)}'"
-                )
+        for needed in (folder.resolve(), place):
+            path = Path(os.path.relpath(needed, repository))
+            if needed.is_relative_to(repository) and not has_in_commit(repository, commit, path):
+                raise PlanError(f"commit {quoted(arm.commit)} has no '{path}'")
         # an absolute path would not be in the checkout
         relative_file = os.path.relpath(place, folder.resolve()) if file else None
         return CommandPlace(
@@ -181,14 +171,10 @@ def interpreter(python: str, *, is_here: bool) -> str:
     if not is_here and os.path.isabs(python):  # noqa: PTH117 - it may be on the hosts alone
         return python
     if path is None or not os.access(path, os.X_OK) or Path(path).is_dir():
-        inside = Path(path or python, "bin", "python")
-        hint = (
-            f"did you mean '{inside}'?"
-            if inside.is_file()
-            else "give the path of one, such as /envs/old/bin/python"
-        )
         raise UnavailableError(
-            f"python {quoted(python)} is not an executable program; {hint}", lack=f"no {python}"
+            f"python {quoted(python)} is not an executable program; give the path of one, such as"
+            " /envs/old/bin/python",
+            lack=f"no {python}",
         )
     return path
 
@@ -200,14 +186,8 @@ def require_program(word: str, *, path: str, folder: Path, remedy: str) -> Path:
         UnavailableError: there is none.
     """
     is_path = os.sep in word
-    program = (
-        shutil.which(word, path=path)
-        if not is_path
-        else folder / word
-        if (folder / word).is_file()
-        else None
-    )
-    if program is None:
+    program = str(folder / word) if is_path else shutil.which(word, path=path)
+    if program is None or (is_path and not Path(program).is_file()):
         where = "there" if is_path else "on PATH"
         raise UnavailableError(
             f"'{word}' is not {where}; {remedy}", lack=f"'{word}' is not installed"

@@ -8,14 +8,16 @@ value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
+
+from pydantic import ValidationError
 
 from backends import backend_class
-from measurement.errors import TWO_SCRIPTS, PlanError, about, closest, quoted
+from measurement.errors import TWO_SCRIPTS, PlanError, about, unknown_name
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import check_plan, placed_beside, read_content
 from runners.hosts.placement import with_hosts
@@ -39,9 +41,8 @@ def require_named(plan: Path | None) -> Path:
     """Refuse a command without a plan, with a ``PlanError``."""
     if plan is None:
         raise PlanError(
-            f"name a plan, such as 'ringside compare {DEFAULT}' (plans/{DEFAULT}.yaml: two ranks on"
-            f" this machine); there are {', '.join(plan_names())}; 'ringside init' writes one of"
-            " your own"
+            f"name a plan, such as 'ringside compare {DEFAULT}'; there are"
+            f" {', '.join(plan_names())}; 'ringside init' writes one of your own"
         )
     return plan
 
@@ -63,14 +64,8 @@ def find_plan(plan: Path) -> Path:
         return plan
     if plan.parent in (Path(), Path("plans")) and shipped.is_file():
         return shipped
-    close = closest(plan.stem, plan_names())
-    hint = (
-        f"did you mean '{close}'? (known: {', '.join(plan_names())})"
-        if close
-        else "or the name of a plan, such as local"
-    )
     raise PlanError(
-        f"plan '{plan}' does not exist; give a YAML file such as plans/local.yaml; {hint}"
+        unknown_name("plan", str(plan), plan_names(), remedy="or give a YAML file that exists")
     )
 
 
@@ -128,12 +123,8 @@ def write_template(path: Path) -> None:
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(TEMPLATE.read_text(encoding="utf-8"))
-    except FileExistsError as error:
-        raise PlanError(
-            f"'{path}' exists and stays as it is; name another file: ringside init FILE"
-        ) from error
     except OSError as error:
-        raise PlanError(f"'{path}' cannot be written: {error}") from error
+        raise PlanError(f"'{path}' cannot be written, and stays as it is: {error}") from error
 
 
 def with_option_arms(content: Mapping[str, Any], *, source: str) -> dict[str, Any]:
@@ -144,97 +135,55 @@ def with_option_arms(content: Mapping[str, Any], *, source: str) -> dict[str, An
     itself a list stays as it is.
 
     Raises:
-        PlanError: a list is empty or names a value twice; there would be too many arms; or another
-            key names the arm that became several.
+        PlanError: two arms would have one name, or there would be too many.
     """
     arms = content.get("arms")
     if not isinstance(arms, Mapping):
         return dict(content)
-    arms_of = {name: _arms_by_option(str(name), arm, source) for name, arm in arms.items()}
-    if not any(arms_of.values()):
-        return dict(content)
     joined: dict[Any, Any] = {}
-    for name, several in arms_of.items():
-        for new, arm in (several or {name: arms[name]}).items():
+    for name, arm in arms.items():
+        for new, made in _arms_by_option(name, arm):
             if new in joined:
-                raise PlanError(f"plan '{source}': two arms would be called '{new}'; rename one")
-            joined[new] = arm
-    if len(joined) > max(MAX_ARMS, len(arms_of)):
+                raise PlanError(
+                    f"plan '{source}': two arms would be called '{new}'; rename one, or give each"
+                    " value of a list once"
+                )
+            joined[new] = made
+    if len(joined) > max(MAX_ARMS, len(arms)):
         raise PlanError(
-            f"plan '{source}': its lists make {len(joined)} arms of {len(arms_of)}, and at most"
+            f"plan '{source}': its lists make {len(joined)} arms of {len(arms)}, and at most"
             f" {MAX_ARMS} are allowed; try fewer values at once, or make plans of them"
         )
-    for key in ("baseline", "question"):
-        several = arms_of.get(content.get(key)) if isinstance(content.get(key), str) else None
-        if several:
-            raise PlanError(
-                f"plan '{source}': {key} '{content[key]}' is made into several arms; name one:"
-                f" {', '.join(several)}"
-            )
     return {**content, "arms": joined}
 
 
-def _arms_by_option(name: str, arm: Any, source: str) -> dict[str, Any] | None:
-    """An arm for each value of its option lists, by name; None if it has no list."""
-    options = arm.get("options") if isinstance(arm, Mapping) else None
-    if not isinstance(options, Mapping):
-        return None
-    lists = {option: value for option, value in options.items() if isinstance(value, list)}
-    for option in lists.keys() & _list_options(arm.get("backend")):
-        del lists[option]
-    for option, values in lists.items():
-        _require_values(values, f"plan '{source}': arms.{name}.options.{option}")
-    if not lists:
-        return None
-    return {
-        "-".join([name, *(f"{option}-{_text(value)}" for option, value in combination.items())]): {
-            **arm,
-            "options": {**options, **combination},
-        }
-        for combination in (
-            dict(zip(lists, values, strict=True)) for values in product(*lists.values())
-        )
+def _arms_by_option(name: Any, arm: Any) -> Iterator[tuple[Any, Any]]:
+    """An arm for each value of its option lists, with its name; without a list, the arm itself."""
+    given = arm.get("options") if isinstance(arm, Mapping) else None
+    options = given if isinstance(given, Mapping) else {}
+    lists = {
+        option: value
+        for option, value in options.items()
+        if isinstance(value, list) and value and not _takes(arm.get("backend"), option, value)
     }
+    if not lists:
+        yield name, arm
+        return
+    for values in product(*lists.values()):
+        chosen = dict(zip(lists, values, strict=True))
+        labels = [f"{option}-{_text(value)}" for option, value in chosen.items()]
+        yield "-".join([str(name), *labels]), {**arm, "options": {**options, **chosen}}
 
 
-def _require_values(values: Sequence[Any], where: str) -> None:
-    if not values:
-        raise PlanError(f"{where} is an empty list; give the values to compare, or leave it out")
-    texts = [_text(value) for value in values]
-    twice = next(
-        (value for value, text in zip(values, texts, strict=True) if texts.count(text) > 1), None
-    )
-    if len(set(texts)) < len(texts):
-        raise PlanError(
-            f"{where} has {quoted(twice)} twice, or two values with one name; give each value once"
-        )
+def _takes(backend: Any, option: Any, value: list[Any]) -> bool:
+    """Whether an option of a backend is itself a list."""
+    with suppress(PlanError, ValidationError):
+        backend_class(backend).Options.model_validate({option: value})
+        return True
+    return False
 
 
 def _text(value: Any) -> str:
     """A value as a part of an arm's name."""
     text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", text)
-
-
-def _list_options(backend: Any) -> Set[str]:
-    """The options of a backend that are lists themselves; none for an unknown backend, which is
-    refused elsewhere.
-    """
-    with suppress(PlanError):
-        return {
-            name
-            for name, field in backend_class(backend).Options.model_fields.items()
-            if _takes_lists(field.annotation)
-        }
-    return set()
-
-
-def _takes_lists(annotation: Any) -> bool:
-    origin = get_origin(annotation) or annotation
-    if (
-        isinstance(origin, type)
-        and issubclass(origin, list | tuple | set | frozenset | Sequence)
-        and not issubclass(origin, str)
-    ):
-        return True
-    return any(_takes_lists(part) for part in get_args(annotation))

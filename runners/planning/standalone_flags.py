@@ -160,36 +160,27 @@ def flags_for(plan: Plan, arm: Arm) -> list[str]:
             flag.model.model_fields[flag.field].get_default(call_default_factory=True),
         ):
             continue
-        pairs = (
-            [
+        items = list(value) if isinstance(value, tuple) else [value]
+        if isinstance(value, Mapping):
+            items = [
                 f"{key}={MASKED if looks_secret(key) else _as_yaml(item)}"
                 for key, item in value.items()
             ]
-            if isinstance(value, Mapping)
-            else None
-        )
-        words += [
-            word
-            for item in pairs or (value if isinstance(value, tuple) else [value])
-            for word in (flag.name, str(item))
-        ]
+        words += [word for item in items for word in (flag.name, str(item))]
     return words
 
 
 def _settable_values(plan: Plan) -> Iterator[tuple[str, Any]]:
     """Keys of a plan that ``--set`` may name, with the values that are not defaults."""
-    for pattern in SETTABLE:
-        section, _, field = pattern.rpartition(".")
-        owner = getattr(plan, section) if section else plan
-        if owner is None or (plan.training and section == "measurement"):
-            continue
-        for name in [field] if field != "*" else type(owner).model_fields.keys() - {"epochs"}:
-            value, default = (
-                getattr(owner, name),
-                type(owner).model_fields[name].get_default(call_default_factory=True),
-            )
-            if value != default:
-                yield ".".join(filter(None, (section, name))), value
+    values = plan.model_dump(exclude_defaults=True)
+    for section in ("speed", "training", "measurement"):
+        inner = values.pop(section, None) or {}
+        values |= {f"{section}.{key}": value for key, value in inner.items()}
+    ignored = "measurement.*" if plan.training else ""
+    for key, value in values.items():
+        is_settable = any(fnmatch(key, pattern) for pattern in SETTABLE)
+        if is_settable and key != "training.epochs" and not fnmatch(key, ignored):
+            yield key, value
 
 
 def _as_yaml(value: Any) -> str:

@@ -8,17 +8,12 @@ the same samples.
 
 from __future__ import annotations
 
-import inspect
-import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from backends import Backend
@@ -27,21 +22,21 @@ from measurement.agent.ringside_agent.users_lines import at_line, place_of
 from measurement.errors import PlanError, about, shortened
 from measurement.users_code import place_of_definition
 from runners.planning.workload import WorkloadSetup, steps_per_epoch
-from runners.planning.wrapped_model import REMEDY, BypassedError, WrappedModel
 from runners.protocol.messages import Job
 from workloads import Workload
 from workloads.base import EvaluationSums
-from workloads.optimizers import as_one, members_of, seed_generators
+from workloads.optimizers import as_one, seed_generators
 from workloads.tensors import to_channels_last
 
 if TYPE_CHECKING:  # ranks try their workload out here, and need no plan
     from measurement.plans.plan import Plan
 
-MAX_STEPS = 20_000
-MAX_SECONDS = 1.0
-SHORT_SCHEDULE = 1000
-"""A schedule that ends within so many steps cannot be measured, unless the run is known to take
-fewer."""
+REMEDY = (
+    "call model(...) alone, whose forward() may take a switch for what to do: DDP exchanges only"
+    " what passes its forward"
+)
+SHARED_ATTRIBUTES = ("device", "dtype")
+"""Attributes that libraries' wrappers have, too."""
 
 
 @contextmanager
@@ -51,8 +46,6 @@ def trying(what: str, method: object) -> Iterator[None]:
         yield
     except PlanError:
         raise
-    except BypassedError as error:
-        raise PlanError(str(at_line(str(error), place_of(error)))) from error
     except (Exception, SystemExit) as error:
         place = place_of(error) or place_of_definition(method)
         raise PlanError(str(at_line(f"{what} raised {message_of(error)}", place))) from error
@@ -121,12 +114,6 @@ def check_workload(
     notes = backend.check_model(
         trial.model, trial.optimizer, missing=trial.missing, sparse=trial.sparse
     )
-    if trial.sparse and job.max_gradient_norm is not None:
-        raise PlanError(
-            f"max_gradient_norm = {job.max_gradient_norm:g}, but PyTorch clips no sparse gradients,"
-            f" which {shortened(trial.sparse)} have; leave it out, or build the embedding with"
-            " sparse=False"
-        )
     return [*trial.notes, *(f"arm '{job.arm}': {note}" for note in notes)]
 
 
@@ -160,26 +147,25 @@ class _Trial:
         if self._job.tries:
             with trying("evaluation_batches and evaluation_sums", self._workload.evaluation_sums):
                 self._evaluate()
-        self._find_end()
 
     def _batch(self) -> Any:
-        method = self._workload.batches
-        with trying("batches", method):
-            batch = next(iter(method(**self._place)), None)
+        workload = self._workload
+        with trying("batches", workload.batches):
+            batch = next(iter(workload.batches(**self._place)), None)
         if batch is None:
-            message = (
-                "batches() gave none to rank {rank} of {world_size}; give each rank one batch at"
-                " least"
+            raise wrong(
+                f"batches() gave none to rank {self._place['rank']} of {self._job.world_size}; give"
+                " each rank one batch at least",
+                workload.batches,
             )
-            raise wrong(message.format(**self._place), method)
-        with trying("count_samples", self._workload.count_samples):
-            counted: Any = self._workload.count_samples(batch)
+        with trying("count_samples", workload.count_samples):
+            counted: Any = workload.count_samples(batch)
         if not isinstance(counted, int) or counted <= 0:
-            message = (
-                f"count_samples() gave {counted!r}; return how many {self._workload.sample_unit}"
-                " the batch holds"
+            raise wrong(
+                f"count_samples() gave {counted!r}; return how many {workload.sample_unit} the"
+                " batch holds, an int above 0",
+                workload.count_samples,
             )
-            raise wrong(f"{message}, an int above 0", self._workload.count_samples)
         return batch
 
     def _built_model(self) -> nn.Module:
@@ -191,22 +177,6 @@ class _Trial:
             raise wrong(
                 f"build_model() gave a {type(built).__name__}; return a torch.nn.Module", method
             )
-        tensors = built.state_dict(keep_vars=True)
-        empty = [
-            name
-            for name, tensor in tensors.items()
-            if is_lazy(tensor) or getattr(tensor, "is_meta", False)
-        ]
-        if empty:
-            message = (
-                f"build_model() gave {shortened(empty)} without values, of a lazy module or on the"
-                " device 'meta'"
-            )
-            message += (
-                "; do a forward pass there, such as model(torch.zeros(1, ...)), or build the model"
-                " on the CPU"
-            )
-            raise wrong(message, method)
         if not any(parameter.requires_grad for parameter in built.parameters()):
             raise wrong(
                 "no parameter of the model has requires_grad; there is nothing to train", method
@@ -223,18 +193,7 @@ class _Trial:
         method = self._workload.build_optimizer
         with trying("build_optimizer", method):
             built: Any = method(self.model)
-        optimizers = list(built) if isinstance(built, Sequence) else [built]
-        with_closure = [
-            type(member).__name__
-            for member in optimizers
-            if isinstance(member, Optimizer) and _needs_closure(member)
-        ]
-        if with_closure:
-            message = (
-                f"build_optimizer() gave {with_closure[0]}, whose step() needs a closure, which is"
-                " not supported"
-            )
-            raise wrong(f"{message}; take another, such as Adam", method)
+        optimizers = built if isinstance(built, Sequence) else [built]
         if not optimizers or not all(isinstance(member, Optimizer) for member in optimizers):
             types = " and ".join(type(member).__name__ for member in optimizers) or "nothing"
             raise wrong(
@@ -248,26 +207,16 @@ class _Trial:
             id(parameter) for group in optimizer.param_groups for parameter in group["params"]
         }
         if stepped - set(map(id, self.model.parameters())):
-            message = (
+            raise wrong(
                 "build_optimizer() steps parameters that are not the model's; use those of the"
-                " model it is given"
-            )
-            raise wrong(message, method)
-        unstepped = [
-            name
-            for name, member in self.model.named_parameters()
-            if member.requires_grad and id(member) not in stepped
-        ]
-        if unstepped:
-            self.notes.append(
-                f"no optimizer steps {shortened(unstepped)}; their gradients are computed and"
-                " exchanged all the same"
+                " model it is given",
+                method,
             )
         return optimizer
 
     def _step(self, batch: Any) -> None:
         workload, wrapped = self._workload, WrappedModel(self.model)
-        with trying("compute_loss", workload.compute_loss), wrapped.watched():
+        with trying("compute_loss", workload.compute_loss):
             loss = workload.compute_loss(wrapped, batch)
         fault = _fault_of_loss(loss, wrapped)
         if fault:
@@ -283,11 +232,8 @@ class _Trial:
         self.sparse = [
             name for name, gradient in trained if gradient is not None and gradient.is_sparse
         ]
-        for what, names in (
-            ("no gradient from the first batch", self.missing),
-            ("sparse gradients", self.sparse),
-        ):
-            self.notes += [f"{what}: {shortened(names)}"] if names else []
+        if self.missing:
+            self.notes.append(f"no gradient from the first batch: {shortened(self.missing)}")
         with trying("the optimizer's step", workload.build_optimizer):
             self.optimizer.step()
         with trying("after_step", workload.after_step):
@@ -300,85 +246,50 @@ class _Trial:
         with torch.no_grad():
             sums: Any = self._workload.evaluation_sums(self.model.eval(), batch)
         if not isinstance(sums, EvaluationSums):
-            message = (
+            raise wrong(
                 f"evaluation_sums() gave a {type(sums).__name__}; return a"
-                " workloads.base.EvaluationSums"
+                " workloads.base.EvaluationSums",
+                self._workload.evaluation_sums,
             )
-            raise wrong(message, self._workload.evaluation_sums)
 
-    def _find_end(self) -> None:
-        """Find after how many steps the schedule ends; refuse one that ends too early for any run.
 
-        Nothing is trained for it.
+class WrappedModel(nn.Module):
+    """Stands in for ``DistributedDataParallel``, which hides the attributes of the model, and whose
+    every use must go through its forward pass.
+    """
 
-        ``after_step`` and the optimizer's step hooks are called as so many steps would, so that
-        nothing can be used afterwards.
-        """
-        needed = self._steps()
-        members = members_of(self.optimizer)
-        before = [hook for member in members for hook in member._optimizer_step_pre_hooks.values()]
-        hooks = [
-            *before,
-            *(hook for member in members for hook in member._optimizer_step_post_hooks.values()),
-        ]
-        if not hooks and type(self._workload).after_step is Workload.after_step:
-            return
-        deadline = time.monotonic() + MAX_SECONDS
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of schedulers that see no step of the optimizer
-            for step in count(2):
-                if step > (needed or MAX_STEPS) or time.monotonic() > deadline:
-                    return
-                try:
-                    for hook in hooks:
-                        hook(self.optimizer, (), {})
-                    self._workload.after_step(step, model=self.model, optimizer=self.optimizer)
-                except Exception as error:
-                    message = (
-                        f"the schedule ends after {step - 1} steps: after_step, or a hook of the"
-                        " optimizer, then raises "
-                    )
-                    remedy = (
-                        "let it go on for as many steps as a run takes, such as with a larger"
-                        " total_steps"
-                    )
-                    message = str(
-                        at_line(f"{message}{message_of(error)}; {remedy}", place_of(error))
-                    )
-                    if needed or step <= SHORT_SCHEDULE:
-                        raise PlanError(message) from error
-                    self.notes.append(message)
-                    return
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.calls = 0
+        """How often it was called."""
 
-    def _steps(self) -> int | None:
-        """Steps that a training takes; None for blocks, whose number is not known here."""
-        epochs, batches = (
-            self._job.tries,
-            self._workload.batches_per_epoch(world_size=self._job.world_size),
+    def __getattr__(self, name: str) -> Any:
+        module = self.__dict__["_modules"]["module"]
+        if name == "module":
+            return module
+        if name in SHARED_ATTRIBUTES and hasattr(module, name):
+            return getattr(module, name)
+        raise AttributeError(
+            f"the wrapped model of DDP has no attribute {name}; {REMEDY}; what computes no loss is"
+            f" at getattr(model, 'module', model).{name}"
         )
-        return epochs * batches // self._job.micro_steps if epochs and batches else None
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        """The model's."""
+        self.calls += 1
+        return self.module(*arguments, **named)
 
 
 def _fault_of_loss(loss: Any, model: WrappedModel) -> str | None:
     """What is wrong with the result or the actions of ``compute_loss``; None if nothing is."""
     if any(parameter.grad is not None for parameter in model.parameters()):
         return "compute_loss() ran backward() by itself; add the losses up and return them as one"
-    if not isinstance(loss, Tensor):
-        several = isinstance(loss, tuple | list)
-        inside = f" of {', '.join(type(part).__name__ for part in loss)}" if several else ""
-        gans = (
-            "; losses that are stepped one after the other, as in GANs, are not supported"
-            if several
-            else ""
-        )
+    if not isinstance(loss, Tensor) or loss.dim():
+        shape = f" of shape {list(loss.shape)}" if isinstance(loss, Tensor) else ""
         return (
-            f"compute_loss() gave a {type(loss).__name__}{inside}; return the loss alone, a tensor"
-            f" with one number{gans}"
-        )
-    if loss.numel() != 1 or loss.dim():
-        return (
-            f"compute_loss() gave a tensor of shape {list(loss.shape)}; return the mean over the"
-            " batch, of shape []"
+            f"compute_loss() gave a {type(loss).__name__}{shape}; return one loss alone, the mean"
+            " over the batch: a tensor of shape []"
         )
     if not loss.requires_grad:
         return (
@@ -393,8 +304,3 @@ def _fault_of_loss(loss: Any, model: WrappedModel) -> str | None:
             " and the loss"
         )
     return None
-
-
-def _needs_closure(optimizer: Optimizer) -> bool:
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from runners.flags import (
     Flag,
     FlagValues,
     SessionOptions,
-    command,
     command_to_repeat,
     session_flags,
     values_of,
@@ -109,19 +108,8 @@ OF_ONE = {
 """Fields of an arm, and their flags."""
 
 
-def _without_default(description: str) -> str:
-    """A field's description, but for what None stands for and the full stop."""
-    return " ".join(description.split()).split(". None")[0].rstrip(".")
-
-
 BY_ARM: dict[Flag, str] = {
-    _arm(
-        field,
-        (f"--{flag}-{arm}",),
-        help=f"{_without_default(Arm.model_fields[field].description or '')} (arm {arm}).",
-    ): arm
-    for field, flag in OF_ONE.items()
-    for arm in ("a", "b")
+    _arm(field, (f"--{flag}-{arm}",)): arm for field, flag in OF_ONE.items() for arm in ("a", "b")
 }
 OF_BOTH = (
     _arm(
@@ -176,15 +164,22 @@ FLAGS: Sequence[Flag] = (
 )
 
 
-def ab_command(run: Run, run_trial: Try) -> Callable[..., None]:
-    """Return the command for typer."""
-    text = "Compare two commands of yours, unmodified: which is faster, and do they train alike?"
-    return command(partial(run_given, run, run_trial), FLAGS, text=text)
+BY_NAME: Mapping[str, Flag] = {flag.name: flag for flag in FLAGS}
+
+
+def flags_with(given: FlagValues, more: Mapping[str, Any]) -> FlagValues:
+    """Those of the flags given that ``ringside ab`` has, and more of its flags by name."""
+    kept = {flag: value for flag, value in given.items() if flag in FLAGS}
+    return kept | {BY_NAME[name]: value for name, value in more.items()}
+
+
+TEXT = "Compare two commands of yours, unmodified: which is faster, and do they train alike?"
 
 
 def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
     """Make the plan, run it, and end with code 3 if something asked for is not shown."""
     from measurement.records.results import ResultsFolder, default_folder
+    from reports.scripts.configuration import script_differences
     from reports.scripts.golden import compare_to_golden, read_golden, write_golden
 
     options = AbOptions(**values_of(flags, AbOptions))
@@ -196,19 +191,24 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
         raise PlanError("--cpu says nothing of speed; leave --assert-not-slower and --explain out")
     folder = ResultsFolder(options.output or default_folder(plan.name))
     tried: list[LaunchRecord] = []
-    if options.explain and folder.plan_path.is_file():
-        begun = folder.read_plan()
-        plan = plan.model_copy(update={"arms": begun.arms, "question": begun.question})
-    elif options.explain:
-        tried = run_trial(plan, folder)
-        plan = with_explaining_arms(plan, tried) if tried else plan
-    again = command_to_repeat("ab", flags, folder.root)
-    how = {
-        "again": again,
-        "resume_elsewhere": options.resume_elsewhere,
-        "is_shown": len(plan.arms) > 1,
-    }
-    comparison = run(plan, folder, **how, tried=tried)
+    if options.explain and len(plan.arms) > 1:
+        first, second = plan.arms
+        plan, tried = with_arms_to_try(
+            plan.model_copy(update={"question": second}),
+            folder,
+            run_trial,
+            lambda records: settings_to_try(
+                script_differences(records), baseline=first, candidate=second
+            ),
+        )
+    comparison = run(
+        plan,
+        folder,
+        again=command_to_repeat(folder.root),
+        resume_elsewhere=options.resume_elsewhere,
+        is_shown=len(plan.arms) > 1,
+        tried=tried,
+    )
     if not comparison.is_ok:
         raise typer.Exit(EXIT_FAILED)
     unmet = not_shown(
@@ -244,15 +244,10 @@ def plan_of(flags: FlagValues) -> Plan:
     from runners.hosts.placement import with_hosts
 
     options = AbOptions(**values_of(flags, AbOptions))
-    has_golden, own_arms = (
-        bool(options.golden or options.write_golden),
-        {arm for flag, arm in BY_ARM.items() if flag in flags},
-    )
-    command_b = options.command_b or (
-        options.command_a if own_arms and not (has_golden and own_arms == {"a"}) else None
-    )
-    is_one = command_b is None and has_golden
-    if options.command_a is None or (command_b is None and not is_one):
+    has_golden = bool(options.golden or options.write_golden)
+    own = {arm for flag, arm in BY_ARM.items() if flag in flags}
+    is_one = has_golden and options.command_b is None and "b" not in own
+    if options.command_a is None or not (options.command_b or own or is_one):
         raise PlanError(
             "give two commands, each in quotes: ringside ab 'horovodrun -np 2 python train_hvd.py'"
             " 'torchrun --nproc-per-node 2 train_ddp.py'; or one, and what differs: --with-b"
@@ -261,22 +256,20 @@ def plan_of(flags: FlagValues) -> Plan:
     both = {flag.field: flags[flag] for flag in OF_BOTH if flag in flags}
     arms: dict[str, dict[str, Any]] = {
         "a": {"command": options.command_a, **both},
-        **({} if is_one else {"b": {"command": command_b, **both}}),
+        "b": {"command": options.command_b or options.command_a, **both},
     }
     for flag, arm in BY_ARM.items():
         if flag in flags:
             arms[arm][flag.field] = flags[flag]
+    if is_one:
+        del arms["b"]
     first, second = names_of(options, arms)
-    ends = both.get("iteration_ends")
-    if isinstance(ends, str) and ends.isdecimal():
-        arms = {name: {**arm, "iteration_ends": int(ends)} for name, arm in arms.items()}
-    again = {"control": True} if is_one and options.write_golden else {}
     content: dict[str, Any] = {
         "name": f"{first}-against-{second}"[:100],
         "baseline": first,
         "arms": dict(zip((first, second), arms.values(), strict=False)),
         "measurement": (
-            values_of(flags, Measurement) | (FIRST_STEPS if options.small or is_one else {}) | again
+            values_of(flags, Measurement) | (FIRST_STEPS if options.small or is_one else {})
         ),
         "scripts": values_of(flags, ScriptSettings),
         **values_of(flags, Plan),
@@ -284,29 +277,31 @@ def plan_of(flags: FlagValues) -> Plan:
     return check_plan(with_hosts(overridden(content, options.settings)), source="ringside ab")
 
 
-def with_explaining_arms(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
-    """Return the plan with an arm for each setting to try: the baseline with this setting of the
-    candidate's.
+def with_arms_to_try(
+    plan: Plan,
+    folder: ResultsFolder,
+    run_trial: Try,
+    settings_of: Callable[[Sequence[LaunchRecord]], Mapping[str, Any]],
+) -> tuple[Plan, list[LaunchRecord]]:
+    """Return the plan with an arm for each setting that ``--explain`` tries, the baseline with this
+    setting, and the records of its trial; of a folder that has begun, with the arms that it has.
     """
-    from reports.scripts.configuration import script_differences
-
-    candidate = next(name for name in plan.arms if name != plan.baseline)
-    settings = settings_to_try(
-        script_differences(tried), baseline=plan.baseline, candidate=candidate
-    )
-    if not settings:
+    if folder.plan_path.is_file():
+        return plan.model_copy(update={"arms": folder.read_plan().arms}), []
+    tried = run_trial(plan, folder)
+    settings = list(settings_of(tried).items())[:MAX_TRIED] if tried else []
+    if tried and not settings:
         print(
-            "ringside: --explain has nothing to try: the commands differ in no setting that can be"
-            " imposed",
+            "ringside: --explain has nothing to try: no setting that can be imposed is likely to"
+            " matter",
             file=sys.stderr,
         )
-        return plan
     first = plan.arms[plan.baseline]
     arms = {
         f"{plan.baseline}+{name}": first.model_copy(update={"impose": {name: value}})
-        for name, value in list(settings.items())[:MAX_TRIED]
+        for name, value in settings
     }
-    return plan.model_copy(update={"arms": {**plan.arms, **arms}, "question": candidate})
+    return plan.model_copy(update={"arms": {**plan.arms, **arms}}), tried
 
 
 def settings_to_try(
@@ -320,14 +315,13 @@ def settings_to_try(
     for field, difference in fields.items():
         if difference.changes_work or not imposing.is_known(field):
             continue
-        both = [difference.values.get(name) for name in (baseline, candidate)]
-        is_variable = field.startswith(imposing.VARIABLE)
-        if is_variable and (
+        if field.startswith(imposing.VARIABLE) and (
             difference.is_note or (field == imposing.OMP_NUM_THREADS and imposing.THREADS in fields)
         ):
             continue  # it has no effect by itself, or a launcher sets it
         if "library" in fields and field.startswith(("ddp.", "environment.HOROVOD_")):
             continue  # one of the libraries has no such setting
+        both = [difference.values.get(name) for name in (baseline, candidate)]
         if not any(is_by_rank(value) for value in both):
             settings[field] = both[1]
     return settings
@@ -340,20 +334,16 @@ def names_of(options: AbOptions, arms: Mapping[str, Mapping[str, Any]]) -> tuple
     from runners.launchers.command_lines import read_command
     from runners.scripts.arm_names import name_of, names_for
 
-    lines = [read_command(arm["command"]) for arm in arms.values()]
-    usual = ("packages", "commit", "image")
-    labels = [
-        tuple(arm[name].replace("==", "=") for name in usual if name in arm)
-        for arm in arms.values()
-    ]
+    lines = []
+    for arm in arms.values():
+        line = read_command(arm["command"])
+        more = [
+            arm[key].replace("==", "=") for key in ("packages", "commit", "image") if key in arm
+        ]
+        lines.append(replace(line, words=(*line.words, *more)))
     if len(lines) < 2:
         return options.name_a or name_of(lines[0]) or "script", GOLDEN
-    names = names_for(
-        *(
-            replace(line, words=(*line.words, *more))
-            for line, more in zip(lines, labels, strict=True)
-        )
-    )
+    names = names_for(*lines)
     names = (options.name_a or names[0], options.name_b or names[1])
     if names[0] == names[1]:
         raise PlanError(
@@ -368,12 +358,13 @@ def percent_of(text: str, *, flag: str) -> float:
     Raises:
         PlanError: it is no share from 0 to 100.
     """
-    read = re.fullmatch(r"\s*([0-9]{1,2}(?:\.[0-9]{1,6})?)\s*%?\s*", text)
-    if read is None:
-        raise PlanError(
-            f"{flag} {quoted(text)} is no share; give one from 0% to below 100%, such as 5%"
-        )
-    return float(read[1])
+    with suppress(ValueError):
+        share = float(text.strip().removesuffix("%"))
+        if 0 <= share < 100:
+            return share
+    raise PlanError(
+        f"{flag} {quoted(text)} is no share; give one from 0% to below 100%, such as 5%"
+    )
 
 
 def not_shown(comparison: Comparison, *, equal: bool, most_slower: float | None) -> list[str]:
@@ -393,19 +384,15 @@ def not_shown(comparison: Comparison, *, equal: bool, most_slower: float | None)
         and row.severity in CHANGES_TRAINING
         and not (row.allowed or row.field.startswith("seed."))
     ]
+    if most_slower is None:
+        return unmet
+    least = 1 - most_slower / 100
     for result in comparison.results:
-        if most_slower is None or result.role != "candidate":
-            continue
-        least = 1 - most_slower / 100
-        if result.ci_low is None or result.withheld_by is not None or result.ci_low < least:
-            seen = (
-                "there is no ratio"
-                if result.ci_low is None
-                else f"its throughput is at least {result.ci_low:.3f} of {result.baseline}'s"
-            )
-            why = f" ({result.note})" if result.withheld_by and result.note else ""
+        low = None if result.withheld_by else result.ci_low
+        if result.role == "candidate" and (low is None or low < least):
+            why = f"its throughput is at least {low:.3f} of {result.baseline}'s" if low else None
             unmet.append(
-                f"{result.candidate} is not shown to be at most {most_slower:g}% slower: {seen},"
-                f" {least:.3f} was asked{why}"
+                f"{result.candidate} is not shown to be at most {most_slower:g}% slower:"
+                f" {why or result.note or 'there is no ratio'}"
             )
     return unmet

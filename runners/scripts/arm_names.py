@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import PurePath
 
 from runners.launchers.command_lines import CommandLine
@@ -22,13 +23,9 @@ def names_for(first: CommandLine, second: CommandLine) -> tuple[str, str]:
     If only one of them has an option, it is named after the option, and the other after the script.
     """
     scripts = name_of(first), name_of(second)
-    if _differ(scripts):
-        return scripts
     launchers = first.kind or "", second.kind or ""
-    if _differ(launchers):
-        return launchers
-    named = _label(first, second) or scripts[0], _label(second, first) or scripts[1]
-    return named if _differ(named) else EITHER
+    labels = _label(first, second) or scripts[0], _label(second, first) or scripts[1]
+    return next(filter(_differ, (scripts, launchers, labels)), EITHER)
 
 
 def _differ(names: tuple[str, str]) -> bool:
@@ -44,7 +41,7 @@ def name_of(line: CommandLine) -> str:
     module = next(
         (
             after
-            for word, after in zip(line.words, line.words[1:], strict=False)
+            for word, after in pairwise(line.words)
             if word == "-m" and "distributed" not in after
         ),
         "",
@@ -55,16 +52,9 @@ def name_of(line: CommandLine) -> str:
 
 def _label(line: CommandLine, other: CommandLine) -> str:
     """The options that only the first of two commands has, as a short name."""
-    label, others_options = "", OPTION.findall(" ".join(other.words))
-    for name, joined, next_word in (
-        option for option in OPTION.findall(" ".join(line.words)) if option not in others_options
-    ):
-        value = joined or next_word
-        short = PurePath(value).stem if "/" in value else value
-        piece = _plain(
-            PurePath(name).name + ("" if short[:1].isdigit() or not short else "-") + short
-        )
-        if label and len(label) + len(piece) >= MAX_CHARACTERS:
-            break
-        label = f"{label}-{piece}" if label else piece[:MAX_CHARACTERS].rstrip("-._+")
-    return label
+    others, pieces = OPTION.findall(" ".join(other.words)), []
+    for option in OPTION.findall(" ".join(line.words)):
+        if option not in others:
+            name, value = (text.rpartition("/")[2] for text in (option[0], option[1] or option[2]))
+            pieces.append(name + ("-" if value and not value[0].isdigit() else "") + value)
+    return _plain("-".join(pieces))[:MAX_CHARACTERS].rstrip("-._+")

@@ -24,7 +24,6 @@ FRAMEWORKS = {"libtensorflow": "TensorFlow", "/jaxlib/": "JAX", "libmxnet": "MXN
 """Names of mapped files of a process that has loaded them."""
 SLOW_START = "if its first steps take longer, raise start_timeout_s"
 """The remedy if a script's ranks run and have not finished their first steps in time."""
-MAX_SCRIPT_BYTES = 1 << 20
 LAUNCHER_FILES = (
     "torchrun",
     "torch.distributed.run",
@@ -61,27 +60,10 @@ HINTS = (
         ),
     ),
     (
-        re.compile(r"not enough slots available"),
-        "as Open MPI says: give it more slots (-H localhost:4), or --oversubscribe",
-    ),
-    (
-        re.compile(
-            r"prterun was unable to find the specified executable(?s:.*)Executable: +none\b"
-        ),
+        re.compile(r"No module named"),
         (
-            "Open MPI 5 takes Horovod's '-bind-to none' for a program: horovodrun --binding-args"
-            " '--bind-to none --map-by slot' ..."
-        ),
-    ),
-    (
-        re.compile(r"horovod does not find an installed MPI"),
-        "horovodrun does not know MPICH 5: start the script by mpiexec, or by horovodrun --gloo",
-    ),
-    (
-        re.compile(r"couldn't open the help file(?s:.*)An error occurred in MPI_Init"),
-        (
-            "its Open MPI does not find its own files: set OPAL_PREFIX to the folder that has its"
-            " share/openmpi"
+            "the Python that ran it lacks this module: activate the right environment, or name its"
+            " Python by --python-a, --python-b, or --python for both"
         ),
     ),
 )
@@ -139,25 +121,9 @@ def look_at(run_id: str, launchers: Sequence[int]) -> list[SeenPython]:
     return seen
 
 
-def path_setter(words: Sequence[str], folder: Path) -> str:
-    """Return the file of a command that names PYTHONPATH, as the subject of a message."""
-    for word in (*words, *(["Makefile"] if Path(words[0]).name == "make" else [])):
-        with contextlib.suppress(OSError, ValueError):
-            path = folder / word
-            if (
-                path.suffix != ".py"
-                and path.stat().st_size < MAX_SCRIPT_BYTES
-                and PYTHONPATH.encode() in path.read_bytes()
-            ):
-                return word
-    return "something that the command starts"
-
-
-def why_never(seen: Sequence[SeenPython], setter: str = "it") -> str | None:
+def why_never(seen: Sequence[SeenPython]) -> str | None:
     """Say why no rank will ever report: a path without the agent, or another framework; None if
     that is not certain. Pure.
-
-    ``setter``: see ``path_setter``.
     """
     with_torch = [python for python in seen if python.has_torch]
     if with_torch and all(python.has_agent and python.path is not None for python in with_torch):
@@ -167,7 +133,7 @@ def why_never(seen: Sequence[SeenPython], setter: str = "it") -> str | None:
             if path
             else ("unsets", "leave that out")
         )
-        return f"{setter} {done} PYTHONPATH, which loads Ringside's agent; {remedy}"
+        return f"the command {done} PYTHONPATH, which loads Ringside's agent; {remedy}"
     framework = next((python.framework for python in seen if python.framework), None)
     if framework and not with_torch:
         return f"it trains by {framework}, and Ringside times scripts of PyTorch"

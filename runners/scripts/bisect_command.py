@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from measurement.errors import PlanError, RingsideError, printable, quoted
 from measurement.files import write_whole
@@ -23,13 +23,19 @@ from runners.flags import (
     Flag,
     FlagValues,
     SessionOptions,
-    command,
     command_to_repeat,
     session_flags,
     values_of,
 )
 from runners.scripts import ab_command
-from runners.scripts.ab_command import EXIT_NOT_SHOWN, FIRST_STEPS, Run, percent_of
+from runners.scripts.ab_command import (
+    BY_NAME,
+    EXIT_NOT_SHOWN,
+    FIRST_STEPS,
+    Run,
+    flags_with,
+    percent_of,
+)
 from runners.scripts.bisection import Seen, confidence, judged, search
 
 EXAMPLES = """\
@@ -37,17 +43,16 @@ ringside bisect 'torchrun --nproc-per-node 2 train.py' --good v1.2 --bad HEAD --
 
 ringside bisect 'torchrun --nproc-per-node 2 train.py' --package torch --good 2.9.1 --bad 2.15.0"""
 STATE = "bisect.json"
-AB: Mapping[str, Flag] = {flag.name: flag for flag in ab_command.FLAGS}
 
 
 class BisectOptions(SessionOptions):
     """Options of ``ringside bisect`` that are not in a plan."""
 
-    command: str | None = None
+    command: str = ""
     """The command, in quotes, such as 'torchrun --nproc-per-node 2 train.py'."""
-    good: str | None = None
+    good: str = ""
     """A good revision or version."""
-    bad: str | None = None
+    bad: str = ""
     """A later one that is bad."""
     package: str | None = None
     """The package whose versions are meant. Default: commits of the repository here, along first
@@ -57,7 +62,7 @@ class BisectOptions(SessionOptions):
     slower: str = "3%"
     """The loss to look for: a state is bad if it is shown to lose more than half of this, good if
     less."""
-    minutes: float = 60.0
+    minutes: float = Field(default=60.0, ge=0.1)
     """Minutes to spend, for all states together."""
 
 
@@ -73,14 +78,14 @@ class State(BaseModel):
 WHAT, MEASURING = "What", "Measuring"
 _option = partial(Flag, WHAT, BisectOptions)
 FLAGS: Sequence[Flag] = (
-    _option("command", is_argument=True, metavar="COMMAND"),
-    _option("good"),
-    _option("bad"),
+    _option("command", is_argument=True, metavar="COMMAND", default=None),
+    _option("good", default=None),
+    _option("bad", default=None),
     _option("package"),
     _option("asks", ("--for",)),
     _option("slower", metavar="PERCENT"),
     *(
-        AB[f"--{name}"]
+        BY_NAME[f"--{name}"]
         for name in ("python", "samples-per-step", "iteration-ends", "hosts", "cpu", "trackers")
     ),
     Flag(MEASURING, BisectOptions, "minutes"),
@@ -88,13 +93,10 @@ FLAGS: Sequence[Flag] = (
 )
 
 
-def bisect_command(run: Run) -> Callable[..., None]:
-    """Return the command for typer."""
-    text = (
-        "Say which commit, or version of a package, made a command slower, or made it train"
-        " differently."
-    )
-    return command(partial(run_given, run), FLAGS, text=text)
+TEXT = (
+    "Say which commit, or version of a package, made a command slower, or made it train"
+    " differently."
+)
 
 
 def run_given(run: Run, flags: FlagValues) -> None:
@@ -102,13 +104,11 @@ def run_given(run: Run, flags: FlagValues) -> None:
     from measurement.records.results import default_folder
 
     options = BisectOptions(**values_of(flags, BisectOptions))
-    if None in (options.command, options.good, options.bad):
+    if not (options.command and options.good and options.bad):
         raise PlanError(
             "give a command in quotes, --good and --bad: ringside bisect 'python train.py' --good"
             " v1.2 --bad HEAD"
         )
-    if options.minutes <= 0:
-        raise PlanError(f"--minutes {options.minutes:g} is no time to spend; give minutes above 0")
     bisection = Bisection(run, flags, options, folder=options.output or default_folder("bisect"))
     if not bisection.tell(
         *search(bisection.last, bisection.look, bisection.seen, minutes=options.minutes)
@@ -130,35 +130,30 @@ class Bisection:
 
         self.run, self.flags, self.options, self.folder = run, flags, options, folder
         self.threshold = 1 - percent_of(options.slower, flag="--slower") / 200
-        ends = str(options.good), str(options.bad)
+        ends = options.good, options.bad
         self.repository = None if options.package else repository_of(Path.cwd())
+        if options.package:
+            self.states = versions_between(options.package, *ends)
         if self.repository:
             first, last = (commit_of(self.repository, end) for end in ends)
             self.states = [first, *commits_between(self.repository, first, last)]
-        else:
-            self.states = versions_between(str(options.package), *ends)
         self.last = len(self.states) - 1
         if self.last < 1:
             raise PlanError(
                 f"{quoted(options.good)} does not come before {quoted(options.bad)}; give the"
                 " earlier one as --good"
             )
-        self.state = State(
-            asked=[str(options.command), *ends, str(options.package), options.asks, options.slower]
-        )
+        asked = [options.command, *ends, str(options.package), options.asks, options.slower]
+        self.state = State(asked=asked)
         if (folder / STATE).is_file():
-            begun = State.model_validate_json((folder / STATE).read_text(encoding="utf-8"))
-            if begun.asked != self.state.asked:
-                raise PlanError(
-                    f"'{folder}' has another search ({' '.join(begun.asked)}); name another folder"
-                    " with -o"
-                )
-            self.state = begun
-        self.seen = {
-            self.states.index(name): seen
-            for name, seen in self.state.seen.items()
-            if name in self.states
-        }
+            self.state = State.model_validate_json((folder / STATE).read_text(encoding="utf-8"))
+        if self.state.asked != asked:
+            raise PlanError(
+                f"'{folder}' has another search ({' '.join(self.state.asked)}); name another folder"
+                " with -o"
+            )
+        seen = self.state.seen
+        self.seen = {at: seen[name] for at, name in enumerate(self.states) if name in seen}
 
     def name(self, at: int) -> str:
         """A short name of a state."""
@@ -195,25 +190,25 @@ class Bisection:
             *self.options.settings,
             *(f"measurement.{name}={value}" for name, value in measured.items()),
         ]
-        kind, ends = "commit", self.states
-        if not self.repository:
-            kind, ends = "with", [f"{self.options.package}=={version}" for version in self.states]
-        ab = {
-            **{flag: value for flag, value in self.flags.items() if flag in AB.values()},
-            AB["--command-a"]: self.options.command,
-            AB["--name-a"]: self.name(0),
-            AB["--name-b"]: self.name(at),
-            AB[f"--{kind}-a"]: ends[0],
-            AB[f"--{kind}-b"]: ends[at],
-            AB["--set"]: settings,
-        }
-        plan = ab_command.plan_of(ab)
+        kind, prefix = ("commit", "") if self.repository else ("with", f"{self.options.package}==")
+        plan = ab_command.plan_of(
+            flags_with(
+                self.flags,
+                {
+                    "--command-a": self.options.command,
+                    "--name-a": self.name(0),
+                    "--name-b": self.name(at),
+                    f"--{kind}-a": prefix + self.states[0],
+                    f"--{kind}-b": prefix + self.states[at],
+                    "--set": settings,
+                },
+            )
+        )
         folder = ResultsFolder(self.folder / self.name(at))
-        again = command_to_repeat("bisect", self.flags, self.folder)
         comparison = self.run(
             plan,
             folder,
-            again=again,
+            again=command_to_repeat(self.folder),
             resume_elsewhere=self.options.resume_elsewhere,
             is_shown=False,
         )
@@ -221,9 +216,7 @@ class Bisection:
             return Seen(said=f"an arm failed; see {folder.root / 'report.html'}")
         if not is_speed:
             return _equality(comparison.equality, arm=self.name(at), control=plan.control_name)
-        result = next(
-            arm_result for arm_result in comparison.results if arm_result.role == "candidate"
-        )
+        (result,) = (row for row in comparison.results if row.role == "candidate")
         low, high = result.equivalence_low, result.equivalence_high
         return Seen(
             is_bad=None if result.withheld_by else judged(low, high, self.threshold),
@@ -245,17 +238,14 @@ class Bisection:
         """Print the result; returns whether a first bad state was found."""
         from runners.planning.worktrees import commit_summary
 
+        more = f"; more --minutes may decide, with -o {self.folder}"
         if bad is None:
             seen = self.seen.get(self.last, Seen())
-            print(
-                f"No first bad state: {self.name(self.last)} itself is"
-                f" {self._word(seen)}{self._more([seen])}"
-            )
+            print(f"No first bad state: {self.name(self.last)} itself is {self._word(seen)}{more}")
         elif bad - good > 1:
-            between = [self.seen.get(at, Seen()) for at in range(good + 1, bad)]
             names = ", ".join(self.name(at) for at in range(good + 1, bad))
             ends = f"{self.name(good)}, which is good, and {self.name(bad)}, which is bad"
-            print(f"Between {ends}, not decided: {names}{self._more(between)}")
+            print(f"Between {ends}, not decided: {names}{more}")
         else:
             before = self._word(self.seen[good]) if good else "given as good"
             print(
@@ -266,24 +256,6 @@ class Bisection:
                 print(printable(commit_summary(self.repository, self.states[bad])))
         return bad is not None and bad - good == 1
 
-    def _more(self, seen: Sequence[Seen]) -> str:
-        minutes = [
-            more
-            for state in seen
-            if state.is_bad is None and (more := state.more_minutes(self.threshold)) is not None
-        ]
-        if (
-            not minutes
-            and sum(state.minutes for state in self.seen.values()) < self.options.minutes
-        ):
-            return ""
-        needed = (
-            f"about {max(1, round(sum(minutes)))} minutes more"
-            if minutes
-            else "the minutes are spent"
-        )
-        return f"; {needed}: -o {self.folder} with more --minutes"
-
 
 def _equality(equality: Any, *, arm: str, control: str) -> Seen:
     """Whether an arm trains differently; not decided if the good one differs from itself, or
@@ -291,16 +263,11 @@ def _equality(equality: Any, *, arm: str, control: str) -> Seen:
     """
     if equality is None:
         return Seen(said="nothing was compared")
-    verdicts = {
-        name: [
-            part[name].verdict
-            for part in (equality.start, equality.gradients, equality.parameters)
-            if name in part
-        ]
-        for name in (arm, control)
-    }
-    differs = {
-        name: bool({"apart", "another start"} & set(words)) for name, words in verdicts.items()
-    }
-    is_known = not differs[control] and (differs[arm] or "not compared" not in verdicts[arm])
-    return Seen(is_bad=differs[arm] if is_known else None, said=equality.sentence)
+    parts = (equality.start, equality.gradients, equality.parameters)
+    of_arm, of_control = (
+        {part[name].verdict for part in parts if name in part} for name in (arm, control)
+    )
+    different = {"apart", "another start"}
+    differs = bool(different & of_arm)
+    is_known = not different & of_control and (differs or "not compared" not in of_arm)
+    return Seen(is_bad=differs if is_known else None, said=equality.sentence)

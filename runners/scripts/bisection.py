@@ -37,16 +37,6 @@ class Seen(BaseModel):
     said: str = ""
     """The result in words, if there is no interval."""
 
-    def more_minutes(self, threshold: float) -> float | None:
-        """How many more minutes should decide it, if the estimate stays: the width falls with the
-        square root of time.
-        """
-        if self.low is None or self.high is None:
-            return None
-        low, high, limit = math.log(self.low), math.log(self.high), math.log(threshold)
-        distance = abs((low + high) / 2 - limit)
-        return self.minutes * (((high - low) / 2 / distance) ** 2 - 1) if distance else None
-
 
 Look = Callable[[int, float], Seen]
 """Looks at a state, by its number, until this many minutes in all were spent on it."""

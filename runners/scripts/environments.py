@@ -28,9 +28,6 @@ from measurement.errors import PlanError, UnavailableError, cut, quoted
 from measurement.files import LockedError, lock_folder, write_whole
 from runners.launchers.users_command import Image
 
-SUSPECTS = ("torch", "nccl", "triton", "mpi", "horovod")
-"""Parts of the names of packages that are shown first if environments differ."""
-MAX_SHOWN = 6
 FROM_PIP = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -53,7 +50,6 @@ def with_packages(python: str, packages: str) -> str:
         UnavailableError: there is no uv.
     """
     requirements = shlex.split(packages)
-    index = index_settings(python)
     packages_before = installed(python)
     content = json.dumps(
         [
@@ -61,7 +57,7 @@ def with_packages(python: str, packages: str) -> str:
             packages_before,
             frozen(python),
             requirements,
-            sorted(index.items()),
+            index_settings(),
         ]
     )
     root = (
@@ -77,7 +73,7 @@ def with_packages(python: str, packages: str) -> str:
         )
         try:
             with lock_folder(root):
-                _make(made, of=python, requirements=requirements, index=index)
+                _make(made, of=python, requirements=requirements)
                 write_whole(root / MADE, json.dumps(installed(str(made))))
         except LockedError as error:
             raise PlanError(
@@ -91,19 +87,19 @@ def with_packages(python: str, packages: str) -> str:
     return str(made)
 
 
-def _make(made: Path, *, of: str, requirements: Sequence[str], index: Mapping[str, str]) -> None:
+def _make(made: Path, *, of: str, requirements: Sequence[str]) -> None:
     """Install the user's packages, then the requirements; other packages change only if these
     conflict with them.
 
     All is compiled, as pip does: with PYTHONDONTWRITEBYTECODE every start would do that again.
     """
     shutil.rmtree(folder := made.parent.parent, ignore_errors=True)
-    _uv("venv", "--python", of, str(folder), index=index)
+    _uv("venv", "--python", of, str(folder))
     install = ("pip", "install", "--compile-bytecode", "--python", str(made))
     write_whole(listed := folder / "as-it-was.txt", "\n".join(frozen(of)))
-    _uv(*install, "--no-deps", "-r", str(listed), index=index)
+    _uv(*install, "--no-deps", "-r", str(listed))
     if requirements:
-        _uv(*install, *requirements, *installed(of), index=index)
+        _uv(*install, *requirements, *installed(of))
 
 
 @cache
@@ -129,34 +125,31 @@ def installed(python: str) -> dict[str, str]:
 
 
 @cache
-def index_settings(python: str) -> dict[str, str]:
+def index_settings() -> dict[str, str]:
     """Return variables with which uv uses the indexes of the user's pip.
 
     Variables of uv that are set are kept.
     """
-    commands = (
-        [interpreter, "-m", "pip", "config", "list"] for interpreter in (python, sys.executable)
-    )
-    outputs = (
-        subprocess.run(argv, capture_output=True, encoding="utf-8", check=False).stdout
-        for argv in commands
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
     )
     settings: dict[str, str] = {}
-    for line in next(filter(None, outputs), "").splitlines():
+    for line in reversed(done.stdout.splitlines()):  # its variables come first, and count
         place, _, value = line.partition("=")
-        section, _, name = place.rpartition(".")
-        if name in FROM_PIP and section in ("global", "install", ":env:"):
-            words = value.strip("'\"").split()
-            if section == ":env:" or FROM_PIP[name] not in settings:
-                settings[FROM_PIP[name]] = (",".join if name == "find-links" else " ".join)(words)
+        name = place.rpartition(".")[2]
+        if name in FROM_PIP:
+            separator = "," if name == "find-links" else " "
+            settings[FROM_PIP[name]] = separator.join(value.strip("'\"").split())
+    defaults = AS_PIP if settings else {}
     return {
-        name: value
-        for name, value in {**settings, **(AS_PIP if settings else {})}.items()
-        if name not in os.environ
+        name: value for name, value in {**settings, **defaults}.items() if name not in os.environ
     }
 
 
-def _uv(*words: str, index: Mapping[str, str] | None = None) -> str:
+def _uv(*words: str) -> str:
     """Run uv and return its output."""
     program = shutil.which("uv")
     if program is None and importlib.util.find_spec("uv") is None:
@@ -167,7 +160,7 @@ def _uv(*words: str, index: Mapping[str, str] | None = None) -> str:
     argv = [*([program] if program else [sys.executable, "-m", "uv"]), *words, "--no-progress"]
     done = subprocess.run(
         argv,
-        env={**os.environ, **(index or {})},
+        env={**os.environ, **index_settings()},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
@@ -183,23 +176,15 @@ def _uv(*words: str, index: Mapping[str, str] | None = None) -> str:
 
 
 def _print_changes(packages: str, *, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Print on stderr which packages differ from the user's, the likeliest to affect speed
-    first.
-    """
-    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    changed.sort(
-        key=lambda name: next(
-            (number for number, word in enumerate(SUSPECTS) if word in name), len(SUSPECTS)
-        )
-    )
-    shown = [
+    """Print on stderr which packages differ from the user's."""
+    changes = [
         f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"
-        for name in changed[:MAX_SHOWN]
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
     ]
-    more = [f"{len(changed) - MAX_SHOWN} more"] if len(changed) > MAX_SHOWN else []
     if packages:
         print(
-            f"ringside: with {packages}: {', '.join([*shown, *more]) or 'nothing changes'}",
+            f"ringside: with {packages}: {', '.join(changes) or 'nothing changes'}",
             file=sys.stderr,
         )
 

@@ -11,9 +11,9 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
@@ -22,10 +22,9 @@ from install.cache import cache_root
 from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.errors import PlanError
 from measurement.files import write_whole
-from runners.flags import Flag, FlagValues, command, values_of
+from runners.flags import Flag, FlagValues, values_of
 from runners.scripts import ab_command
-from runners.scripts.ab_command import AbOptions, Run, Try, percent_of
-from runners.scripts.bisect_command import AB
+from runners.scripts.ab_command import BY_NAME, AbOptions, Run, Try, flags_with, percent_of
 
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
@@ -71,7 +70,7 @@ FLAGS: Sequence[Flag] = (
     Flag("What", GateOptions, "base"),
     Flag("What", GateOptions, "slower", metavar="PERCENT"),
     *(
-        AB[f"--{name}"]
+        BY_NAME[f"--{name}"]
         for name in (
             "assert-equal",
             "golden",
@@ -89,17 +88,14 @@ FLAGS: Sequence[Flag] = (
         default=None,
         help="Minutes to spend. [what the loss takes here, or 5]",
     ),
-    *(AB[f"--{name}"] for name in ("output", "set", "resume-elsewhere")),
+    *(BY_NAME[f"--{name}"] for name in ("output", "set", "resume-elsewhere")),
 )
 
 
-def gate_command(run: Run, run_trial: Try) -> Callable[..., None]:
-    """Return the command for typer."""
-    text = (
-        "Compare a pull request with its base: code 3 unless it is shown to be no slower, in the"
-        " minutes that this takes here."
-    )
-    return command(partial(run_given, run, run_trial), FLAGS, text=text)
+TEXT = (
+    "Compare a pull request with its base: code 3 unless it is shown to be no slower, in the"
+    " minutes that this takes here."
+)
 
 
 def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
@@ -112,17 +108,19 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
     minutes = minutes_to_spend(
         file, slower=options.slower, asked=values_of(flags, ab_command.Measurement).get("minutes")
     )
-    ab = {
-        **{flag: value for flag, value in flags.items() if flag in AB.values()},
-        AB["--command-a"]: options.command_a,
-        AB["--name-a"]: "base",
-        AB["--name-b"]: "here",
-        AB["--commit-a"]: options.base,
-        AB["--commit-b"]: "HEAD",
-        AB["--minutes"]: minutes,
-        AB["--assert-not-slower"]: options.slower,
-        AB["--set"]: [REPORTS, *flags.get(AB["--set"], [])],
-    }
+    ab = flags_with(
+        flags,
+        {
+            "--command-a": options.command_a,
+            "--name-a": "base",
+            "--name-b": "here",
+            "--commit-a": options.base,
+            "--commit-b": "HEAD",
+            "--minutes": minutes,
+            "--assert-not-slower": options.slower,
+            "--set": [REPORTS, *flags.get(BY_NAME["--set"], [])],
+        },
+    )
 
     def run_and_keep(plan: Plan, folder: ResultsFolder, **how: object) -> Comparison:
         comparison = run(plan, folder, **how)
@@ -180,26 +178,21 @@ def minutes_for(earlier: Sequence[Noise], *, slower: float) -> float | None:
     """
     from reports.statistics.budget import Cost, Spread, seconds_for
 
-    degrees = sum(noise.degrees for noise in earlier)
-    between = (
-        sum(noise.degrees * noise.launch_variance for noise in earlier) / degrees
-        if degrees
-        else 0.0
+    degrees = [noise.degrees for noise in earlier]
+    variances = [noise.launch_variance for noise in earlier]
+    spread = Spread(
+        round_variance=fmean(noise.round_variance for noise in earlier),
+        launch_variance=fmean(variances, degrees) if any(degrees) else 0.0,
+        degrees=sum(degrees),
     )
-    within = _mean([noise.round_variance for noise in earlier])
-    spread = Spread(round_variance=within, launch_variance=between, degrees=degrees)
     cost = Cost(
-        start_s=_mean([noise.start_s for noise in earlier]),
-        round_s=_mean([noise.round_s for noise in earlier]),
+        start_s=fmean(noise.start_s for noise in earlier),
+        round_s=fmean(noise.round_s for noise in earlier),
     )
     seconds = (
         seconds_for(-math.log1p(-slower) / POWER, cost=cost, spread=spread) if slower else None
     )
     return None if seconds is None else seconds / 60
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def keep_noise(file: Path, plan: Plan, folder: ResultsFolder) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from measurement.agent.ringside_agent.users_lines import Described, Place, at_line, place_in
+from measurement.agent.ringside_agent.users_lines import Described, at_line, place_in
 
 OPEN_MPIS = re.compile(r"(?<=.)\[\d+,\d+\]<std(out|err)>:")
 """Inserted by Open MPI between pieces of a line that are written separately."""
@@ -15,7 +15,6 @@ PREFIX = re.compile(r"((\[[\d,]+\](<std(out|err)>:| ?)|\d+: )?(\[(rank|default)\
 """Prefix of each line by horovodrun, mpirun --tag-output, srun --label, torchrun --tee and torch
 itself."""
 BEGINNING = "Traceback (most recent call last)"
-CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 LAUNCHERS_ERROR = re.compile(
     r"\S*(ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|SignalException)\b"
     r"|RuntimeError: Horovod detected that one or more processes"
@@ -30,29 +29,21 @@ INSTALLED = re.compile(
 
 
 def first_traceback(log: str) -> list[str]:
-    """Return the lines of the first Python traceback of the script; of a chain, the last.
+    """Return the lines of the first Python traceback of the script; of a chain, the cause.
 
     Empty if there is none.
     """
-    tracebacks: list[tuple[str, list[str]]] = []
+    tracebacks: list[list[str]] = []
     open_in: dict[str, list[str]] = {}
-    chained: set[str] = set()
     for prefix, line in _lines(log):
         if line.startswith(BEGINNING):
-            if prefix in chained:
-                tracebacks.remove(
-                    next(traceback for traceback in reversed(tracebacks) if traceback[0] == prefix)
-                )
-                chained.remove(prefix)
             open_in[prefix] = []
-            tracebacks.append((prefix, open_in[prefix]))
+            tracebacks.append(open_in[prefix])
         elif prefix in open_in:
             open_in[prefix].append(line)
             if not line.startswith(" "):
                 del open_in[prefix]
-        elif line.startswith(CHAINED):
-            chained.add(prefix)
-    of_script = [lines for _, lines in tracebacks if lines and not LAUNCHERS_ERROR.match(lines[-1])]
+    of_script = [lines for lines in tracebacks if lines and not LAUNCHERS_ERROR.match(lines[-1])]
     # ranks that write at once cut each other's off
     return min(of_script, key=lambda lines: lines[-1].startswith(" "), default=[])
 
@@ -64,7 +55,7 @@ def scripts_exception(log: str) -> Described | None:
     lines = first_traceback(log)
     if not lines:
         return None
-    described = at_line(lines[-1], _place(lines))
+    described = at_line(lines[-1], place_in(INSTALLED.sub("", "\n".join(lines))))
     return described if described.excerpt else Described(described.message, lines)
 
 
@@ -76,10 +67,6 @@ def lines_of_script(log: str) -> list[str]:
             break  # a launcher's, since the script has none
         kept += [line] if re.search(r"\w", line) and not LAUNCHERS_LINE.search(line) else []
     return kept
-
-
-def _place(lines: list[str]) -> Place | None:
-    return place_in(INSTALLED.sub("", "\n".join(lines)))
 
 
 def _lines(log: str) -> list[tuple[str, str]]:

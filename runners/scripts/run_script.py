@@ -4,8 +4,7 @@ where the step time goes.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,12 +19,11 @@ from runners.flags import (
     Flag,
     FlagValues,
     SessionOptions,
-    command,
     command_to_repeat,
     session_flags,
     values_of,
 )
-from runners.scripts.ab_command import EXIT_FAILED, MAX_TRIED, Run, Try
+from runners.scripts.ab_command import BY_NAME, EXIT_FAILED, Run, Try, with_arms_to_try
 
 if TYPE_CHECKING:
     from measurement.records.record import LaunchRecord
@@ -49,17 +47,13 @@ class RunOptions(SessionOptions):
 
 
 COMMAND, MEASURING = "Command", "Measuring"
-_option, _arm, _measurement = (
-    partial(Flag, COMMAND, RunOptions),
-    partial(Flag, COMMAND, Arm),
-    partial(Flag, MEASURING, Measurement),
-)
+_option = partial(Flag, COMMAND, RunOptions)
 FLAGS: Sequence[Flag] = (
     _option("command", is_argument=True, metavar="COMMAND"),
     _option("name"),
     _option("explain"),
     *(
-        _arm(field)
+        Flag(COMMAND, Arm, field)
         for field in (
             "directory",
             "python",
@@ -69,29 +63,25 @@ FLAGS: Sequence[Flag] = (
             "untimed",
         )
     ),
-    Flag(MEASURING, Plan, "hosts", ("-H", "--hosts")),
-    _measurement("minutes", default=None, help=f"{MINUTES} [{USUAL_MINUTES:g}]"),
-    _measurement("launches", default=None),
-    _measurement("steps_per_launch", ("--steps",)),
-    Flag(MEASURING, ScriptSettings, "cpu"),
-    Flag(MEASURING, ScriptSettings, "trackers"),
-    Flag(MEASURING, ScriptSettings, "keep_files"),
+    Flag(MEASURING, Measurement, "minutes", default=None, help=f"{MINUTES} [{USUAL_MINUTES:g}]"),
+    *(
+        BY_NAME[f"--{name}"]
+        for name in ("hosts", "launches", "steps", "cpu", "trackers", "keep-files")
+    ),
     *session_flags(RunOptions, MEASURING),
 )
 
 
-def run_script(run: Run, run_trial: Try) -> Callable[..., None]:
-    """Return the command for typer."""
-    text = (
-        "Say where the step time of one unmodified command goes: by phase and rank, what is"
-        " avoidable, and what to try."
-    )
-    return command(partial(run_given, run, run_trial), FLAGS, text=text)
+TEXT = (
+    "Say where the step time of one unmodified command goes: by phase and rank, what is"
+    " avoidable, and what to try."
+)
 
 
 def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
     """Make the plan, with ``--explain`` the arms to try, and run it."""
     from measurement.records.results import ResultsFolder, default_folder
+    from reports.scripts.profile import settings_to_try
 
     options = RunOptions(**values_of(flags, RunOptions))
     plan = plan_of(flags)
@@ -99,12 +89,12 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
         raise PlanError("--cpu says nothing of speed; leave --explain out")
     folder = ResultsFolder(options.output or default_folder(plan.name))
     tried: list[LaunchRecord] = []
-    if folder.plan_path.is_file():
-        plan = with_arms(plan, folder.read_plan().arms)
-    elif options.explain:
-        tried = run_trial(plan, folder)
-        plan = with_arms_to_try(plan, tried)
-    again = command_to_repeat("run", flags, folder.root)
+    if options.explain:
+        plan, tried = with_arms_to_try(plan, folder, run_trial, settings_to_try)
+        if len(plan.arms) > 1:
+            measured = plan.measurement.model_copy(update={"control": True})
+            plan = plan.model_copy(update={"measurement": measured})
+    again = command_to_repeat(folder.root)
     if not run(
         plan, folder, again=again, resume_elsewhere=options.resume_elsewhere, tried=tried
     ).is_ok:
@@ -139,31 +129,3 @@ def plan_of(flags: FlagValues) -> Plan:
         **values_of(flags, Plan),
     }
     return check_plan(with_hosts(overridden(content, options.settings)), source="ringside run")
-
-
-def with_arms_to_try(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
-    """Return the plan with an arm for each setting that may be faster: the command with this
-    setting.
-    """
-    from reports.scripts.profile import settings_to_try
-
-    settings = list(settings_to_try(tried).items())[:MAX_TRIED]
-    if not settings:
-        print(
-            "ringside: --explain has nothing to try: no setting is one that others are known to"
-            " beat",
-            file=sys.stderr,
-        )
-        return plan
-    first = plan.arms[plan.baseline]
-    arms = {
-        f"{plan.baseline}+{name}-{value}": first.model_copy(update={"impose": {name: value}})
-        for name, value in settings
-    }
-    return with_arms(plan, {**plan.arms, **arms})
-
-
-def with_arms(plan: Plan, arms: Mapping[str, Arm]) -> Plan:
-    """Return the plan with these arms, and a control if there are several."""
-    measured = plan.measurement.model_copy(update={"control": len(arms) > 1})
-    return plan.model_copy(update={"arms": dict(arms), "measurement": measured})

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from runners.launchers import known_rank_variables, without_rank_variables
 from runners.launchers.command_lines import (
     HOROVODRUN,
     PYTHON,
+    PYTHON_NAME,
     TORCHRUN,
     CommandLine,
     read_command,
@@ -38,10 +39,16 @@ from runners.planning.command_place import (
     require_program,
     resolve_place,
 )
-from runners.planning.meeting_ports import DEFAULTS, named_ports
 from runners.scripts.environments import with_image, with_packages
-from runners.scripts.other_pythons import python_of
 
+DEFAULT_PORTS = (29400, 29500)
+"""Where torchrun's ranks meet by default."""
+PORT_PATTERN = re.compile(
+    r"(?:(?:master|main[_-]process)[_-]port|rdzv[_-]endpoint|tcp://)\W{0,6}(?:[^\s'\"]*:)?(\d{2,5})\b",
+    re.IGNORECASE,
+)
+"""``MASTER_PORT=1234``, ``os.environ["MASTER_PORT"] = "1234"``, ``--rdzv-endpoint host:1234``,
+``tcp://host:1234``."""
 MASTER_PORT = "MASTER_PORT"
 MEETING = ("MASTER_ADDR", MASTER_PORT)
 BESIDE_PYTHON = (TORCHRUN, HOROVODRUN, PYTHON)
@@ -51,23 +58,11 @@ MAX_SOURCE_BYTES = 1 << 20
 HOROVODS_FLAGS = {"autotune": "HOROVOD_AUTOTUNE", "timeline-filename": "HOROVOD_TIMELINE"}
 """Flags of horovodrun and the variables that they set."""
 FOLDER_FLAGS = ("wdir", "wd", "D", "chdir")
-FRAMEWORK = re.compile(
-    r"^\s*(?:import|from)\s+(?:horovod(?:\.|\s+import\s+))?(tensorflow|keras|mxnet|jax|flax)\b",
-    re.MULTILINE,
-)
-ANY_IMPORT = re.compile(r"^\s*(?:import|from)\s+(\.|\w+)", re.MULTILINE)
-PYTORCH = re.compile(
-    r"torch|lightning|transformers|accelerate|deepspeed|timm|composer|fastai|KERAS_BACKEND",
-    re.IGNORECASE,
-)
-"""With one of these words anywhere, a script may train with PyTorch."""
-FRAMEWORKS = {
-    "tensorflow": "TensorFlow",
-    "keras": "Keras",
-    "mxnet": "MXNet",
-    "jax": "JAX",
-    "flax": "JAX",
-}
+
+
+def named_ports(texts: Iterable[str]) -> set[int]:
+    """The ports that a command, its scripts and its variables name for ranks to meet at. Pure."""
+    return {int(port) for text in texts for port in PORT_PATTERN.findall(text)}
 
 
 def lists_for_agent() -> dict[str, Any]:
@@ -121,14 +116,13 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
         )
         if not launcher.is_in_container:
             _require_programs(launcher, place, python=arm.python)
-        if place.file and place.commit is None:
-            _require_torch(place.typed_in / place.file, place.file)
         _require_undisturbed(line, {**launcher.inherited, **plan.environment, **arm.environment})
         freed = KEEP_FREED_MEMORY if plan.freed_memory == "keep" else {}
         threads = {} if plan.threads is None else {"OMP_NUM_THREADS": str(plan.threads)}
         sources, own_port = _sources(name, place, line), launcher.inherited.get(MASTER_PORT, "")
         texts = [
             *(path.read_text(encoding="utf-8", errors="replace") for path in sources.values()),
+            *(" ".join(line.words), str(plan.environment), str(arm.environment)),
             f"{MASTER_PORT}={own_port}",
         ]
         agent = arm.model_dump(include={"samples_per_step", "iteration_ends", "untimed", "impose"})
@@ -145,12 +139,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
             variables=WHILE_STOPPED | freed | threads,
             agent=agent | {"python": sys.executable, "cpu": plan.scripts.cpu, **lists_for_agent()},
             sources=sources,
-            named_ports={
-                *DEFAULTS,
-                *named_ports(
-                    [" ".join(line.words), str(plan.environment), str(arm.environment), *texts]
-                ),
-            },
+            named_ports={*DEFAULT_PORTS, *named_ports(texts)},
             may_end=True,
         )
 
@@ -159,9 +148,21 @@ def _python_with_packages(arm: Arm, line: CommandLine) -> str:
     """The Python of an environment with the arm's packages, beside those of the command's own."""
     path = os.environ.get("PATH", os.defpath)
     named_python = arm.python or str(
-        python_of(line.words, path) or shutil.which("python", path=path) or sys.executable
+        _python_of(line, path) or shutil.which("python", path=path) or sys.executable
     )
     return with_packages(interpreter(named_python, is_here=True), arm.packages or "")
+
+
+def _python_of(line: CommandLine, path: str) -> Path | None:
+    """The Python that runs the script of a command; None if another program chooses it."""
+    torchrun = line.find(TORCHRUN)
+    at = line.python if line.python is not None else torchrun.program_at if torchrun else None
+    if at is None or line.words[at] not in line.programs:
+        return None
+    program = shutil.which(line.words[at], path=path)
+    if program is None or PYTHON_NAME.fullmatch(Path(program).name):
+        return Path(program) if program else None
+    return Path(program).with_name("python")
 
 
 def _require_undisturbed(line: CommandLine, environment: Mapping[str, str]) -> None:
@@ -199,20 +200,16 @@ def _inherited(place: CommandPlace, programs: Sequence[str]) -> dict[str, str]:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         environment |= {name: os.environ[name] for name in MEETING if name in os.environ}
     path, our_folder = environment.get("PATH", os.defpath), str(Path(sys.executable).parent)
-    only_ours = [
-        name
+    has_only_ours = any(
+        shutil.which(name, path=path) is None and shutil.which(name, path=our_folder)
         for name in programs
-        if shutil.which(name, path=path) is None and shutil.which(name, path=our_folder)
-    ]
-    python = place.python or (sys.executable if only_ours else None)
+    )
+    python = place.python or (sys.executable if has_only_ours else None)
     if python is None:
         return environment
-    kept = {
-        name: value
-        for name, value in environment.items()
-        if name not in ("VIRTUAL_ENV", "PYTHONHOME")
-    }
-    return kept | activated(python, path)
+    for name in ("VIRTUAL_ENV", "PYTHONHOME"):
+        environment.pop(name, None)
+    return environment | activated(python, path)
 
 
 def _require_programs(launcher: UsersCommand, place: CommandPlace, *, python: str | None) -> None:
@@ -232,17 +229,4 @@ def _require_programs(launcher: UsersCommand, place: CommandPlace, *, python: st
     if place.file and place.commit is None and not (place.typed_in / place.file).is_file():
         raise PlanError(
             f"'{place.file}' is not in '{place.typed_in}'; give its path from there, or directory"
-        )
-
-
-def _require_torch(script: Path, name: str) -> None:
-    """Refuse a script that imports another framework and has no word of PyTorch, unless it imports
-    modules beside it.
-    """
-    text = script.read_text(encoding="utf-8", errors="replace")
-    framework = FRAMEWORK.search(text)
-    beside = {".", *(path.stem for path in script.parent.iterdir())} - {script.stem}
-    if framework and not PYTORCH.search(text) and not beside & set(ANY_IMPORT.findall(text)):
-        raise PlanError(
-            f"'{name}' trains by {FRAMEWORKS[framework[1]]}, and Ringside times scripts of PyTorch"
         )

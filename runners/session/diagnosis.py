@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from measurement.agent.ringside_agent.users_lines import Place, place_in
@@ -27,12 +25,10 @@ from runners.scripts.arrival import (
     explain_no_ranks,
     hint_of,
     look_at,
-    path_setter,
     why_never,
     why_others,
 )
 from runners.scripts.launchers_log import lines_of_script, scripts_exception
-from runners.scripts.other_pythons import lacking_module
 from runners.session.arm_processes import LAST_WORDS, ArmProcesses
 
 SETTLE_S = 1.0
@@ -137,9 +133,7 @@ class Diagnosis:
         if time.monotonic() < self._next_look_s:
             return None
         self._next_look_s = time.monotonic() + LOOK_S
-        command = self.processes.commands[0]
-        setter = path_setter(command.argv, command.folder or Path())
-        self._never = why_never(look_at(self.run_id, self.processes.pids), setter)
+        self._never = why_never(look_at(self.run_id, self.processes.pids))
         self._lost_looks = self._lost_looks + 1 if self._never else 0
         return self.failed(self._never) if self._never and self._lost_looks == LOOKS else None
 
@@ -325,12 +319,8 @@ class Diagnosis:
 
     def _suspects(self) -> list[str]:
         if self.may_end:
-            log, command = (
-                "\n".join([self._launchers_log(), *self.processes.log_tails([]).values()]),
-                self.processes.commands[0],
-            )
-            hint = hint_of(log) or lacking_module(
-                log, command.argv, (command.inherited or {}).get("PATH", os.defpath)
+            hint = hint_of(
+                "\n".join([self._launchers_log(), *self.processes.log_tails([]).values()])
             )
             if hint is None and not self.has_reported and set(self.processes.codes) == {0}:
                 hint = (

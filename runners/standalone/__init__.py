@@ -29,9 +29,12 @@ def serve(backend: str) -> None:
 
 
 def _serve(backend: str) -> None:
+    import typer
+
     from measurement.registry import search_beside
-    from runners.flags import serve_command
     from runners.standalone.command import command_line, epilog
 
     search_beside(Path.cwd())  # as ``python -m`` does
-    serve_command(command_line(backend), epilog=epilog(backend))
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(epilog=epilog(backend))(command_line(backend))
+    app()

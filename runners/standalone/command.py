@@ -21,7 +21,7 @@ from measurement.records.results import ResultsFolder, default_folder, folder_na
 from runners.flags import FlagValues, command, values_of
 from runners.launchers import horovodrun, mpirun, read_own_world
 from runners.planning.arm_specs import libraries_of
-from runners.planning.arms import choose_transport, require_given, require_gpu_here
+from runners.planning.arms import choose_transport, require_given, require_gpu
 from runners.planning.standalone_flags import FLAGS, MODULES, RunOptions, plan_content, settings
 from runners.processes.readable_output import make_output_readable
 from runners.rank.resources import take_resources, threads_of
@@ -129,7 +129,7 @@ def resolve_plan(
         )
     if world.world_size > 1:
         require_given(world.gives, chosen, launcher=world.launcher, reference=backend)
-    require_gpu_here(plan.device, chosen.transport)
+    require_gpu(plan.device, chosen.transport, is_here=True)
     if world.rank == 0:
         variables = disturbances(os.environ, chosen.steered_by | libraries_of(plan.device))
         for warning in describe_variables(

@@ -91,9 +91,7 @@ def run_tune(run: Run, flags: FlagValues) -> None:
     root = options.output or default_folder(f"{plan.name}-tune")
     search = Search(plan, root, request)
     record_request(root, request)
-    measure = partial(
-        run, again=command_to_repeat("tune", flags, root), resume_elsewhere=options.resume_elsewhere
-    )
+    measure = partial(run, again=command_to_repeat(root), resume_elsewhere=options.resume_elsewhere)
     if not search_and_confirm(search, measure, sampler=sampler):
         raise typer.Exit(EXIT_FAILED)
 

@@ -193,7 +193,7 @@ def test_the_first_slower_commit_is_named(repository, tmp_path):
         ),
         (
             ("python train.py", "--good", "HEAD~1", "--bad", "HEAD", "--minutes", "0"),
-            "--minutes 0 is no time to spend",
+            "Invalid value for '--minutes'",
         ),
     ],
 )

@@ -138,7 +138,7 @@ def test_a_dry_run_shows_each_arms_command_and_starts_nothing(tmp_path):
     done = ringside_here("compare", plan, "--dry-run", "-o", tmp_path / "out")
     assert (done.returncode, [line for line in done.stdout.splitlines() if line[0] != " "]) == (
         0,
-        ["ddp, 2 ranks:", "f, 2 ranks:"],
+        ["ddp:", "f:"],
     )
     assert not (tmp_path / "out").exists()
 

@@ -11,17 +11,6 @@ from torch import nn
 from tests.outside.idioms import Plain
 
 
-class Lazy(Plain):
-    def build_model(self):
-        return nn.LazyLinear(1)
-
-
-class Meta(Plain):
-    def build_model(self):
-        with torch.device("meta"):
-            return super().build_model()
-
-
 class Scripted(Plain):
     """Takes no hooks."""
 
@@ -93,45 +82,6 @@ class Checkpointed(OwnLoss):
 
     def compute_loss(self, model, batch):
         return nn.functional.mse_loss(model(batch[0].requires_grad_()), batch[1])
-
-
-class Ending(Plain):
-    """A schedule for 200 steps."""
-
-    def build_optimizer(self, model):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=200)
-        return optimizer
-
-    def after_step(self, step, *, model, optimizer):
-        self.schedule.step()
-
-
-class EndingTable(Plain):
-    def after_step(self, step, *, model, optimizer):
-        optimizer.param_groups[0]["lr"] = [0.1 / (1 + one) for one in range(50)][step - 1]
-
-
-class EndingHook(Plain):
-    def build_optimizer(self, model):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=100)
-        optimizer.register_step_post_hook(lambda *_: schedule.step())
-        return optimizer
-
-
-class EndingLate(Ending):
-    def build_optimizer(self, model):
-        optimizer = super().build_optimizer(model)
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=3000)
-        return optimizer
-
-
-class Endless(Ending):
-    def build_optimizer(self, model):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)
-        return optimizer
 
 
 @dataclasses.dataclass
@@ -207,11 +157,6 @@ class Batches(Plain):
         if self.kind in ("coo", "csr"):
             x = batch[2] @ x
         return nn.functional.mse_loss(model(x), y)
-
-
-class NeedsClosure(Plain):
-    def build_optimizer(self, model):
-        return torch.optim.LBFGS(model.parameters())
 
 
 class Exits(Plain):

@@ -168,6 +168,6 @@ def test_what_ranks_report_otherwise_is_refused_as_one_message_with_code_2(dates
             "--allow-slower 'much' is no share",
         ),
         ([dates / "new", "--allow-slower", "5%"], "name that with --against OLD"),
-        ([dates / "new", dates / "slow", "--against", dates / "old"], "one comparison"),
+        ([dates / "new", dates / "slow", "--against", dates / "old"], "is a comparison"),
     ):
         assert message in refused_command("report", *words)

@@ -30,13 +30,11 @@ def installed(monkeypatch):
 
 
 def planned(arms=LOCAL, **changes):
-    return tiny(arms=arms, **changes)
+    return tiny(arms=arms, **{"name": "local", **changes})
 
 
-def chosen(plan, tmp_path, *, only_available=True, has_next=True):
-    return arms_to_compare(
-        plan, ResultsFolder(tmp_path / "out"), only_available=only_available, has_next=has_next
-    )
+def chosen(plan, tmp_path, *, only_available=True):
+    return arms_to_compare(plan, ResultsFolder(tmp_path / "out"), only_available=only_available)
 
 
 def test_where_all_can_run_nothing_changes(tmp_path):
@@ -78,9 +76,9 @@ def test_a_plan_of_ones_own_is_not_made_another_question(tmp_path, installed):
     installed -= {"horovod"}
     with pytest.raises(
         PlanError,
-        match="only 'ddp-gloo' can run here, with nothing to compare it to; left out: horovod-gloo, ",
+        match="fewer than two arms can run here; left out: horovod-gloo, ",
     ):
-        chosen(planned(), tmp_path, has_next=False)
+        chosen(planned(name="own"), tmp_path)
 
 
 def test_a_baseline_that_cannot_run_is_replaced_and_a_mistake_stays_one(tmp_path):

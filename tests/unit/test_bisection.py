@@ -3,13 +3,10 @@ started."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from benchmarks.bisection import LAST, Commits
-from runners.scripts.bisect_command import Bisection, BisectOptions
 from runners.scripts.bisection import LOOKS, MAX_SKIPPED, Seen, judged, search, steps
 from tests.kit.budgets import REGIMES
 
@@ -74,23 +71,6 @@ def test_no_look_begins_when_the_minutes_are_spent():
     assert search(24, look, known, minutes=3) == (0, 24) and looks == [24, 12]
 
 
-@pytest.mark.parametrize(
-    ("spent", "is_named"),
-    [(59.0, ""), (60.0, "; the minutes are spent: -o out with more --minutes")],
-)
-def test_minutes_are_said_to_be_spent_only_where_they_are(spent, is_named):
-    """States may stay unseen with minutes left: no more may be skipped than the error is shared
-    among."""
-    bisection = Bisection.__new__(Bisection)
-    bisection.options, bisection.folder, bisection.threshold = (
-        BisectOptions(minutes=60.0),
-        Path("out"),
-        0.985,
-    )
-    bisection.seen = {24: Seen(minutes=spent, is_bad=True)}
-    assert bisection._more([Seen()]) == is_named
-
-
 @pytest.mark.parametrize("is_bad", [False, None])
 def test_nothing_is_named_where_the_bad_state_is_not_shown_to_be(is_bad):
     known: dict[int, Seen] = {}
@@ -112,14 +92,6 @@ def test_no_more_states_are_skipped_than_the_error_is_shared_among():
 )
 def test_an_interval_that_holds_the_threshold_decides_nothing(low, high, is_bad):
     assert judged(low, high, 0.985) is is_bad
-
-
-def test_minutes_to_go_follow_from_width_and_distance():
-    seen = Seen(minutes=10, low=0.9, high=0.9 * 1.1**2)
-    assert seen.more_minutes(0.9 * 1.1 * 1.05) == pytest.approx(
-        10 * ((np.log(1.1) / np.log(1.05)) ** 2 - 1)
-    )
-    assert Seen(minutes=10).more_minutes(0.98) is None
 
 
 @pytest.mark.slow

@@ -293,7 +293,7 @@ def test_what_a_script_raised_is_told_with_its_remedy_however_much_its_launcher_
     raised = "Traceback (most recent call last):\\n  t.py, line 1\\nModuleNotFoundError: No module named its\\n"
     scene.launch(f"printf '{raised}'; seq 100; exit 3")
     wait_until(scene.diagnosis.looks_dead)
-    message = "ModuleNotFoundError: No module named its; the launcher ended with code 3; the Python that it runs has no its; activate"
+    message = "ModuleNotFoundError: No module named its; the launcher ended with code 3; the Python that ran it lacks this module: activate"
     assert scene.diagnosis.for_exit({}).failure.message.startswith(message)
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from measurement.environment import MAX_TMPDIR, NO_HOME, own_identity, temporary_folder
 from measurement.errors import PlanError
-from runners.doctor import user_finding
 
 
 @pytest.fixture
@@ -25,15 +24,6 @@ def test_who_runs_is_said_where_neither_variables_nor_the_system_say_it(nameless
     assert own_identity({}) == {"HOME": NO_HOME, "USER": "12345", "LOGNAME": "12345"}
     assert own_identity({"HOME": "/home/me", "USER": ""}) == {"USER": "12345", "LOGNAME": "12345"}
     assert own_identity({"HOME": "/home/me", "USER": "me", "LOGNAME": "me"}) == {}
-    finding = user_finding()
-    assert (finding.status, finding.detail) == ("warning", "user id 12345 has no name here")
-    assert "USER=12345" in finding.remedy
-
-
-def test_a_user_whom_the_environment_names_is_no_finding():
-    known = own_identity({"USER": "x", "LOGNAME": "x"})
-    assert known["HOME"].startswith("/")
-    assert user_finding().status == "ok"
 
 
 @pytest.fixture

@@ -116,8 +116,8 @@ def test_a_dry_run_says_that_batches_are_found_before_timing(capsys):
     print_commands(tiny(arms={**FITTED, "naive": {"backend": "naive"}}, measurement=MEASUREMENT))
     text = capsys.readouterr().out
     assert (
-        "ddp, 2 ranks, with the largest batch that fits in memory, found before timing:" in text
-        and "naive, 2 ranks:" in text
+        "ddp, with the largest batch that fits in memory, found before timing:" in text
+        and "naive:" in text
     )
 
 

@@ -19,7 +19,7 @@ from measurement.probes import fingerprint
 from runners.driver.rehearsal import require_something_to_measure, short_of
 from runners.hosts.host_facts import CARDS, facts
 from runners.launchers import HERE
-from runners.planning.arm_checks import require_gpus_on, require_known_device, require_shared_gpus
+from runners.planning.arm_checks import require_gpus, require_shared_gpus
 from runners.planning.arms import resolve_arms
 from tests.kit.changed import changed
 from tests.kit.plans import tiny
@@ -64,11 +64,11 @@ def test_a_host_whose_driver_shows_gpus_takes_arms_over_nccl(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     arm = {"a": {"backend": "ddp", "transport": "nccl"}}
     over_nccl = resolve_arms(tiny(hosts="node1:1,node2:1", arms=arm)).values()
-    require_gpus_on({"node1": host_facts}, over_nccl)
+    require_gpus({"node1": host_facts}, over_nccl)
     with pytest.raises(
         PlanError, match=r"arm 'a': transport 'nccl' needs a GPU on every host.* none on 'node2'"
     ):
-        require_gpus_on({"node1": host_facts, "node2": {**host_facts, CARDS: []}}, over_nccl)
+        require_gpus({"node1": host_facts, "node2": {**host_facts, CARDS: []}}, over_nccl)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,9 @@ def test_a_login_node_without_gpus_does_not_choose_for_hosts_that_have_some(
     monkeypatch.setattr("torch.cuda.is_available", lambda: is_here)
     arm = {"backend": "ddp"} | ({"transport": transport} if transport else {})
     arms = resolve_arms(tiny(hosts="node1:1,node2:1", arms={"a": arm}, device=device)).values()
-    message = r"arm 'a' names no transport, and got 'gloo', .* there are some on 'node2': say device: cuda, or device: cpu"
+    message = r"arm 'a' names no transport, and got 'gloo', .* there are some on 'node1', 'node2': say device: cuda, or device: cpu"
     with pytest.raises(PlanError, match=message) if is_refused else nullcontext():
-        require_known_device({"node1": {CARDS: []}, "node2": {CARDS: ["H100"]}}, arms)
-    require_known_device({"node1": {CARDS: []}, "node2": {CARDS: []}}, arms)
+        require_gpus({host: {CARDS: ["H100"]} for host in ("node1", "node2")}, arms)
 
 
 @pytest.mark.parametrize(

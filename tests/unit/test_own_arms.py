@@ -47,19 +47,12 @@ def test_the_full_name_of_such_an_arm_may_be_the_baseline(tmp_path):
     arms = {"ddp": DDP, "hvd": hvd(cycle_time_ms=[1, 5])}
     named = {"baseline": "hvd-cycle_time_ms-1", "question": "ddp"}
     assert read_plan(write_plan(tmp_path, arms=arms, **named)).baseline == "hvd-cycle_time_ms-1"
-    for key in named:
-        with pytest.raises(
-            PlanError,
-            match=f"{key} 'hvd' is made into several arms; name one: hvd-cycle_time_ms-1, hvd-cyc",
-        ):
-            read_plan(write_plan(tmp_path, arms=arms, **{key: "hvd"}))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cycle_time_ms": []}, r"arms.hvd.options.cycle_time_ms is an empty list"),
-        ({"cycle_time_ms": [1, 2, 1]}, r"has 1 twice"),
+        ({"cycle_time_ms": [1, 2, 1]}, r"two arms would be called 'hvd-cycle_time_ms-1'"),
         (
             {"cycle_time_ms": list(range(1, MAX_ARMS + 1))},
             rf"make {MAX_ARMS + 1} arms of 2, and at most {MAX_ARMS} are allowed",

@@ -122,7 +122,7 @@ def test_the_arms_python_comes_first_on_path_and_runs_its_ranks(tmp_path):
     assert arm.environment["PATH"].startswith(f"{python.parent}:")
     assert arm.environment["PYTHON_EXEC"] == str(python)
     for wrong, hint in (
-        (tmp_path, f"did you mean '{python}'"),
+        (tmp_path, "give the path of one"),
         (tmp_path / "none", "give the path of one"),
         ("nopython", "give"),
     ):
@@ -304,7 +304,7 @@ def test_a_command_of_a_commit_starts_in_its_worktree(repository, monkeypatch):
     checkout = repository.with_name(f"{repository.name}-{setup.recorded['commit'][:12]}")
     assert f" && cd {checkout} && " in setup.place.shell_line("x", environment={}, path="")
     for changes, message in (
-        ({"command": f"{sys.executable} none.py"}, "arm 'a': commit 'v1' has no file 'none.py'"),
+        ({"command": f"{sys.executable} none.py"}, "arm 'a': commit 'v1' has no 'none.py'"),
         (
             {"command": f"{sys.executable} {repository}/train.py"},
             "train.py' is a path outside the commit; name it relative to",
@@ -313,7 +313,7 @@ def test_a_command_of_a_commit_starts_in_its_worktree(repository, monkeypatch):
         with pytest.raises(PlanError, match=message):
             resolved(**changes)
     (repository / "new").mkdir()
-    with pytest.raises(PlanError, match="commit 'v1' has no folder 'new'"):
+    with pytest.raises(PlanError, match="commit 'v1' has no 'new'"):
         resolved(directory="new", command="python ../train.py")
 
 

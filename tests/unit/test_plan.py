@@ -75,7 +75,7 @@ def test_shipped_plans_resolve(path, monkeypatch):
         assert all(imposing.is_known(name) for arm in plan.arms.values() for name in arm.impose)
         return
     if plan.device == "cuda" and not torch.cuda.is_available():
-        with pytest.raises(PlanError, match="PyTorch sees no GPU on this machine"):
+        with pytest.raises(PlanError, match="PyTorch sees none on this machine"):
             resolve_arms(plan)
         pytest.skip("its arms need a GPU")
     assert resolve_arms(plan)
@@ -309,8 +309,12 @@ def test_training_has_no_control_and_one_process_has_the_batch_of_all():
             "transport 'nccl' needs a GPU, and PyTorch sees none on this machine",
         ),
         ({"backend": "naive", "transport": "nccl"}, "cpu", "transport 'nccl' needs a GPU"),
-        ({"backend": "horovod", "transport": "nccl"}, "auto", "use 'gloo', or leave transport out"),
-        ({"backend": "ddp"}, "cuda", "device 'cuda': PyTorch sees no GPU on this machine"),
+        ({"backend": "horovod", "transport": "nccl"}, "auto", "use 'gloo', and 'cpu' or 'auto'"),
+        (
+            {"backend": "ddp"},
+            "cuda",
+            "device 'cuda' needs a GPU, and PyTorch sees none on this machine",
+        ),
     ],
 )
 def test_gpus_that_are_not_there_are_refused_when_the_plan_is_read(

@@ -250,7 +250,7 @@ def test_a_key_shows_in_which_launch_or_rank_an_arm_is_faster(tmp_path):
         ),
         (
             ["--by", "rank", "--json", "arms"],
-            "--by looks into one results folder; leave --json out",
+            "--by looks into one results folder; leave other folders and flags out",
         ),
     ],
 )

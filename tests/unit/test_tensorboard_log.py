@@ -7,7 +7,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from measurement.records.record import BlockRecord, RankSteps
 from runners.event_log import TensorboardLog
-from tests.kit.commands import run_python
 
 
 def block(turn, number, kind, *, step_s):
@@ -56,16 +55,3 @@ def test_rounds_tell_throughput_step_time_data_wait_and_exposed_communication(tm
     )
     assert values.pop("exposed_exchange/s") == [(2, pytest.approx(0.11))]
     assert not values
-
-
-@pytest.mark.process
-@pytest.mark.slow
-def test_events_are_written_without_torch(tmp_path):
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "from pathlib import Path; from runners.event_log import TensorboardLog\n"
-        "TensorboardLog(Path(sys.argv[1]), sample_unit='images').close()"
-    )
-    done = run_python(code, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert list(tmp_path.glob("events.out.tfevents.*"))
