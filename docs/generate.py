@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from backends import REGISTRY as BACKENDS
 from backends import backend_class
-from measurement.conditions.disturbing_variables import TABLE
+from measurement.conditions.disturbing_variables import disturbing_variables
 from measurement.plans.arm import Arm
 from measurement.plans.measuring import Measurement, ScriptSettings
 from measurement.plans.plan import Plan, Point
@@ -91,7 +91,7 @@ def pages() -> dict[str, str]:
 def variables() -> str:
     """Return the table of variables that change what is measured."""
     rows = ["| variable | values | reaches | what it does | Ringside |", "|---|---|---|---|---|"]
-    for one in TABLE:
+    for one in disturbing_variables():
         unless = ", ".join(f"`{value}`" for value in one.unless if value)
         values = ", ".join(f"`{value}`" for value in one.only) or (
             f"all but {unless}" if unless else "all"

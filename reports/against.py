@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from measurement.conditions.conditions import CONDITIONS, MAY_CHANGE_IN_A_PLAN
+from measurement.conditions.conditions import MAY_CHANGE_IN_A_PLAN, conditions
 from measurement.conditions.differences import is_allowed
 from measurement.conditions.same_environment import SOURCE, Values, changes_since, format_changes
 from measurement.errors import PlanError, RecordError
@@ -43,9 +43,6 @@ OF_NO_ARM = ("name", "left_out", "arms")
 OF_SCRIPTS = ("backend.", "optimizer.", "model.")
 """What ranks of a script report of its libraries: it may change from step to step. Other work is
 known by its configuration."""
-VERSIONS = frozenset(condition.field for condition in CONDITIONS if condition.source == "host") | {
-    "ringside"
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,10 +156,11 @@ class StoredComparison:
         }
         # Of sources a file or a revision of the user's is what changes between dates; a version of
         # an environment is a condition.
+        versions = {condition.field for condition in conditions() if condition.source == "host"}
         sources = {
             field: changes[field]
             for field in changes
-            if field.startswith(SOURCE) and field.rpartition("/")[2] not in VERSIONS
+            if field.startswith(SOURCE) and field.rpartition("/")[2] not in {"ringside", *versions}
         }
         rest = {field: change for field, change in changes.items() if field not in sources}
         refused = format_changes(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measurement.conditions.conditions import CONDITIONS, MAY_DIFFER_BETWEEN_RUNS, condition_of
+from measurement.conditions.conditions import condition_of, conditions
 from measurement.conditions.differences import (
     OWN_ENVIRONMENT,
     Difference,
@@ -214,18 +214,6 @@ def name_arms(runs: Sequence[Run]) -> dict[ArmKey, str]:
     return names
 
 
-QUESTION = tuple(condition.field for condition in CONDITIONS if condition.runs)
-"""Fields of a plan that define what is asked; the ranks report the rest."""
-BATCH = tuple(
-    condition.between_runs or condition.name
-    for condition in CONDITIONS
-    if condition.arms == "as ranks"
-)
-"""What a single process that trains with the global batch of many ranks has of its own."""
-FOLLOWS_FROM_SIZE = ("placement", *BATCH)
-"""What may differ between runs of unlike world sizes; the batch is looked at by itself."""
-
-
 def require_equal_conditions(
     runs: Sequence[Run], arms: Mapping[ArmKey, str], allowed: Sequence[str]
 ) -> list[str]:
@@ -256,7 +244,10 @@ def require_equal_conditions(
     of_sizes = rank_differences(
         {name: run for firsts in between for name, run in [*firsts.items()][:1]}, allowed=allowed
     )
-    rows += [*of_arms, *(row for row in of_sizes if row.field not in FOLLOWS_FROM_SIZE)]
+    rows += [
+        *of_arms,
+        *(row for row in of_sizes if row.field not in {"placement", *_fields_of_size()}),
+    ]
     by_row: dict[str, Difference] = {}
     for row in rows:
         by_row.setdefault(row.field, row)
@@ -283,13 +274,21 @@ def require_equal_conditions(
 
 def asked_differences(runs: Mapping[str, Run], *, allowed: Sequence[str]) -> list[Difference]:
     """In what the plans of runs, by name, ask for something else."""
-    by_question = (
-        by_field(field, {name: getattr(run.plan, field) for name, run in runs.items()})
-        for field in QUESTION
-    )
     return [
-        row_of(field, values, allow=allowed) for pairs in by_question for field, values in pairs
+        row_of(field, values, allow=allowed)
+        for condition in conditions()
+        if condition.runs
+        for field, values in by_field(
+            condition.field,
+            {name: getattr(run.plan, condition.field) for name, run in runs.items()},
+        )
     ]
+
+
+def _fields_of_size() -> set[str]:
+    """What a single process that trains with the global batch of many ranks has of its own."""
+    as_ranks = [condition for condition in conditions() if condition.arms == "as ranks"]
+    return {condition.between_runs or condition.name for condition in as_ranks}
 
 
 def by_field(field: str, values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -322,7 +321,10 @@ def rank_differences(
         for name, run in runs.items()
     ]
     rows = arm_differences(records, varied_work=own_fields, allow=allowed, between_runs=True)
-    unimportant = {*MAY_DIFFER_BETWEEN_RUNS, *(("seed", *BATCH) if first.plan.training else ())}
+    # the number of threads in force is reported by itself
+    unimportant = {"environment.OMP_NUM_THREADS"}
+    if first.plan.training:
+        unimportant |= {"seed", *_fields_of_size()}
     note = {"severity": "note", "allowed": True, "changes_work": False}
     rows = [row.model_copy(update=note) if row.field in unimportant else row for row in rows]
     batches = {name: run.global_batch for name, run in runs.items()}

@@ -14,11 +14,11 @@ from typing import Any, get_args
 
 from measurement.conditions.conditions import (
     BROADCAST,
-    CONDITIONS,
     OWN_WORK,
     Condition,
     Severity,
     condition_of,
+    conditions,
 )
 from measurement.conditions.disturbing_variables import Library, disturbances
 from measurement.conditions.known_bad import faults_clause
@@ -357,7 +357,7 @@ def _flatten(record: LaunchRecord, *, between_runs: bool) -> dict[str, Any]:
 def _of_rank(rank: RankReport, *, between_runs: bool) -> Iterator[tuple[str, Any]]:
     for condition in (
         condition
-        for condition in CONDITIONS
+        for condition in conditions()
         if condition.arms and condition.source in ("rank", "host") and "." not in condition.field
     ):
         value = (

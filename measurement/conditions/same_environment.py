@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from measurement.conditions.conditions import CONDITIONS, MAY_CHANGE_IN_A_PLAN
+from measurement.conditions.conditions import MAY_CHANGE_IN_A_PLAN, conditions
 from measurement.conditions.differences import differing
 from measurement.errors import quoted
 from measurement.plans.plan import ONLY_ACROSS_HOSTS, Plan
@@ -126,7 +126,7 @@ def _fields(facts: Mapping[str, Any], host: str, *, of_a_rank: bool = False) -> 
     suffix = f" on {host}" if host else ""
     compared = [
         condition.field
-        for condition in CONDITIONS
+        for condition in conditions()
         if condition.sessions == "ranks" or (condition.sessions and not of_a_rank)
     ]
     return {f"{name}{suffix}": facts[name] for name in compared if name in facts}
