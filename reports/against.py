@@ -30,7 +30,7 @@ from reports.conclusions.verdict import farthest, reach_of_load
 from reports.estimate import Estimate
 from reports.parts_schema import Against, Change, ChangeVerdict
 from reports.reasons import ChangeWithheld
-from reports.runs import Run, by_field, rank_differences
+from reports.runs import Run, differing_fields, rank_differences
 from reports.schema import Comparison
 from reports.scripts.configuration import script_differences
 from reports.statistics.intervals import RatioEstimate, launch_ratios
@@ -192,7 +192,7 @@ def unlike_plans(then: StoredComparison, now: StoredComparison) -> dict[str, Val
     """What the plans ask for differently, arms by their names; how long is measured may differ."""
     changes: dict[str, Values] = {}
     for name in (name for name in Plan.model_fields if name not in OF_NO_ARM):
-        changes |= by_field(
+        changes |= differing_fields(
             name, {"then": getattr(then.plan, name), "now": getattr(now.plan, name)}
         )
     keys = {
@@ -205,7 +205,7 @@ def unlike_plans(then: StoredComparison, now: StoredComparison) -> dict[str, Val
         if keys[field] not in {*MAY_CHANGE_IN_A_PLAN, *FIXED_LENGTH}
     }
     for name in (name for name in then.plan.arms if name in now.plan.arms):
-        changes |= by_field(
+        changes |= differing_fields(
             f"arms.{name}", {"then": then.plan.arms[name], "now": now.plan.arms[name]}
         )
     return changes
@@ -229,28 +229,22 @@ def _unlike_ranks(then: StoredComparison, now: StoredComparison) -> Iterator[tup
     environments.
     """
     for arm in (arm for arm in now.plan.roles() if arm != FLOOR):
-        runs = {
-            name: Run(folder=stored.folder, plan=stored.plan, record=record)
+        runs = [
+            Run(name=name, folder=stored.folder, plan=stored.plan, record=reported[0])
             for name, stored in (("then", then), ("now", now))
-            if (
-                record := next(
-                    (record for record in stored.records if record.arm == arm and record.ranks),
-                    None,
-                )
-            )
-        }
+            if (reported := [one for one in stored.records if one.arm == arm and one.ranks])
+        ]
         if len(runs) < 2:
             continue
-        skipped = ("source.", *OF_SCRIPTS) if runs["now"].record.scripts else ("source.",)
+        skipped = ("source.", *OF_SCRIPTS) if runs[1].record.scripts else ("source.",)
         rows = [
             row
             for row in rank_differences(runs, is_one_arm=True)
             if not (row.allowed or row.field.startswith(skipped))
         ]
-        roles = {"then": "baseline", "now": "candidate"}
         records = [
-            run.record.model_copy(update={"arm": name, "role": roles[name]})
-            for name, run in runs.items()
+            run.record.model_copy(update={"arm": run.name, "role": role})
+            for run, role in zip(runs, ("baseline", "candidate"), strict=True)
         ]
         rows += [row for row in script_differences(records) if row.changes_work]
         yield from ((row.field, row.values) for row in rows)
