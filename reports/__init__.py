@@ -104,8 +104,8 @@ def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = N
     notes = earlier.require_like(now) if earlier and now else []
     comparison = conclude(folder, at_point=write_reports)
     if earlier and now:
-        then = earlier.with_comparison(conclude(earlier.folder))
-        against = compare_to_earlier(then, now.with_comparison(comparison), notes=notes)
+        before = conclude(earlier.folder)
+        against = compare_to_earlier(earlier, now, before, comparison, notes=notes)
         comparison = comparison.model_copy(update={"against": against})
     write_files(folder, comparison, folder.read_plan().reports)
     return comparison

@@ -16,6 +16,8 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
+from measurement.files import read_text
+
 Source = Literal["plan", "rank", "host", "record", "script"]
 """Where a value is found: a field of a plan, a rank's report, the fingerprint of a host, a launch's
 record, or the agent's settings of a script."""
@@ -101,7 +103,7 @@ concluded."""
 def conditions() -> Sequence[Condition]:
     """The whole table (``conditions.yaml``)."""
     rows = list[Condition]()
-    for group in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()):
+    for group in yaml.safe_load(read_text(Path(__file__).with_suffix(".yaml"))):
         fields = group.pop("fields")
         rows += [Condition(field=field, label=label, **group) for field, label in fields.items()]
     return rows

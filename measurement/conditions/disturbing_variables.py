@@ -19,6 +19,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from measurement.errors import cut
+from measurement.files import read_text
 
 Library = Literal["horovod", "torch.distributed", "cuda", "any"]
 """Which ranks a variable affects: those of a library, those that compute on GPUs, or all."""
@@ -71,7 +72,7 @@ separate mapping, and the heap is trimmed only above 1 TiB. ``freed_memory: keep
 @cache
 def disturbing_variables() -> Sequence[DisturbingVariable]:
     """The whole table (``disturbing_variables.toml``)."""
-    content = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+    content = tomllib.loads(read_text(Path(__file__).with_suffix(".toml")))
     return [DisturbingVariable(**entry) for entry in content["variables"]]
 
 

@@ -14,11 +14,11 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from measurement.errors import PlanError, RecordError, cut
+from measurement.errors import RecordError, cut
 from measurement.files import LockedError, lock_folder, read_text, write_whole
 from measurement.plans.plan import ARM_NAME, Plan
 from measurement.plans.plan_file import check_plan, parse_yaml
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     # imported where tables are: it takes half a second of a core, and most ranks write none
     import pandas as pd
 
+Model = TypeVar("Model", bound=BaseModel)
 MAX_RECORD_BYTES = 1 << 30
 MIN_ROOM_BYTES = 32 << 20
 HOSTS_FILE, LOSSES_FILE, SCRIPT_FILE = "hosts.parquet", "losses.parquet", "script.json.gz"
@@ -58,13 +59,6 @@ class ResultsFolder:
     """``results/<comparison_id>/``: the folder of one comparison."""
 
     def __init__(self, root: Path) -> None:
-        try:
-            str(root.absolute()).encode()
-        except UnicodeEncodeError:
-            raise PlanError(
-                f"results folder '{root.absolute()}' has a name that is not valid UTF-8; give"
-                " another with -o"
-            ) from None
         self.root = root
         self._lock: IO[str] | None = None
 
@@ -109,15 +103,7 @@ class ResultsFolder:
             RecordError: they are damaged.
         """
         path = self.traces_folder / TRACES_FILE
-        try:
-            return (
-                Traces.model_validate(_read_json(path), extra="ignore") if path.is_file() else None
-            )
-        except ValidationError as error:
-            faults = f"{error.error_count()} faults"
-            raise RecordError(
-                f"'{path}' is damaged ({faults}); remove it, and run with --trace again"
-            ) from error
+        return _read_model(path, Traces) if path.is_file() else None
 
     def events_folder(self, arm: str, run: str) -> Path:
         """Where TensorBoard's event files of one run of an arm are written."""
@@ -196,12 +182,7 @@ class ResultsFolder:
         Raises:
             RecordError: it is missing or damaged.
         """
-        try:
-            return Manifest.model_validate(_read_json(self.manifest_path), extra="ignore")
-        except ValidationError as error:
-            raise RecordError(
-                f"'{self.manifest_path}' is not a manifest: {error.error_count()} values do not fit"
-            ) from error
+        return _read_model(self.manifest_path, Manifest)
 
     def write_launch(self, record: LaunchRecord) -> None:
         """Write one launch of one arm: steps first, so that a record always has its own steps."""
@@ -332,6 +313,7 @@ DAMAGE = (
     EOFError,
     zlib.error,
     ValueError,
+    AttributeError,
     KeyError,
     TypeError,
     ArithmeticError,
@@ -346,6 +328,9 @@ def _readable(path: Path, remedy: str) -> Iterator[None]:
     """Turn what is raised while a file is read into a ``RecordError`` that says what to do."""
     try:
         yield
+    except ValidationError as error:
+        why = f"{error.error_count()} values do not fit"
+        raise RecordError(f"'{path}' cannot be read: {why}; {remedy}") from error
     except DAMAGE as error:
         raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; {remedy}") from error
 
@@ -356,23 +341,11 @@ def read_record(path: Path) -> LaunchRecord:
     Raises:
         RecordError: it is missing, damaged or of a later version.
     """
-    content = _read_json(path)
-    try:
-        return LaunchRecord.model_validate(
-            content | {"scripts": _read_scripts(path.with_name(SCRIPT_FILE))}, extra="ignore"
-        )
-    except ValidationError as error:
-        raise RecordError(
-            f"'{path}' is not a launch record: {error.error_count()} values do not fit"
-        ) from error
-
-
-def _read_scripts(path: Path) -> list[ScriptReport]:
-    """Read the reports of a script's ranks; empty where there is no file."""
-    if not path.is_file():
-        return []
-    with _readable(path, MEASURE_AGAIN), gzip.open(path) as file:
-        return SCRIPTS.validate_json(file.read(MAX_RECORD_BYTES), extra="ignore")
+    reports_path, scripts = path.with_name(SCRIPT_FILE), list[ScriptReport]()
+    if reports_path.is_file():
+        with _readable(reports_path, MEASURE_AGAIN), gzip.open(reports_path) as file:
+            scripts = SCRIPTS.validate_json(file.read(MAX_RECORD_BYTES), extra="ignore")
+    return _read_model(path, LaunchRecord, scripts=scripts)
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -396,11 +369,11 @@ def migrate(content: dict[str, Any], *, source: str) -> dict[str, Any]:
     return {**content, "schema_version": SCHEMA_VERSION}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_model(path: Path, model: type[Model], **beside: Any) -> Model:
+    """The content of a file, upgraded; ``beside``: fields that are in other files."""
     if not path.exists():
         raise RecordError(f"'{path}' does not exist; give a folder that 'ringside compare' wrote")
     with _readable(path, MEASURE_AGAIN):
         content = json.loads(read_text(path, max_bytes=MAX_RECORD_BYTES))
-    if not isinstance(content, dict):
-        raise RecordError(f"'{path}' holds {type(content).__name__}, not an object")
-    return migrate(content, source=str(path))
+        upgraded = migrate(content, source=str(path))
+        return model.model_validate({**upgraded, **beside}, extra="ignore")
