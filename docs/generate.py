@@ -173,7 +173,8 @@ def plan_schema() -> str:
         place["properties"]["hosts"] = FROM_HOSTS | {"description": text}
     arm = schema["$defs"]["Arm"]
     for place in (schema, arm):
-        place["properties"]["environment"]["additionalProperties"] = VALUES_OF_VARIABLES
+        patterns = place["properties"]["environment"]["patternProperties"]
+        patterns.update(dict.fromkeys(patterns, VALUES_OF_VARIABLES))
     # hosts or points may say it
     schema["required"] = [name for name in schema["required"] if name != "world_size"]
     return schema_text(schema)

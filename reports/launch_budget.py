@@ -56,10 +56,8 @@ def choose_length(
     """
     records = [record for record in folder.records() if record.complete]
     measured = rounds_of(records)
-    rounds, cost = (
-        [number for number in measured if number],
-        cost_of(plan, records, between_s=between_s),
-    )
+    rounds = [number for number in measured if number]
+    cost = cost_of(plan, records, between_s=between_s)
     chosen: Length | None
     if len(measured) < PILOTS:
         if cost is None:
@@ -69,12 +67,8 @@ def choose_length(
     elif cost is None or len(rounds) < 2:  # nothing is timed here
         return None
     else:
-        spread, done = (
-            _spread(
-                plan, records, _blocks(folder, records, {} if read_blocks is None else read_blocks)
-            ),
-            len(rounds),
-        )
+        blocks = _blocks(folder, records, {} if read_blocks is None else read_blocks)
+        spread, done = _spread(plan, records, blocks), len(rounds)
         chosen = choose(rounds, cost=cost, spread=spread, left_s=left_s)
     if chosen is None:
         return None
@@ -146,10 +140,7 @@ def _launch_seconds(records: Sequence[LaunchRecord]) -> dict[int, float]:
     """Wall time of each launch; of one whose driver was killed, what is known."""
     by_launch: dict[int, float] = {}
     for record in records:
-        seconds = (
-            record.launch_s
-            if record.launch_s is not None
-            else (record.start_s or 0.0) + (record.measuring_s or 0.0)
-        )
+        known = (record.start_s or 0.0) + (record.measuring_s or 0.0)
+        seconds = known if record.launch_s is None else record.launch_s
         by_launch[record.launch] = max(by_launch.get(record.launch, 0.0), seconds)
     return by_launch

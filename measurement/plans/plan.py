@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
+    StringConstraints,
     model_validator,
 )
 
-from measurement.errors import quoted, unknown_name
+from measurement.errors import unknown_name
 from measurement.plans.arm import SCRIPT, VARIABLE, Arm, Variables
 from measurement.plans.measuring import Measurement, ScriptSettings
 from measurement.plans.settings import (
@@ -61,15 +61,8 @@ def _as_list(value: object) -> object:
     )
 
 
-def _is_forwarded(value: str) -> str:
-    if not VARIABLE.fullmatch(value.removesuffix("*")):
-        raise ValueError(
-            f"{quoted(value)} is not the name of an environment variable: use letters, digits and"
-            " _, and a final * for all that begin so"
-        )
-    return value
-
-
+Name = Annotated[str, StringConstraints(pattern=f"^{ARM_NAME.pattern}$")]
+"""The name of a comparison, arm or point: it becomes a folder."""
 Hosts = Annotated[str, BeforeValidator(_as_list)]
 
 
@@ -111,7 +104,7 @@ def _parts(content: dict[str, Any], section: str) -> dict[str, dict[str, Any]]:
 class Plan(Section):
     """One question: which of these arms trains this workload faster on these ranks?"""
 
-    name: str
+    name: Name
     """Name of the comparison. The results folder is named after it."""
     workload: str = ""
     """A registered workload, a torchvision model's name, 'package.module:Class' or
@@ -170,7 +163,7 @@ class Plan(Section):
     host's network, processes, /tmp and folders. None: as ``ringside`` itself runs."""
     environment: Variables = {}
     """Set in every rank of every arm."""
-    forward_environment: list[Annotated[str, AfterValidator(_is_forwarded)]] = []
+    forward_environment: list[Annotated[str, StringConstraints(pattern=rf"^{VARIABLE}\*?$")]] = []
     """Variables of the driver's environment that all ranks get, too: names, or ``MYLAB_*`` for all
     that begin so. Variables that steer the libraries are always forwarded. Variables that look like
     secrets never are."""
@@ -180,7 +173,7 @@ class Plan(Section):
     """The backend or arm that the headline is about, or how arms' names end, such as ``tuned`` for
     ``hvd-tuned``. None: Horovod's arms; where the baseline is Horovod's, all others; where there is
     no Horovod, every candidate."""
-    arms: dict[str, Arm] = Field(min_length=1)
+    arms: dict[Name, Arm] = Field(min_length=1)
     """What is compared, by names of your choice. In a file, an option whose value is a list makes
     an arm of each value."""
     allow: list[str] = []
@@ -197,7 +190,7 @@ class Plan(Section):
     training: TrainingSettings | None = None
     """Train every arm to the end. A block is then an epoch, and there is no control. Launch n has
     the seed ``seed`` + n. An arm of a single process trains with the global batch of the others."""
-    points: dict[str, Point] = {}
+    points: dict[Name, Point] = {}
     """Makes a study: the comparison is repeated at each of these points, one after another."""
     trace: bool = False
     """After the launches, trace a few steps of every arm in one launch more, which no figure
@@ -292,12 +285,6 @@ class Plan(Section):
 
     @model_validator(mode="after")
     def _names_fit(self) -> Plan:
-        for name in [self.name, *self.arms, *self.points]:
-            if not ARM_NAME.fullmatch(name):
-                raise ValueError(
-                    f"name {quoted(name)} may hold only letters, digits and . _ + -, at most 100 of"
-                    " them (it becomes a folder)"
-                )
         if self.baseline not in self.arms:
             raise ValueError(unknown_name("baseline arm", self.baseline, self.arms))
         if self.question is not None and not self.asked_arms():

@@ -63,7 +63,7 @@ def test_files_without_end_are_not_read_to_their_end():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": "a" * 300}, "at most 100 of them"),
+        ({"name": "a" * 300}, "{0,99}$"),
         (
             {"world_size": 10**6},
             "world_size = 1000000: Input should be less than or equal to 65536",
@@ -72,7 +72,7 @@ def test_files_without_end_are_not_read_to_their_end():
             {"world_size": 5000},
             "world_size 5000 is more than 1024 ranks on one machine; name hosts, or use fewer",
         ),
-        ({"environment": {"A=B": "1"}}, "'A=B' is not an environment variable"),
+        ({"environment": {"A=B": "1"}}, "'A=B': String should match pattern '^[A-Za-z_]"),
         (
             {"measurement": {"seconds_per_launch": float("inf")}},
             "seconds_per_launch = inf: Input should be a finite number",

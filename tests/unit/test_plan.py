@@ -114,7 +114,10 @@ def test_shipped_plans_resolve(path, monkeypatch):
             {"environment": {"WANDB_API_KEY": "x"}},
             "environment: 'WANDB_API_KEY' looks like a secret",
         ),
-        ({"forward_environment": ["no such"]}, "is not the name of an environment variable"),
+        (
+            {"forward_environment": ["no such"]},
+            "'no such': String should match pattern '^[A-Za-z_]",
+        ),
         (
             ddp(python="python3") | {"container": "box python3"},
             "container and an arm's own python exclude each other",
@@ -147,7 +150,10 @@ def test_shipped_plans_resolve(path, monkeypatch):
             ddp(options={"bucket_cap_mb_list": [1], "bucket_cap_mb": 2}),
             "leave out bucket_cap_mb",
         ),
-        ({"arms": {"../x": {"backend": "ddp"}}, "baseline": "../x"}, "may hold only letters"),
+        (
+            {"arms": {"../x": {"backend": "ddp"}}, "baseline": "../x"},
+            "'../x': String should match pattern",
+        ),
         ({"two\nlines": 1}, "unknown option 'two lines'"),
         ({"arms": {}}, "arms = {}"),
     ],
