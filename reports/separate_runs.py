@@ -14,7 +14,7 @@ from measurement.conditions.differences import by_severity, in_words, is_allowed
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
 from measurement.plans.arm import Arm
-from measurement.plans.plan import Plan, Point
+from measurement.plans.plan import Point
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from reports import write_files
@@ -98,8 +98,18 @@ def _comparison(
             f"there is no run of the baseline '{baseline}' with {runs[0].plan.world_size} ranks;"
             " measure one, or choose another --baseline"
         )
-    plan = _plan(by_arm, name=name, baseline=baseline)
-    launches = _launches(by_arm, trains=plan.training is not None)
+    first, least = by_arm[baseline][0], min(run.plan.seed for run in runs)
+    length = {"launches": max(map(len, by_arm.values()))}
+    update = {
+        "name": name,
+        "seed": least,
+        "baseline": baseline,
+        "arms": {arm: _as_asked(same[0].record) for arm, same in by_arm.items()},
+        "measurement": first.plan.measurement.model_copy(update=length),
+    }
+    # that a driver would have run: everything is as in the baseline's first run
+    plan = first.plan.model_copy(update=update)
+    launches = _launches(by_arm, least=least if plan.training else None)
     records, tables = [], []
     for (arm, launch), run in launches.items():
         place = {
@@ -120,24 +130,6 @@ def _comparison(
     return comparison.model_copy(update={"runs": named, "warnings": [*comparison.warnings, *notes]})
 
 
-def _plan(by_arm: Mapping[str, Sequence[Run]], *, name: str, baseline: str) -> Plan:
-    """The plan that a driver would have run: everything is as in the baseline's first run."""
-    first = by_arm[baseline][0]
-    seed = min(run.plan.seed for same in by_arm.values() for run in same)
-    asked = {arm: _as_asked(same[0].record) for arm, same in by_arm.items()}
-    measurement = first.plan.measurement.model_copy(
-        update={"launches": max(len(same) for same in by_arm.values())}
-    )
-    update = {
-        "name": name,
-        "seed": seed,
-        "baseline": baseline,
-        "arms": asked,
-        "measurement": measurement,
-    }
-    return first.plan.model_copy(update=update)
-
-
 def _as_asked(record: LaunchRecord) -> Arm:
     """What a plan would say of a run."""
     return Arm(
@@ -148,15 +140,16 @@ def _as_asked(record: LaunchRecord) -> Arm:
     )
 
 
-def _launches(by_arm: Mapping[str, Sequence[Run]], *, trains: bool) -> dict[tuple[str, int], Run]:
+def _launches(
+    by_arm: Mapping[str, Sequence[Run]], *, least: int | None
+) -> dict[tuple[str, int], Run]:
     """Every run by arm and number of launch: of an arm in the order of their start, of trainings by
-    seed, which arms share.
+    seed, which arms share, from the ``least``.
     """
     launches: dict[tuple[str, int], Run] = {}
-    least = min(run.plan.seed for same in by_arm.values() for run in same)
     for arm, same in by_arm.items():
         for number, run in enumerate(same):
-            launch = run.plan.seed - least if trains else number
+            launch = number if least is None else run.plan.seed - least
             other = launches.setdefault((arm, launch), run)
             if other is not run:
                 raise PlanError(

@@ -123,10 +123,8 @@ def _prior_trials(logs: list[list[float]]) -> float:
     """How many trials without effect weigh against each set's own: by empirical Bayes, noise's
     variance over that of effects.
     """
-    squares, df = (
-        sum(len(some) * float(np.var(some)) for some in logs if some),
-        sum(len(some) - 1 for some in logs if some),
-    )
+    squares = sum(len(some) * float(np.var(some)) for some in logs if some)
+    df = sum(len(some) - 1 for some in logs if some)
     if not df:
         return 1.0
     noise, total = squares / df, float(np.mean(np.square(np.concatenate(logs))))
@@ -245,10 +243,6 @@ def options_text(options: Options) -> str:
 def _value_text(value: Any) -> str:
     if value is None:
         return "library's"
-    return (
-        str(value).lower()
-        if isinstance(value, bool)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
