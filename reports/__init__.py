@@ -85,7 +85,7 @@ def conclude(
 
 
 def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = None) -> Comparison:
-    """Rebuild from the records the reports that the plan names, if they have content, and those of
+    """Rebuild from the records the reports that the plan names, and those of
     its points.
 
     The same records give the same bytes. ``send_reports`` updates trackers afterwards. ``earlier``:
@@ -112,15 +112,13 @@ def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = N
 def write_files(
     folder: ResultsFolder, summary: Comparison, references: Sequence[str] | None
 ) -> None:
-    """Write the reports that have content; ``references`` as ``make_reports`` has them."""
+    """Write reports; ``references`` as ``make_reports`` has them."""
     from measurement.records.results import write_result
     from reports.formats.tracker import Tracker
 
     reports = [report for report in make_reports(references) if not isinstance(report, Tracker)]
     for report in reports:
-        content = report.render(summary)
-        if content is not None:
-            write_result(folder.root / report.file_name, content)
+        write_result(folder.root / report.file_name, report.render(summary))
 
 
 def send_reports(folder: ResultsFolder, summary: Comparison) -> list[str]:

@@ -145,29 +145,22 @@ class StoredComparison:
             if field.startswith(SOURCE) and field.rpartition("/")[2] not in {"ringside", *versions}
         }
         rest = {field: change for field, change in changes.items() if field not in sources}
-        refused = format_changes(
-            {
-                field: change
-                for field, change in rest.items()
-                if not is_allowed({field}, self.allowed)
-            }
-        )
+        refused = {
+            field: change for field, change in rest.items() if not is_allowed({field}, self.allowed)
+        }
         if refused:
             raise PlanError(
                 f"'{self.folder.root}' was measured under other conditions than '{place}', so they"
                 " might make the difference (then -> now):\n  "
-                + "\n  ".join(refused)
+                + "\n  ".join(format_changes(refused))
                 + "\nmeasure both under equal conditions, or both states in turn by one plan (arms"
                 " with a commit or python of their own), or say --allow FIELD to 'ringside"
                 " report' to compare them anyway"
             )
-        allowed = [
-            f"Compared although it differs (--allow): {line}" for line in format_changes(rest)
-        ]
-        return [
-            *allowed,
-            *([f"Sources differ: {'; '.join(format_changes(sources))}"] if sources else []),
-        ]
+        notes = [f"Compared although it differs (--allow): {line}" for line in format_changes(rest)]
+        if sources:
+            notes.append(f"Sources differ: {'; '.join(format_changes(sources))}")
+        return notes
 
 
 def unlike_plans(then: StoredComparison, now: StoredComparison) -> dict[str, Values]:
@@ -270,12 +263,11 @@ def compare_to_earlier(
     missing = dict.fromkeys(
         arm.name for arm in arms if arm.role != "control" and arm.name not in compared
     )
-    unmatched = (
-        [f"Not compared, since one of the two results has no timing: {', '.join(missing)}"]
-        if missing
-        else []
-    )
-    lines = [*common_slowdown(against), *unmatched, *notes]
+    lines = common_slowdown(against)
+    if missing:
+        names = ", ".join(missing)
+        lines.append(f"Not compared, since one of the two results has no timing: {names}")
+    lines += notes
     return against.model_copy(
         update={"headline": against_headline(against, now=after.created_at), "notes": lines}
     )

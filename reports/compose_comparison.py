@@ -181,12 +181,9 @@ def _results(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummar
     allow = "allow, --allow" if evidence.plan.are_scripts else "allow, in the plan"
     results, by_name = [], {arm.name: arm for arm in arms}
     for result in summarise_ratios(evidence, arms):
-        is_unlike = result.withheld_by == "work"
-        note = (
-            work_note(evidence.unlike_work[result.candidate], allow=allow)
-            if is_unlike
-            else ratio_note(result, arms)
-        )
+        note = ratio_note(result, arms)
+        if result.withheld_by == "work":
+            note = work_note(evidence.unlike_work[result.candidate], allow=allow)
         results.append(with_named_cause(result, by_name).model_copy(update={"note": note}))
     return results
 
@@ -202,11 +199,8 @@ def _answer_fields(
     too.
     """
     lines = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
-    lines = (
-        [f"{IN_BATCHES[plan.batches]}, in samples per second: {line}" for line in lines]
-        if plan.batches
-        else lines
-    )
+    if plan.batches:
+        lines = [f"{IN_BATCHES[plan.batches]}, in samples per second: {line}" for line in lines]
     if training is None:
         return {"findings": lines, "control": control_sentence(results)}
     noted = [arm.model_copy(update={"note": training_note(arm, training)}) for arm in training.arms]
@@ -381,10 +375,9 @@ def compare_points(
     causes = manifest.failed_points if manifest else {}
     points = [_point(plan, name, compared[name], causes.get(name)) for name in plan.points]
     bases = {name: scaling_base(points, name) for name in plan.compared_arms()}
-    scaled = [[with_scaling(arm, point, bases[arm.name]) for arm in point.arms] for point in points]
-    points = [
-        point.model_copy(update={"arms": arms}) for point, arms in zip(points, scaled, strict=True)
-    ]
+    for index, point in enumerate(points):
+        scaled = [with_scaling(arm, point, bases[arm.name]) for arm in point.arms]
+        points[index] = point.model_copy(update={"arms": scaled})
     largest = max(points, key=lambda point: point.world_size)
     measured = [comparison for comparison in compared.values() if comparison]
     left = list(

@@ -37,8 +37,8 @@ def choose_length(
     *,
     launch: int,
     left_s: float,
-    between_s: float = 0.0,
-    read_blocks: dict[int, pd.DataFrame] | None = None,
+    between_s: float,
+    read_blocks: dict[int, pd.DataFrame],
 ) -> LengthChoice | None:
     """How long the next launch shall be.
 
@@ -67,15 +67,19 @@ def choose_length(
     elif cost is None or len(rounds) < 2:  # nothing is timed here
         return None
     else:
-        blocks = _blocks(folder, records, {} if read_blocks is None else read_blocks)
+        blocks = _blocks(folder, records, read_blocks)
         spread, done = _spread(plan, records, blocks), len(rounds)
         chosen = choose(rounds, cost=cost, spread=spread, left_s=left_s)
     if chosen is None:
         return None
     choice = LengthChoice(
-        launch=launch, rounds=chosen.rounds, launches=done + chosen.launches, left_s=left_s
+        launch=launch,
+        rounds=chosen.rounds,
+        launches=done + chosen.launches,
+        left_s=left_s,
+        start_s=cost.start_s,
+        round_s=cost.round_s,
     )
-    choice.start_s, choice.round_s = cost.start_s, cost.round_s
     if spread is not UNKNOWN:
         choice.round_deviation = math.sqrt(spread.round_variance)
         choice.launch_deviation = math.sqrt(spread.expected.launch_variance)

@@ -171,13 +171,12 @@ def notes(tuning: Tuning) -> list[str]:
         f"without {option} it is {verdict_text(result)}"
         for option, result in tuning.without.items()
     ]
-    lines += [f"{', '.join(lossy)} loses bits: {name} may train otherwise"] if lossy else []
-    lines += (
-        [f"fixed by the plan, so not searched: {', '.join(tuning.fixed)}"] if tuning.fixed else []
-    )
-    lines += (
-        [f"dropped, since they failed or were wrong: {count(failed, 'trial')}"] if failed else []
-    )
+    if lossy:
+        lines.append(f"{', '.join(lossy)} loses bits: {name} may train otherwise")
+    if tuning.fixed:
+        lines.append(f"fixed by the plan, so not searched: {', '.join(tuning.fixed)}")
+    if failed:
+        lines.append(f"dropped, since they failed or were wrong: {count(failed, 'trial')}")
     return [
         *lines,
         (

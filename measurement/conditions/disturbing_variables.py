@@ -95,14 +95,9 @@ def refusal(environment: Mapping[str, str], libraries: Collection[Library]) -> s
     """Why ranks of these libraries cannot be measured correctly in this environment, and what to
     do; None: they can.
     """
-    return next(
-        (
-            str(disturbance)
-            for disturbance in disturbances(environment, libraries)
-            if disturbance.variable.is_refused
-        ),
-        None,
-    )
+    found = disturbances(environment, libraries)
+    refused = [str(disturbance) for disturbance in found if disturbance.variable.is_refused]
+    return refused[0] if refused else None
 
 
 def describe_variables(by_arm: Mapping[str, Iterable[Disturbance]]) -> list[str]:

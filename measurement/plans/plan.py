@@ -392,9 +392,7 @@ class Plan(Section):
 
     def asked_arms(self) -> list[str]:
         """The candidates that the plan's question is about, see ``question``."""
-        candidates = {
-            name: self.arms[name] for name, role in self.roles().items() if role == "candidate"
-        }
+        candidates = {name: arm for name, arm in self.arms.items() if name != self.baseline}
         if self.question is not None:
             ending = f"-{self.question}"
             return [

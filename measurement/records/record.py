@@ -372,15 +372,10 @@ def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
 
 def mean_times(times: Sequence[ThreadTimes | None]) -> ThreadTimes | None:
     """The mean over ranks; None where a rank has none."""
-    measured = [time for time in times if time is not None]
+    measured = [time.model_dump() for time in times if time is not None]
     if not measured or len(measured) < len(times):
         return None
-    return ThreadTimes(
-        **{
-            name: fmean([getattr(time, name) for time in measured])
-            for name in ThreadTimes.model_fields
-        }
-    )
+    return ThreadTimes(**{name: fmean(time[name] for time in measured) for name in measured[0]})
 
 
 class FlopCount(Written):

@@ -283,13 +283,11 @@ def _remove_earlier(path: Path, record: LaunchRecord) -> None:
     """Remove the record of an earlier attempt at the same launch, whose steps are about to be
     replaced.
     """
-    try:
-        is_same = path.is_file() and read_record(path).started_at == record.started_at
-    except RecordError:
-        is_same = False
-    if not is_same:
-        with contextlib.suppress(OSError):  # writing the steps fails then, too, and is reported
-            path.unlink(missing_ok=True)
+    with contextlib.suppress(RecordError):
+        if path.is_file() and read_record(path).started_at == record.started_at:
+            return
+    with contextlib.suppress(OSError):  # writing the steps fails then, too, and is reported
+        path.unlink(missing_ok=True)
 
 
 def write_result(path: Path, content: bytes | str) -> None:
