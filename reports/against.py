@@ -265,8 +265,9 @@ def compare_to_earlier(
     )
     lines = common_slowdown(against)
     if missing:
-        names = ", ".join(missing)
-        lines.append(f"Not compared, since one of the two results has no timing: {names}")
+        lines.append(
+            f"Not compared, since one of the two results has no timing: {', '.join(missing)}"
+        )
     lines += notes
     return against.model_copy(
         update={"headline": against_headline(against, now=after.created_at), "notes": lines}

@@ -387,18 +387,20 @@ class Plan(Section):
 
     def compared_arms(self) -> dict[str, Arm]:
         """The arms that are compared, in the order of ``roles``: all but the floor."""
-        compared = [name for name, role in self.roles().items() if role != "floor"]
-        return {name: self.arms.get(name, self.arms[self.baseline]) for name in compared}
+        return {
+            name: self.arms.get(name, self.arms[self.baseline])
+            for name, role in self.roles().items()
+            if role != "floor"
+        }
 
     def asked_arms(self) -> list[str]:
         """The candidates that the plan's question is about, see ``question``."""
         candidates = {name: arm for name, arm in self.arms.items() if name != self.baseline}
         if self.question is not None:
-            ending = f"-{self.question}"
             return [
                 name
                 for name, arm in candidates.items()
-                if self.question in (name, arm.backend) or name.endswith(ending)
+                if self.question in (name, arm.backend) or name.endswith(f"-{self.question}")
             ]
         baseline = self.arms[self.baseline].backend
         unlike = [

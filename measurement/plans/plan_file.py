@@ -125,15 +125,14 @@ class _StrictLoader(yaml.SafeLoader):
     """SafeLoader that refuses a repeated key, which YAML forbids and PyYAML accepts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        seen: list[Any] = []
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if isinstance(key, str) and key in seen:
+            if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key '{key}' is given twice", key_node.start_mark
                 )
-            if isinstance(key, str):
-                seen.add(key)
+            seen.append(key)
         return super().construct_mapping(node, deep=deep)
 
 

@@ -221,7 +221,7 @@ class ResultsFolder:
         path = self.launch_folder(record.launch, record.arm) / LOSSES_FILE
         if not path.is_file():
             return step_tables.empty(LOSS_COLUMNS)
-        with _readable(path, "remove it to report without it"):
+        with _readable(path):
             return step_tables.read_losses(path)
 
     def records(self) -> list[LaunchRecord]:
@@ -257,7 +257,7 @@ class ResultsFolder:
                     " blocks; remove its folder to measure that launch again"
                 )
             return
-        with _readable(path, MEASURE_AGAIN):
+        with _readable(path):
             yield from step_tables.read_steps(path, record)
 
     def host_use(self, records: Sequence[LaunchRecord]) -> pd.DataFrame:
@@ -274,7 +274,7 @@ class ResultsFolder:
         for record in records:
             path = self.launch_folder(record.launch, record.arm) / HOSTS_FILE
             if path.is_file():
-                with _readable(path, "remove it to report without it"):
+                with _readable(path):
                     tables.append(step_tables.read_host_use(path, record))
         return step_tables.joined(tables, step_tables.HOST_USE_TYPES)
 
@@ -305,7 +305,7 @@ def write_result(path: Path, content: bytes | str) -> None:
         ) from error
 
 
-MEASURE_AGAIN = "remove its folder to measure that launch again"
+REMEDY = "remove it to report without it, or its folder to measure that launch again"
 DAMAGE = (
     OSError,
     EOFError,
@@ -322,15 +322,15 @@ DAMAGE = (
 
 
 @contextlib.contextmanager
-def _readable(path: Path, remedy: str) -> Iterator[None]:
+def _readable(path: Path) -> Iterator[None]:
     """Turn what is raised while a file is read into a ``RecordError`` that says what to do."""
     try:
         yield
     except ValidationError as error:
         why = f"{error.error_count()} values do not fit"
-        raise RecordError(f"'{path}' cannot be read: {why}; {remedy}") from error
+        raise RecordError(f"'{path}' cannot be read: {why}; {REMEDY}") from error
     except DAMAGE as error:
-        raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; {remedy}") from error
+        raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; {REMEDY}") from error
 
 
 def read_record(path: Path) -> LaunchRecord:
@@ -341,7 +341,7 @@ def read_record(path: Path) -> LaunchRecord:
     """
     reports_path, scripts = path.with_name(SCRIPT_FILE), list[ScriptReport]()
     if reports_path.is_file():
-        with _readable(reports_path, MEASURE_AGAIN), gzip.open(reports_path) as file:
+        with _readable(reports_path), gzip.open(reports_path) as file:
             scripts = SCRIPTS.validate_json(file.read(MAX_RECORD_BYTES), extra="ignore")
     return _read_model(path, LaunchRecord, scripts=scripts)
 
@@ -371,7 +371,7 @@ def _read_model(path: Path, model: type[Model], **beside: Any) -> Model:
     """The content of a file, upgraded; ``beside``: fields that are in other files."""
     if not path.exists():
         raise RecordError(f"'{path}' does not exist; give a folder that 'ringside compare' wrote")
-    with _readable(path, MEASURE_AGAIN):
+    with _readable(path):
         content = json.loads(read_text(path, max_bytes=MAX_RECORD_BYTES))
         upgraded = migrate(content, source=str(path))
         return model.model_validate({**upgraded, **beside}, extra="ignore")

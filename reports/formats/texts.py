@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 from xml.sax import saxutils
@@ -204,10 +205,8 @@ class PullRequestReport(Report):
 def _job() -> str | None:
     """The page of the job that runs this; None outside of CI."""
     for page in JOBS:
-        try:
+        with suppress(KeyError):
             return page.format_map(os.environ)
-        except KeyError:
-            continue
     return None
 
 

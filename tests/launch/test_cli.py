@@ -54,7 +54,7 @@ def test_a_plan_that_cannot_run_is_refused_in_one_line(tmp_path, changes, messag
             ["report", "no-such-folder"],
             "wrote (their -o), or one above them",
         ),
-        (["report", "plans"], "'plans' holds no run with a plan.yaml; give the folders that"),
+        (["report", "plans"], "'plans' is no run, and holds none; give the folders that"),
     ],
 )
 def test_a_path_that_is_wrong_is_named_in_one_line(arguments, message):
