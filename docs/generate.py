@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from backends import REGISTRY as BACKENDS
 from backends import backend_class
-from measurement.conditions.disturbing_variables import TABLE
+from measurement.conditions.disturbing_variables import disturbing_variables
 from measurement.plans.arm import Arm
 from measurement.plans.measuring import Measurement, ScriptSettings
 from measurement.plans.plan import Plan, Point
@@ -91,7 +91,7 @@ def pages() -> dict[str, str]:
 def variables() -> str:
     """Return the table of variables that change what is measured."""
     rows = ["| variable | values | reaches | what it does | Ringside |", "|---|---|---|---|---|"]
-    for one in TABLE:
+    for one in disturbing_variables():
         unless = ", ".join(f"`{value}`" for value in one.unless if value)
         values = ", ".join(f"`{value}`" for value in one.only) or (
             f"all but {unless}" if unless else "all"
@@ -173,7 +173,8 @@ def plan_schema() -> str:
         place["properties"]["hosts"] = FROM_HOSTS | {"description": text}
     arm = schema["$defs"]["Arm"]
     for place in (schema, arm):
-        place["properties"]["environment"]["additionalProperties"] = VALUES_OF_VARIABLES
+        patterns = place["properties"]["environment"]["patternProperties"]
+        patterns.update(dict.fromkeys(patterns, VALUES_OF_VARIABLES))
     # hosts or points may say it
     schema["required"] = [name for name in schema["required"] if name != "world_size"]
     return schema_text(schema)

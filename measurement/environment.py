@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 
 from measurement.agent.ringside_agent.machine.host import select
-from measurement.conditions.disturbing_variables import TABLE
+from measurement.conditions.disturbing_variables import disturbing_variables
 from measurement.errors import PlanError
 
 STEERING = (
@@ -19,10 +19,6 @@ STEERING = (
     *("HOROVOD_", "NCCL_", "GLOO_", "OMPI_MCA_", "UCX_", "FI_", "LOADEDMODULES"),
 )
 """Variables that begin so change the speed of a rank: they go to every host, and into records."""
-DISTURBING = tuple(
-    name for variable in TABLE if not (name := variable.name.removesuffix("*")).startswith(STEERING)
-)
-"""Others that may disturb: they go into records, but to no other host."""
 LOCAL_ONLY = (
     *("HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "LANG", "LANGUAGE", "LC_"),
     *("TMPDIR", "TEMP", "TMP", "XDG_", "HOSTNAME", "PWD"),
@@ -143,11 +139,16 @@ def steering_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return select(environment, STEERING, left_out=PER_RANK, secret=SECRET.pattern)
 
 
+def recorded_names() -> tuple[str, ...]:
+    """How variables begin that go into records: those that steer, and others that may disturb."""
+    return (*STEERING, *(variable.name.rstrip("*") for variable in disturbing_variables()))
+
+
 def recorded_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What a rank reports of its environment: ``steering_environment``, and variables that may
     disturb.
     """
-    return select(environment, STEERING + DISTURBING, left_out=PER_RANK, secret=SECRET.pattern)
+    return select(environment, recorded_names(), left_out=PER_RANK, secret=SECRET.pattern)
 
 
 def local_environment(environment: Mapping[str, str]) -> dict[str, str]:

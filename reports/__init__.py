@@ -56,10 +56,8 @@ def conclude(
 
     plan = folder.read_plan()
     if plan.points:
-        folders, conclude_point = (
-            folder.measured_points(plan),
-            at_point or partial(conclude, links=links),
-        )
+        folders = folder.measured_points(plan)
+        conclude_point = at_point or partial(conclude, links=links)
         compared = {
             name: conclude_point(folders[name]) if name in folders else None for name in plan.points
         }
@@ -87,7 +85,7 @@ def conclude(
 
 
 def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = None) -> Comparison:
-    """Rebuild from the records the reports that the plan names, if they have content, and those of
+    """Rebuild from the records the reports that the plan names, and those of
     its points.
 
     The same records give the same bytes. ``send_reports`` updates trackers afterwards. ``earlier``:
@@ -104,8 +102,8 @@ def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = N
     notes = earlier.require_like(now) if earlier and now else []
     comparison = conclude(folder, at_point=write_reports)
     if earlier and now:
-        then = earlier.with_comparison(conclude(earlier.folder))
-        against = compare_to_earlier(then, now.with_comparison(comparison), notes=notes)
+        before = conclude(earlier.folder)
+        against = compare_to_earlier(earlier, now, before, comparison, notes=notes)
         comparison = comparison.model_copy(update={"against": against})
     write_files(folder, comparison, folder.read_plan().reports)
     return comparison
@@ -114,46 +112,32 @@ def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = N
 def write_files(
     folder: ResultsFolder, summary: Comparison, references: Sequence[str] | None
 ) -> None:
-    """Write the reports that have content; ``references`` as ``make_reports`` has them."""
+    """Write reports; ``references`` as ``make_reports`` has them."""
     from measurement.records.results import write_result
     from reports.formats.tracker import Tracker
 
-    for report in make_reports(references):
-        content = None if isinstance(report, Tracker) else report.render(summary)
-        if content is not None:
-            write_result(folder.root / report.file_name, content)
+    reports = [report for report in make_reports(references) if not isinstance(report, Tracker)]
+    for report in reports:
+        write_result(folder.root / report.file_name, report.render(summary))
 
 
 def send_reports(folder: ResultsFolder, summary: Comparison) -> list[str]:
-    """Send the result, and those of its points, to the trackers that the plan names.
+    """Send the result to the trackers that the plan names.
 
     Returns:
         For each tracker that failed, why, and what to do.
     """
     from measurement.records.results import write_result
-    from reports.formats.html import HtmlReport
-    from reports.formats.tracker import Tracker, tracked_run
-    from reports.schema import Comparison
+    from reports.formats.tracker import Tracker
 
-    trackers = [
-        report for report in make_reports(folder.read_plan().reports) if isinstance(report, Tracker)
-    ]
-    failed = dict[str, str]()
-    points = [folder.point(point.name) for point in summary.points] if trackers else []
-    stored = [(place, place.root / "comparison.json") for place in points]
-    point_results = [
-        (place, Comparison.model_validate_json(path.read_bytes(), extra="ignore"))
-        for place, path in stored
-        if path.is_file()
-    ]
-    for place, part in [*point_results, (folder, summary)] if trackers else []:
-        run = tracked_run(part, HtmlReport().render(part))
-        for tracker in (tracker for tracker in trackers if tracker.file_name not in failed):
+    failed = []
+    for report in make_reports(folder.read_plan().reports):
+        if isinstance(report, Tracker):
             try:
-                write_result(place.root / tracker.file_name, tracker.deliver(run))
+                write_result(folder.root / report.file_name, report.render(summary))
             except ReportError as error:
-                failed[tracker.file_name] = str(error)
-    return list(failed.values())
+                failed.append(str(error))
+    return failed
 
 
 def make_report(reference: str) -> Report:
@@ -165,9 +149,7 @@ def make_report(reference: str) -> Report:
     from reports.base import Report
 
     report_class = REGISTRY.resolve(reference)
-    if not issubclass(report_class, Report) or not isinstance(
-        getattr(report_class, "file_name", None), str
-    ):
+    if not issubclass(report_class, Report) or not hasattr(report_class, "file_name"):
         raise PlanError(
             f"report '{reference}' is {report_class.__name__}, which does not derive from"
             " reports.base.Report with a file_name of its own"
@@ -181,25 +163,13 @@ def make_reports(references: Sequence[str] | None) -> list[Report]:
     ``references``: of a plan; None: all that are customary, installed plug-ins included.
 
     Raises:
-        PlanError: one cannot be loaded or lacks what it needs, or two write the same file.
+        PlanError: one cannot be loaded or lacks what it needs.
     """
     if references is None:
-        return [
-            report
-            for name in sorted(REGISTRY.names())
-            if (report := make_report(name)).is_customary
-        ]
-    by_file: dict[str, str] = {}
-    made = []
-    for reference in dict.fromkeys(["json", *(name for name in references if name != EVENTS)]):
-        report = make_report(reference)
-        other = by_file.setdefault(report.file_name, reference)
-        if other != reference:
-            raise PlanError(
-                f"reports '{other}' and '{reference}' both write {report.file_name}; leave one of"
-                " them out"
-            )
-        if lack := report.lack():
-            raise PlanError(lack)
-        made.append(report)
+        every = [make_report(name) for name in sorted(REGISTRY.names())]
+        return [report for report in every if report.is_customary]
+    named = dict.fromkeys(["json", *(name for name in references if name != EVENTS)])
+    made = [make_report(reference) for reference in named]
+    if lacks := [lack for report in made if (lack := report.lack())]:
+        raise PlanError("; ".join(lacks))
     return made

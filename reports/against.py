@@ -8,15 +8,16 @@ regress. Ratios are free of that, since both arms ran on the same day.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from measurement.conditions.conditions import CONDITIONS, MAY_CHANGE_IN_A_PLAN
+from measurement.conditions.conditions import MAY_CHANGE_IN_A_PLAN, conditions
 from measurement.conditions.differences import is_allowed
 from measurement.conditions.same_environment import SOURCE, Values, changes_since, format_changes
 from measurement.errors import PlanError, RecordError
@@ -30,7 +31,7 @@ from reports.conclusions.verdict import farthest, reach_of_load
 from reports.estimate import Estimate
 from reports.parts_schema import Against, Change, ChangeVerdict
 from reports.reasons import ChangeWithheld
-from reports.runs import Run, by_field, rank_differences
+from reports.runs import Run, differing_fields, rank_differences
 from reports.schema import Comparison
 from reports.scripts.configuration import script_differences
 from reports.statistics.intervals import RatioEstimate, launch_ratios
@@ -43,9 +44,6 @@ OF_NO_ARM = ("name", "left_out", "arms")
 OF_SCRIPTS = ("backend.", "optimizer.", "model.")
 """What ranks of a script report of its libraries: it may change from step to step. Other work is
 known by its configuration."""
-VERSIONS = frozenset(condition.field for condition in CONDITIONS if condition.source == "host") | {
-    "ringside"
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +55,6 @@ class StoredComparison:
     manifest: Manifest | None = None
     """None: the machine is not known yet."""
     records: Sequence[LaunchRecord] = ()
-    comparison: Comparison | None = None
-    """None: not concluded yet."""
     allow_slower: float = 0.05
     """The share of its speed that a figure may have lost since."""
     allowed: Sequence[str] = ()
@@ -98,28 +94,12 @@ class StoredComparison:
             **accepted,
         )
 
-    def with_comparison(self, comparison: Comparison) -> StoredComparison:
-        """With what came out of it, and at its points."""
-        points = {
-            name: replace(point, comparison=comparison.places[name])
-            for name, point in self.points.items()
-        }
-        return replace(self, comparison=comparison, points=points)
-
-    @property
-    def concluded(self) -> Comparison:
-        """What came out of it."""
-        assert self.comparison is not None, "compared before it was concluded"
-        return self.comparison
-
-    def pairs(
-        self, now: StoredComparison
-    ) -> list[tuple[str | None, StoredComparison, StoredComparison]]:
+    def pairs(self, now: StoredComparison) -> list[tuple[str, StoredComparison, StoredComparison]]:
         """The points that both have, by name, with what each was then and now; without points the
-        two themselves.
+        two themselves, without a name.
         """
         if not (self.points or now.points):
-            return [(None, self, now)]
+            return [("", self, now)]
         return [
             (name, self.points[name], point)
             for name, point in now.points.items()
@@ -143,13 +123,12 @@ class StoredComparison:
                 " date"
             )
         if self.points or now.points:
-            return list(
-                dict.fromkeys(
-                    note
-                    for _, then, at_point in self.pairs(now)
-                    for note in then.require_like(at_point)
-                )
-            )
+            notes = [
+                note
+                for _, then, at_point in self.pairs(now)
+                for note in then.require_like(at_point)
+            ]
+            return list(dict.fromkeys(notes))
         changes = unlike_plans(self, now) | unlike_environments(self, now)
         plan_fields = {field.partition(" on ")[0] for field in changes}
         changes |= {
@@ -159,55 +138,42 @@ class StoredComparison:
         }
         # Of sources a file or a revision of the user's is what changes between dates; a version of
         # an environment is a condition.
+        versions = {condition.field for condition in conditions() if condition.source == "host"}
         sources = {
             field: changes[field]
             for field in changes
-            if field.startswith(SOURCE) and field.rpartition("/")[2] not in VERSIONS
+            if field.startswith(SOURCE) and field.rpartition("/")[2] not in {"ringside", *versions}
         }
         rest = {field: change for field, change in changes.items() if field not in sources}
-        refused = format_changes(
-            {
-                field: change
-                for field, change in rest.items()
-                if not is_allowed({field}, self.allowed)
-            }
-        )
+        refused = {
+            field: change for field, change in rest.items() if not is_allowed({field}, self.allowed)
+        }
         if refused:
             raise PlanError(
                 f"'{self.folder.root}' was measured under other conditions than '{place}', so they"
                 " might make the difference (then -> now):\n  "
-                + "\n  ".join(refused)
+                + "\n  ".join(format_changes(refused))
                 + "\nmeasure both under equal conditions, or both states in turn by one plan (arms"
                 " with a commit or python of their own), or say --allow FIELD to 'ringside"
                 " report' to compare them anyway"
             )
-        allowed = [
-            f"Compared although it differs (--allow): {line}" for line in format_changes(rest)
-        ]
-        return [
-            *allowed,
-            *([f"Sources differ: {'; '.join(format_changes(sources))}"] if sources else []),
-        ]
+        notes = [f"Compared although it differs (--allow): {line}" for line in format_changes(rest)]
+        if sources:
+            notes.append(f"Sources differ: {'; '.join(format_changes(sources))}")
+        return notes
 
 
 def unlike_plans(then: StoredComparison, now: StoredComparison) -> dict[str, Values]:
     """What the plans ask for differently, arms by their names; how long is measured may differ."""
     changes: dict[str, Values] = {}
     for name in (name for name in Plan.model_fields if name not in OF_NO_ARM):
-        changes |= by_field(
-            name, {"then": getattr(then.plan, name), "now": getattr(now.plan, name)}
-        )
-    keys = {
-        field: field.rpartition(".")[2] if field.startswith(("measurement.", "scripts.")) else field
-        for field in changes
-    }
-    changes = {
-        field: change
-        for field, change in changes.items()
-        if keys[field] not in {*MAY_CHANGE_IN_A_PLAN, *FIXED_LENGTH}
-    }
+        values = {"then": getattr(then.plan, name), "now": getattr(now.plan, name)}
+        for key, change in differing_fields(name, values):
+            setting = key.rpartition(".")[2] if name in ("measurement", "scripts") else key
+            if setting not in {*MAY_CHANGE_IN_A_PLAN, *FIXED_LENGTH}:
+                changes[key] = change
     for name in (name for name in then.plan.arms if name in now.plan.arms):
-        changes |= by_field(
+        changes |= differing_fields(
             f"arms.{name}", {"then": then.plan.arms[name], "now": now.plan.arms[name]}
         )
     return changes
@@ -231,28 +197,22 @@ def _unlike_ranks(then: StoredComparison, now: StoredComparison) -> Iterator[tup
     environments.
     """
     for arm in (arm for arm in now.plan.roles() if arm != FLOOR):
-        runs = {
-            name: Run(folder=stored.folder, plan=stored.plan, record=record)
+        runs = [
+            Run(name=name, folder=stored.folder, plan=stored.plan, record=reported[0])
             for name, stored in (("then", then), ("now", now))
-            if (
-                record := next(
-                    (record for record in stored.records if record.arm == arm and record.ranks),
-                    None,
-                )
-            )
-        }
+            if (reported := [one for one in stored.records if one.arm == arm and one.ranks])
+        ]
         if len(runs) < 2:
             continue
-        skipped = ("source.", *OF_SCRIPTS) if runs["now"].record.scripts else ("source.",)
+        skipped = ("source.", *OF_SCRIPTS) if runs[1].record.scripts else ("source.",)
         rows = [
             row
             for row in rank_differences(runs, is_one_arm=True)
             if not (row.allowed or row.field.startswith(skipped))
         ]
-        roles = {"then": "baseline", "now": "candidate"}
         records = [
-            run.record.model_copy(update={"arm": name, "role": roles[name]})
-            for name, run in runs.items()
+            run.record.model_copy(update={"arm": run.name, "role": role})
+            for run, role in zip(runs, ("baseline", "candidate"), strict=True)
         ]
         rows += [row for row in script_differences(records) if row.changes_work]
         yield from ((row.field, row.values) for row in rows)
@@ -267,16 +227,20 @@ Figure = tuple[Array, Doubt]
 
 
 def compare_to_earlier(
-    then: StoredComparison, now: StoredComparison, *, notes: Sequence[str]
+    then: StoredComparison,
+    now: StoredComparison,
+    before: Comparison,
+    after: Comparison,
+    *,
+    notes: Sequence[str],
 ) -> Against:
-    """What changed since an earlier result, both of them concluded; ``notes``: of
-    ``StoredComparison.require_like``.
+    """What changed since an earlier result; ``before`` and ``after`` are what was concluded from
+    the two, ``notes`` of ``StoredComparison.require_like``.
 
     Raises:
         PlanError: they have no figure in common.
     """
-    before, after = then.concluded, now.concluded
-    changes = find_changes(then, now)
+    changes = find_changes(then, now, before, after)
     if not changes:
         raise PlanError(
             f"'{before.comparison_id}' and '{after.comparison_id}' have no timing of the same arm;"
@@ -294,47 +258,47 @@ def compare_to_earlier(
         remedy=remedy(has_changed=bool(notes)),
         changes=changes,
     )
-    every = dict.fromkeys(
-        arm.name
-        for concluded in (after, before)
-        for arm in concluded.arms_anywhere
-        if arm.role != "control"
+    arms = [arm for concluded in (after, before) for arm in concluded.arms_anywhere]
+    compared = {change.arm for change in changes}
+    missing = dict.fromkeys(
+        arm.name for arm in arms if arm.role != "control" and arm.name not in compared
     )
-    missing = [name for name in every if name not in {change.arm for change in changes}]
-    unmatched = (
-        [f"Not compared, since one of the two results has no timing: {', '.join(missing)}"]
-        if missing
-        else []
-    )
-    lines = [*common_slowdown(against), *unmatched, *notes]
+    lines = common_slowdown(against)
+    if missing:
+        lines.append(
+            f"Not compared, since one of the two results has no timing: {', '.join(missing)}"
+        )
+    lines += notes
     return against.model_copy(
         update={"headline": against_headline(against, now=after.created_at), "notes": lines}
     )
 
 
-def find_changes(then: StoredComparison, now: StoredComparison) -> list[Change]:
+def find_changes(
+    then: StoredComparison, now: StoredComparison, before: Comparison, after: Comparison
+) -> list[Change]:
     """The changes of all figures that both results have: throughputs, then ratios."""
     changes = []
     for read, roles in ((_throughput, ("baseline", "candidate")), (_ratio, ("candidate",))):
         common = []
-        for point, old, new in then.pairs(now):
-            cases: list[str | None] = [case.name for case in new.concluded.cases] or [None]
-            names_before = {arm.name for arm in old.concluded.arms}
-            arms = [
-                arm.name
-                for arm in new.concluded.arms
-                if arm.role in roles and arm.name in names_before
-            ]
-            common += [(point, old, new, case, arm) for case in cases for arm in arms]
-        sure: dict[str, Any] = {
-            "confidence": now.plan.measurement.confidence,
-            "family": len(common),
-            "allow_slower": then.allow_slower,
-        }
-        for point, old, new, case, arm in common:
-            baseline = new.concluded.baseline if read is _ratio else None
-            place = {"arm": arm, "baseline": baseline, "case": case, "point": point}
-            changes += change_of(read(old, arm, case), read(new, arm, case), place=place, **sure)
+        for point, old_stored, new_stored in then.pairs(now):
+            old, new = before.places[point], after.places[point]
+            cases: list[str | None] = [case.name for case in new.cases] or [None]
+            arms = [arm.name for arm in new.arms if arm.role in roles and arm.name in old.arm_names]
+            for case, arm in itertools.product(cases, arms):
+                baseline = new.baseline if read is _ratio else None
+                place = {"arm": arm, "baseline": baseline, "case": case, "point": point or None}
+                old_figure = read(old, old_stored.plan, arm, case)
+                common.append((place, old_figure, read(new, new_stored.plan, arm, case)))
+        for place, old_figure, new_figure in common:
+            changes += change_of(
+                old_figure,
+                new_figure,
+                confidence=now.plan.measurement.confidence,
+                family=len(common),
+                allow_slower=then.allow_slower,
+                place=place,
+            )
     return changes
 
 
@@ -391,10 +355,10 @@ def judge(
     return ("regressed", high < 1 - allow_slower) if high < 1 else ("undecided", False)
 
 
-def _throughput(stored: StoredComparison, arm: str, case: str | None) -> Figure:
+def _throughput(comparison: Comparison, _: Plan, arm: str, case: str | None) -> Figure:
     """An arm's own; others' load may have made it slower."""
-    levels = log_levels(_blocks(stored, case), [arm])[:, 0]
-    load = stored.concluded.arm(arm).load
+    levels = log_levels(_blocks(comparison, case), [arm])[:, 0]
+    load = comparison.arm(arm).load
     reach = (
         0.0
         if load is None or is_quiet(load)
@@ -403,20 +367,17 @@ def _throughput(stored: StoredComparison, arm: str, case: str | None) -> Figure:
     return levels[np.isfinite(levels)], (reach, "load")
 
 
-def _ratio(stored: StoredComparison, arm: str, case: str | None) -> Figure:
+def _ratio(comparison: Comparison, plan: Plan, arm: str, case: str | None) -> Figure:
     """A candidate's; what withholds its own verdict withholds that on its change, and the control's
     deviation is its doubt.
     """
-    plan = stored.plan
     ratios = launch_ratios(
-        total_tables(plan, _blocks(stored, case), [[arm, *copies_of_baseline(plan, arm)]])[0]
+        total_tables(plan, _blocks(comparison, case), [[arm, *copies_of_baseline(plan, arm)]])[0]
     )
-    result = stored.concluded.result(arm, case)
+    result = comparison.result(arm, case)
     doubt: Doubt = (0.0, "control")
     failed = [
-        control
-        for control in stored.concluded.results
-        if control.case == case and control.control_failed
+        control for control in comparison.results if control.case == case and control.control_failed
     ]
     if result is not None and result.withheld_by not in (None, "control"):
         doubt = (math.inf, result.withheld_by)
@@ -425,6 +386,6 @@ def _ratio(stored: StoredComparison, arm: str, case: str | None) -> Figure:
     return np.array([]) if ratios is None else ratios.logs, doubt
 
 
-def _blocks(stored: StoredComparison, case: str | None) -> pd.DataFrame:
-    blocks = pd.DataFrame(stored.concluded.block_table)
+def _blocks(comparison: Comparison, case: str | None) -> pd.DataFrame:
+    blocks = pd.DataFrame(comparison.block_table)
     return blocks if case is None else blocks[blocks["case"] == case]

@@ -29,5 +29,5 @@ class Report(ABC):
         return None
 
     @abstractmethod
-    def render(self, summary: Comparison) -> bytes | None:
-        """The whole file; None: there is nothing of this to write."""
+    def render(self, summary: Comparison) -> bytes:
+        """The whole file."""

@@ -138,13 +138,10 @@ def _blocks_with_keys(evidence: Evidence) -> pd.DataFrame:
             _words(dict(record)) | _words(dict(rank)) | {"launch": record.launch, "arm": record.arm}
             for rank in record.ranks
         ]
-    sums, reported = (
-        evidence.steps.rank_blocks,
-        pd.DataFrame(rows, columns=None if rows else OF_RANK),
-    )
-    return sums.merge(
-        reported[[name for name in reported if name in OF_RANK or name not in sums]], on=OF_RANK
-    )
+    sums = evidence.steps.rank_blocks
+    reported = pd.DataFrame(rows, columns=None if rows else OF_RANK)
+    more = [name for name in reported if name in OF_RANK or name not in sums]
+    return sums.merge(reported[more], on=OF_RANK)
 
 
 def _words(fields: Mapping[str, Any]) -> dict[str, Any]:

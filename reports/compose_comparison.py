@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
@@ -108,23 +110,21 @@ def compare(
 
     Args:
         plan: what was asked.
-        records: every launch of every arm so far, in any order.
+        records: every launch of every arm so far, at least one, in any order.
         steps: theirs (``reports.conclusions.steps.read_steps``).
         context: what else is stored of it.
         links: to answer "what if" for.
         differences: between runs that people started; None: they are found from the records.
 
     Raises:
-        RecordError: there is no record, or one of another plan.
+        RecordError: a record is of another plan.
     """
     stored = context or StoredContext()
     manifest, traces = stored.manifest, stored.traces
     _require_records_of_plan(plan, records, manifest)
     order = list(plan.roles())
-    ordered, unit = (
-        sorted(records, key=lambda record: (record.launch, order.index(record.arm))),
-        sample_unit(records),
-    )
+    ordered = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
+    unit = sample_unit(records)
     share = error_share(
         manifest.looks if manifest else [], until_decided=plan.measurement.until_decided
     )
@@ -164,14 +164,11 @@ def compare(
 
 def find_differences(plan: Plan, records: Sequence[LaunchRecord]) -> list[Difference]:
     """In what the arms differ, the most important first: in the launch in which most of them
-    reported, the first of several.
+    reported, the first of several. ``records``: by launch.
     """
-    launches: dict[int, list[LaunchRecord]] = {}
-    for record in records:
-        launches.setdefault(record.launch, []).append(record)
+    launches = [list(same) for _, same in groupby(records, key=attrgetter("launch"))]
     launch = max(
-        launches.values(),
-        key=lambda launch: sum(bool(record.scripts or record.ranks) for record in launch),
+        launches, key=lambda launch: sum(bool(record.scripts or record.ranks) for record in launch)
     )
     if plan.are_scripts:
         return script_differences(launch, allow=plan.allow)
@@ -186,12 +183,9 @@ def _results(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummar
     allow = "allow, --allow" if evidence.plan.are_scripts else "allow, in the plan"
     results, by_name = [], {arm.name: arm for arm in arms}
     for result in summarise_ratios(evidence, arms):
-        is_unlike = result.withheld_by == "work"
-        note = (
-            work_note(evidence.unlike_work[result.candidate], allow=allow)
-            if is_unlike
-            else ratio_note(result, arms)
-        )
+        note = ratio_note(result, arms)
+        if result.withheld_by == "work":
+            note = work_note(evidence.unlike_work[result.candidate], allow=allow)
         results.append(with_named_cause(result, by_name).model_copy(update={"note": note}))
     return results
 
@@ -207,11 +201,8 @@ def _answer_fields(
     too.
     """
     lines = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
-    lines = (
-        [f"{IN_BATCHES[plan.batches]}, in samples per second: {line}" for line in lines]
-        if plan.batches
-        else lines
-    )
+    if plan.batches:
+        lines = [f"{IN_BATCHES[plan.batches]}, in samples per second: {line}" for line in lines]
     if training is None:
         return {"findings": lines, "control": control_sentence(results)}
     noted = [arm.model_copy(update={"note": training_note(arm, training)}) for arm in training.arms]
@@ -236,10 +227,8 @@ def _warning_fields(
     general first.
     """
     plan = evidence.plan
-    elsewhere, left = (
-        elsewhere_lines(manifest) if manifest else [],
-        inherited_variables(plan, ordered),
-    )
+    elsewhere = elsewhere_lines(manifest) if manifest else []
+    left = inherited_variables(plan, ordered)
     crowded = oversubscription_warning(
         max((record.ranks for record in evidence.records), key=len, default=[])
     )
@@ -294,11 +283,6 @@ def _require_records_of_plan(
     """A plan of a Ringside that had more keys has another digest now: its manifest has the one that
     its records have.
     """
-    if not records:
-        raise RecordError(
-            "there is no launch record yet, so nothing to report; run 'ringside compare' on this"
-            " folder first"
-        )
     roles, digest = plan.roles(), plan_digest(plan)
     digests = {digest, manifest.plan_digest if manifest else digest}
     for record in records:
@@ -311,28 +295,21 @@ def _require_records_of_plan(
 
 
 def _asked_fields(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, Any]:
-    first, batch, world_size = records[0], plan.local_batch_size * plan.micro_steps, plan.world_size
+    of_baseline = [record for record in records if record.arm == plan.baseline]
+    world_size = plan.world_size
     if plan.are_scripts:
-        of_baseline = [record for record in records if record.arm == plan.baseline]
-        batch, world_size = (
-            samples_of_a_step(of_baseline),
-            max((len(record.ranks) for record in of_baseline), default=0) or world_size,
-        )
-    elif plan.batches:
-        of_baseline = [
-            record for record in records if record.arm == plan.baseline and record.local_batch_size
-        ]
-        batch = (
-            plan.micro_steps * (of_baseline[0].local_batch_size or plan.local_batch_size)
-            if of_baseline
-            else batch
-        )
+        batch = samples = samples_of_a_step(of_baseline)
+        world_size = max((len(record.ranks) for record in of_baseline), default=0) or world_size
+    else:
+        own = [record.local_batch_size for record in of_baseline if record.local_batch_size]
+        batch = own[0] if own else plan.local_batch_size
+        samples = batch * plan.micro_steps
     ranks = [rank for record in records for rank in record.ranks]
     hosts = dict.fromkeys(
         host for record in records for host in record.hosts or [rank.host for rank in record.ranks]
     )
     return _plan_fields(plan) | {
-        "comparison_id": first.comparison_id,
+        "comparison_id": records[0].comparison_id,
         "world_size": world_size,
         "sample_unit": unit,
         "device": next((rank.device for rank in ranks), plan.device),
@@ -341,8 +318,8 @@ def _asked_fields(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dic
             max(len(record.hosts) for record in records) if plan.nodes == "draw" else None
         ),
         "batches": plan.batches,
-        "local_batch_size": batch if plan.are_scripts else batch // plan.micro_steps,
-        "global_batch_size": batch * world_size,
+        "local_batch_size": batch,
+        "global_batch_size": samples * world_size,
     }
 
 
@@ -375,16 +352,12 @@ def _manifest_fields(manifest: Manifest | None, records: Sequence[LaunchRecord])
         for rank in record.ranks
         if rank.fingerprint
     }
-    fields: dict[str, Any] = {
-        "created_at": min(record.started_at for record in records),
-        "environment": [
-            {"host": host, **fingerprint} for host, fingerprint in sorted(hosts.items())
-        ],
-    }
-    if manifest is None:
-        return fields
     names = ("created_at", "ringside_version", "driver", "seconds", "choices")
-    return fields | {name: getattr(manifest, name) for name in names}
+    return {
+        "created_at": min(record.started_at for record in records),
+        "environment": [{"host": host, **facts} for host, facts in sorted(hosts.items())],
+        **({name: getattr(manifest, name) for name in names} if manifest else {}),
+    }
 
 
 def compare_points(
@@ -402,10 +375,9 @@ def compare_points(
     causes = manifest.failed_points if manifest else {}
     points = [_point(plan, name, compared[name], causes.get(name)) for name in plan.points]
     bases = {name: scaling_base(points, name) for name in plan.compared_arms()}
-    scaled = [[with_scaling(arm, point, bases[arm.name]) for arm in point.arms] for point in points]
-    points = [
-        point.model_copy(update={"arms": arms}) for point, arms in zip(points, scaled, strict=True)
-    ]
+    for index, point in enumerate(points):
+        scaled = [with_scaling(arm, point, bases[arm.name]) for arm in point.arms]
+        points[index] = point.model_copy(update={"arms": scaled})
     largest = max(points, key=lambda point: point.world_size)
     measured = [comparison for comparison in compared.values() if comparison]
     left = list(
@@ -434,32 +406,24 @@ def _point(plan: Plan, name: str, comparison: Comparison | None, cause: str | No
     """The comparison at a point with all arms of the plan: each as it was measured, or with the
     reason why it was not.
     """
-    arms = {arm.name: arm for arm in comparison.arms} if comparison else {}
-    for arm in plan.compared_arms().keys() - arms.keys():
-        arms[arm] = _arm_not_compared(
-            plan, name, arm, is_measured=comparison is not None, cause=cause
+    measured = {arm.name: arm for arm in comparison.arms} if comparison else {}
+    arms = []
+    for arm, asked in plan.compared_arms().items():
+        ranks = world_size_at(plan, name)
+        status: Status = "failed" if cause else "not measured"
+        if comparison or (asked.backend in WITHOUT_WRAPPER and ranks > 1):
+            status = "not at this point"
+        why = cause if status == "failed" else None
+        not_compared = ArmSummary(
+            name=arm,
+            role=plan.role(arm),
+            status=status,
+            **asked.model_dump(include={"backend", "transport", "launcher", "options"}),
+            world_size=ranks,
+            errors=[ArmError(launch=0, status=status, message=why)] if why else [],
         )
+        arms.append(measured.get(arm, not_compared))
     point = comparison or Comparison(
         comparison_id=name, created_at="", **_plan_fields(plan_at(plan, name))
     )
-    return point.model_copy(
-        update={"name": name, "cause": cause, "arms": [arms[arm] for arm in plan.compared_arms()]}
-    )
-
-
-def _arm_not_compared(
-    plan: Plan, point: str, name: str, *, is_measured: bool, cause: str | None
-) -> ArmSummary:
-    """An arm that was not compared at a point."""
-    asked, ranks = plan.compared_arms()[name], world_size_at(plan, point)
-    status: Status = "failed" if cause else "not measured"
-    if is_measured or (asked.backend in WITHOUT_WRAPPER and ranks > 1):
-        status, cause = "not at this point", None
-    return ArmSummary(
-        name=name,
-        role=plan.role(name),
-        status=status,
-        **asked.model_dump(include={"backend", "transport", "launcher", "options"}),
-        world_size=ranks,
-        errors=[ArmError(launch=0, status=status, message=cause)] if cause else [],
-    )
+    return point.model_copy(update={"name": name, "cause": cause, "arms": arms})

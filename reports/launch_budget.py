@@ -37,8 +37,8 @@ def choose_length(
     *,
     launch: int,
     left_s: float,
-    between_s: float = 0.0,
-    read_blocks: dict[int, pd.DataFrame] | None = None,
+    between_s: float,
+    read_blocks: dict[int, pd.DataFrame],
 ) -> LengthChoice | None:
     """How long the next launch shall be.
 
@@ -56,10 +56,8 @@ def choose_length(
     """
     records = [record for record in folder.records() if record.complete]
     measured = rounds_of(records)
-    rounds, cost = (
-        [number for number in measured if number],
-        cost_of(plan, records, between_s=between_s),
-    )
+    rounds = [number for number in measured if number]
+    cost = cost_of(plan, records, between_s=between_s)
     chosen: Length | None
     if len(measured) < PILOTS:
         if cost is None:
@@ -69,19 +67,19 @@ def choose_length(
     elif cost is None or len(rounds) < 2:  # nothing is timed here
         return None
     else:
-        spread, done = (
-            _spread(
-                plan, records, _blocks(folder, records, {} if read_blocks is None else read_blocks)
-            ),
-            len(rounds),
-        )
+        blocks = _blocks(folder, records, read_blocks)
+        spread, done = _spread(plan, records, blocks), len(rounds)
         chosen = choose(rounds, cost=cost, spread=spread, left_s=left_s)
     if chosen is None:
         return None
     choice = LengthChoice(
-        launch=launch, rounds=chosen.rounds, launches=done + chosen.launches, left_s=left_s
+        launch=launch,
+        rounds=chosen.rounds,
+        launches=done + chosen.launches,
+        left_s=left_s,
+        start_s=cost.start_s,
+        round_s=cost.round_s,
     )
-    choice.start_s, choice.round_s = cost.start_s, cost.round_s
     if spread is not UNKNOWN:
         choice.round_deviation = math.sqrt(spread.round_variance)
         choice.launch_deviation = math.sqrt(spread.expected.launch_variance)
@@ -146,10 +144,7 @@ def _launch_seconds(records: Sequence[LaunchRecord]) -> dict[int, float]:
     """Wall time of each launch; of one whose driver was killed, what is known."""
     by_launch: dict[int, float] = {}
     for record in records:
-        seconds = (
-            record.launch_s
-            if record.launch_s is not None
-            else (record.start_s or 0.0) + (record.measuring_s or 0.0)
-        )
+        known = (record.start_s or 0.0) + (record.measuring_s or 0.0)
+        seconds = known if record.launch_s is None else record.launch_s
         by_launch[record.launch] = max(by_launch.get(record.launch, 0.0), seconds)
     return by_launch

@@ -4,6 +4,7 @@ with its version.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Literal
 
 from pydantic import Field
@@ -462,11 +463,6 @@ class ArmSummary(Stored):
         """Whether it is compared for itself: not the control."""
         return self.role != "control"
 
-    @property
-    def exposed_exchange_s(self) -> Estimate | None:
-        """What exchange adds to a step, see ``step_terms_s``."""
-        return self.step_terms_s.exposed_exchange if self.step_terms_s else None
-
 
 class RatioBySpeed(Stored):
     """A ratio that moves with the machine's speed
@@ -562,12 +558,9 @@ class RatioSummary(Stored):
     @property
     def ratio(self) -> Estimate | None:
         """``throughput_ratio`` with its interval; None where nothing was timed."""
-        value = self.throughput_ratio
-        return (
-            None
-            if value is None
-            else Estimate(value=value, ci_low=self.ci_low, ci_high=self.ci_high)
-        )
+        if self.throughput_ratio is None:
+            return None
+        return Estimate(value=self.throughput_ratio, ci_low=self.ci_low, ci_high=self.ci_high)
 
     @property
     def is_decided(self) -> bool:
@@ -764,26 +757,14 @@ class Comparison(Stored):
 
         None for the baseline itself.
         """
-        return next(
-            (
-                result
-                for result in self.results
-                if (result.candidate, result.case) == (candidate, case)
-            ),
-            None,
-        )
+        by_place = {(result.candidate, result.case): result for result in self.results}
+        return by_place.get((candidate, case))
 
     @property
     def target_accuracy(self) -> float | None:
         """That arms train to; None: they train to the end of their epochs, or do not train."""
-        return next(
-            (
-                place.training.settings.target_accuracy
-                for place in self.places.values()
-                if place.training
-            ),
-            None,
-        )
+        trainings = [place.training for place in self.places.values() if place.training]
+        return trainings[0].settings.target_accuracy if trainings else None
 
     @property
     def confidence(self) -> float:
@@ -810,10 +791,8 @@ class Comparison(Stored):
 
     def operations(self) -> dict[str, list[Case]]:
         """The cases of each operation of a micro-benchmark."""
-        by_operation: dict[str, list[Case]] = {}
-        for case in self.cases:
-            by_operation.setdefault(case.operation, []).append(case)
-        return by_operation
+        operations = itertools.groupby(self.cases, key=lambda case: case.operation)
+        return {operation: list(cases) for operation, cases in operations}
 
     @property
     def candidates(self) -> list[RatioSummary]:
@@ -821,18 +800,15 @@ class Comparison(Stored):
         return [result for result in self.results if result.role == "candidate"]
 
     @property
-    def sentences(self) -> list[str]:
-        """What was found, and what the control says."""
-        return [*self.findings, self.control]
-
-    @property
     def undecided(self) -> list[RatioSummary]:
         """The candidates' ratios that more measuring could still decide; the control asks no
         question.
         """
-        open_ = [result for result in self.candidates if result.verdict == "undecided"]
         return [
             result
-            for result in open_
-            if result.pairs > 0 and result.is_comparable and result.withheld_by != "stalls"
+            for result in self.candidates
+            if result.verdict == "undecided"
+            and result.pairs > 0
+            and result.is_comparable
+            and result.withheld_by != "stalls"
         ]

@@ -6,24 +6,23 @@ launches; runs of several world sizes are its points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from measurement.conditions.differences import by_severity, in_words, is_allowed
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
 from measurement.plans.arm import Arm
-from measurement.plans.plan import Plan, Point
+from measurement.plans.plan import Point
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from reports import write_files
 from reports.compose_comparison import compare, compare_points
 from reports.conclusions.steps import Steps, read_steps
 from reports.runs import (
-    ArmKey,
     Run,
     asked_differences,
-    name_arms,
     rank_differences,
     refuse,
     require_equal_conditions,
@@ -42,20 +41,37 @@ def conclude_runs(
     Raises:
         PlanError: the runs do not measure the same thing, or there is no such baseline.
     """
-    arms = name_arms(runs)
-    chosen = baseline or arms[runs[0].kind]
-    if chosen not in arms.values():
+    arms = list(dict.fromkeys(run.arm for run in runs))
+    baseline = baseline or arms[0]
+    if baseline not in arms:
         raise PlanError(
-            f"--baseline '{chosen}' is not an arm of these runs; use {' or '.join(arms.values())}"
+            f"--baseline '{baseline}' is not an arm of these runs; use {' or '.join(arms)}"
         )
+    notes = require_equal_conditions(runs, allowed)
     by_size: dict[int, list[Run]] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: run.plan.world_size):
         by_size.setdefault(run.plan.world_size, []).append(run)
-    unlike = require_equal_conditions(runs, arms, allowed)
-    compared = partial(_comparison, arms=arms, allowed=allowed, unlike=unlike)
+    compare_runs = partial(_comparison, allowed=allowed, notes=notes)
     if len(by_size) == 1 or runs[0].plan.training is not None:
-        return compared(runs, name=name, baseline=chosen)
-    return _at_sizes(by_size, arms, compared, name=name, baseline=chosen, allowed=allowed)
+        return compare_runs(runs, name=name, baseline=baseline)
+    scaling = _scaling(by_size, allowed)
+    comparisons = {}
+    for size, same in by_size.items():
+        present = {run.arm for run in same}
+        is_alone = baseline not in present and len(present) == 1
+        comparisons[f"n{size}"] = compare_runs(
+            same, name=f"{name}.n{size}", baseline=same[0].arm if is_alone else baseline
+        )
+    update = {
+        "name": name,
+        "baseline": baseline,
+        "arms": {run.arm: _as_asked(run.record) for run in runs},
+        "points": {f"n{size}": Point(world_size=size) for size in by_size},
+        "scaling": scaling,
+        "world_size": min(by_size),
+    }
+    plan = by_size[min(by_size)][0].plan.model_copy(update=update)
+    return compare_points(plan, comparisons, comparison_id=name)
 
 
 def write_runs(comparison: Comparison, folder: ResultsFolder) -> None:
@@ -68,24 +84,32 @@ def write_runs(comparison: Comparison, folder: ResultsFolder) -> None:
 def _comparison(
     runs: Sequence[Run],
     *,
-    arms: Mapping[ArmKey, str],
     name: str,
     baseline: str,
     allowed: Sequence[str],
-    unlike: Sequence[str],
+    notes: Sequence[str],
 ) -> Comparison:
-    """Compare runs that may be compared."""
+    """Compare runs of one world size that may be compared."""
     by_arm: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.record.started_at):
-        by_arm.setdefault(arms[run.kind], []).append(run)
+        by_arm.setdefault(run.arm, []).append(run)
     if baseline not in by_arm:
-        size = runs[0].plan.world_size
         raise PlanError(
-            f"there is no run of the baseline '{baseline}' with {size} ranks; measure one, or"
-            " choose another --baseline"
+            f"there is no run of the baseline '{baseline}' with {runs[0].plan.world_size} ranks;"
+            " measure one, or choose another --baseline"
         )
-    plan = _plan(by_arm, name=name, baseline=baseline)
-    launches = _launches(by_arm, trains=plan.training is not None)
+    first, least = by_arm[baseline][0], min(run.plan.seed for run in runs)
+    length = {"launches": max(map(len, by_arm.values()))}
+    update = {
+        "name": name,
+        "seed": least,
+        "baseline": baseline,
+        "arms": {arm: _as_asked(same[0].record) for arm, same in by_arm.items()},
+        "measurement": first.plan.measurement.model_copy(update=length),
+    }
+    # that a driver would have run: everything is as in the baseline's first run
+    plan = first.plan.model_copy(update=update)
+    launches = _launches(by_arm, least=least if plan.training else None)
     records, tables = [], []
     for (arm, launch), run in launches.items():
         place = {
@@ -97,33 +121,13 @@ def _comparison(
         }
         records.append(run.record.model_copy(update=place))
         tables.append(read_steps(run.folder, [run.record]).as_of(arm=arm, launch=launch))
-    firsts = {arm: same[0] for arm, same in by_arm.items()}
+    firsts = [replace(same[0], name=arm) for arm, same in by_arm.items()]
     rows = by_severity(
         [*asked_differences(firsts, allowed=allowed), *rank_differences(firsts, allowed=allowed)]
     )
     comparison = compare(plan, records, Steps.joined(tables), differences=rows)
     named = {arm: [run.name for run in same] for arm, same in by_arm.items()}
-    return comparison.model_copy(
-        update={"runs": named, "warnings": [*comparison.warnings, *unlike]}
-    )
-
-
-def _plan(by_arm: Mapping[str, Sequence[Run]], *, name: str, baseline: str) -> Plan:
-    """The plan that a driver would have run: everything is as in the baseline's first run."""
-    first = by_arm[baseline][0]
-    seed = min(run.plan.seed for same in by_arm.values() for run in same)
-    asked = {arm: _as_asked(same[0].record) for arm, same in by_arm.items()}
-    measurement = first.plan.measurement.model_copy(
-        update={"launches": max(len(same) for same in by_arm.values())}
-    )
-    update = {
-        "name": name,
-        "seed": seed,
-        "baseline": baseline,
-        "arms": asked,
-        "measurement": measurement,
-    }
-    return first.plan.model_copy(update=update)
+    return comparison.model_copy(update={"runs": named, "warnings": [*comparison.warnings, *notes]})
 
 
 def _as_asked(record: LaunchRecord) -> Arm:
@@ -136,15 +140,16 @@ def _as_asked(record: LaunchRecord) -> Arm:
     )
 
 
-def _launches(by_arm: Mapping[str, Sequence[Run]], *, trains: bool) -> dict[tuple[str, int], Run]:
+def _launches(
+    by_arm: Mapping[str, Sequence[Run]], *, least: int | None
+) -> dict[tuple[str, int], Run]:
     """Every run by arm and number of launch: of an arm in the order of their start, of trainings by
-    seed, which arms share.
+    seed, which arms share, from the ``least``.
     """
     launches: dict[tuple[str, int], Run] = {}
-    least = min(run.plan.seed for same in by_arm.values() for run in same)
     for arm, same in by_arm.items():
         for number, run in enumerate(same):
-            launch = run.plan.seed - least if trains else number
+            launch = number if least is None else run.plan.seed - least
             other = launches.setdefault((arm, launch), run)
             if other is not run:
                 raise PlanError(
@@ -155,50 +160,18 @@ def _launches(by_arm: Mapping[str, Sequence[Run]], *, trains: bool) -> dict[tupl
     return launches
 
 
-def _at_sizes(
-    by_size: Mapping[int, Sequence[Run]],
-    arms: Mapping[ArmKey, str],
-    compared: Callable[..., Comparison],
-    *,
-    name: str,
-    baseline: str,
-    allowed: Sequence[str],
-) -> Comparison:
-    """A point for each number of ranks."""
-    sizes = sorted(by_size)
-    batches = {size: by_size[size][0].plan.local_batch_size for size in sizes}
-    wholes = {size: by_size[size][0].global_batch for size in sizes}
-    scaling = "weak" if len(set(batches.values())) == 1 else "strong"
-    if (
-        scaling == "strong"
-        and len(set(wholes.values())) > 1
-        and not is_allowed({"local_batch_size"}, allowed)
-    ):
-        sizes_told = in_words(
-            "local_batch_size", {f"runs of {size} ranks": batches[size] for size in sizes}
-        )
+def _scaling(by_size: Mapping[int, Sequence[Run]], allowed: Sequence[str]) -> str:
+    """What stays the same from size to size."""
+    batches = {size: same[0].plan.local_batch_size for size, same in by_size.items()}
+    if len({*batches.values()}) == 1:
+        return "weak"
+    wholes = {same[0].global_batch for same in by_size.values()}
+    if len(wholes) > 1 and not is_allowed({"local_batch_size"}, allowed):
+        batch_of_size = {f"runs of {size} ranks": batch for size, batch in batches.items()}
         refuse(
-            [f"{sizes_told} (neither the batch of each rank nor that of all together is the same)"]
+            [
+                f"{in_words('local_batch_size', batch_of_size)} (neither the batch of each rank nor"
+                " that of all together is the same)"
+            ]
         )
-    points = {f"n{size}": Point(world_size=size) for size in sizes}
-    comparisons = {}
-    for size in sizes:
-        present = dict.fromkeys(arms[run.kind] for run in by_size[size])
-        point_baseline = (
-            baseline if baseline in present or len(present) > 1 else next(iter(present))
-        )
-        comparisons[f"n{size}"] = compared(
-            by_size[size], name=f"{name}.n{size}", baseline=point_baseline
-        )
-    first = by_size[sizes[0]][0].plan
-    asked = {arms[run.kind]: _as_asked(run.record) for same in by_size.values() for run in same}
-    update = {
-        "name": name,
-        "baseline": baseline,
-        "arms": asked,
-        "points": points,
-        "scaling": scaling,
-        "world_size": sizes[0],
-    }
-    plan = first.model_copy(update=update)
-    return compare_points(plan, comparisons, comparison_id=name)
+    return "strong"

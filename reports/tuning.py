@@ -123,10 +123,8 @@ def _prior_trials(logs: list[list[float]]) -> float:
     """How many trials without effect weigh against each set's own: by empirical Bayes, noise's
     variance over that of effects.
     """
-    squares, df = (
-        sum(len(some) * float(np.var(some)) for some in logs if some),
-        sum(len(some) - 1 for some in logs if some),
-    )
+    squares = sum(len(some) * float(np.var(some)) for some in logs if some)
+    df = sum(len(some) - 1 for some in logs if some)
     if not df:
         return 1.0
     noise, total = squares / df, float(np.mean(np.square(np.concatenate(logs))))
@@ -173,13 +171,12 @@ def notes(tuning: Tuning) -> list[str]:
         f"without {option} it is {verdict_text(result)}"
         for option, result in tuning.without.items()
     ]
-    lines += [f"{', '.join(lossy)} loses bits: {name} may train otherwise"] if lossy else []
-    lines += (
-        [f"fixed by the plan, so not searched: {', '.join(tuning.fixed)}"] if tuning.fixed else []
-    )
-    lines += (
-        [f"dropped, since they failed or were wrong: {count(failed, 'trial')}"] if failed else []
-    )
+    if lossy:
+        lines.append(f"{', '.join(lossy)} loses bits: {name} may train otherwise")
+    if tuning.fixed:
+        lines.append(f"fixed by the plan, so not searched: {', '.join(tuning.fixed)}")
+    if failed:
+        lines.append(f"dropped, since they failed or were wrong: {count(failed, 'trial')}")
     return [
         *lines,
         (
@@ -245,10 +242,6 @@ def options_text(options: Options) -> str:
 def _value_text(value: Any) -> str:
     if value is None:
         return "library's"
-    return (
-        str(value).lower()
-        if isinstance(value, bool)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,16 +9,17 @@ other work, its verdict is withheld.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from measurement.conditions.conditions import (
     BROADCAST,
-    CONDITIONS,
     OWN_WORK,
     Condition,
     Severity,
     condition_of,
+    conditions,
 )
 from measurement.conditions.disturbing_variables import Library, disturbances
 from measurement.conditions.known_bad import faults_clause
@@ -137,11 +138,9 @@ def arm_differences(
     ):
         # the plan gives arms their own batches; records of one arm at two times have no candidate
         allow = [*allow, BATCH]
-    rows, by_field = (
-        [],
-        differing(
-            {record.arm: _flatten(record, between_runs=between_runs) for record in with_ranks}
-        ),
+    rows = []
+    by_field = differing(
+        {record.arm: _flatten(record, between_runs=between_runs) for record in with_ranks}
     )
     for field, values in by_field.items():
         condition, row = condition_of(field), row_of(field, values, allow=allow)
@@ -325,11 +324,10 @@ def _follows_from_ranks(
     """Whether the difference follows from unequal numbers of ranks: arms with equal numbers
     agree.
     """
-    by_ranks: dict[int, list[Any]] = {}
-    for record in records:
-        by_ranks.setdefault(record.world_size, []).append(values[record.arm])
     return condition.arms == "as ranks" and all(
-        value == same[0] for same in by_ranks.values() for value in same
+        values[record.arm] == values[other.arm]
+        for record, other in itertools.combinations(records, 2)
+        if record.world_size == other.world_size
     )
 
 
@@ -337,9 +335,9 @@ def _is_of_one_release(
     field: str, values: Mapping[str, Any], differing_fields: Collection[str]
 ) -> bool:
     """Whether it is an optimizer setting that only one of two PyTorch releases has."""
-    is_missing = field.startswith("optimizer.") and None in values.values()
     return (
-        is_missing
+        field.startswith("optimizer.")
+        and None in values.values()
         and "host.torch" in differing_fields
         and "optimizer.class" not in differing_fields
     )
@@ -347,27 +345,24 @@ def _is_of_one_release(
 
 def _flatten(record: LaunchRecord, *, between_runs: bool) -> dict[str, Any]:
     """Return an arm's values by field."""
-    per_rank = [dict(_of_rank(rank, between_runs=between_runs)) for rank in record.ranks]
+    per_rank = [_of_rank(rank, between_runs=between_runs) for rank in record.ranks]
     fields = dict.fromkeys(field for values in per_rank for field in values)
-    return {
-        field: joined([rank_fields.get(field) for rank_fields in per_rank]) for field in fields
-    } | {"sample_unit": record.sample_unit}
+    by_field = {field: joined([values.get(field) for values in per_rank]) for field in fields}
+    return by_field | {"sample_unit": record.sample_unit}
 
 
-def _of_rank(rank: RankReport, *, between_runs: bool) -> Iterator[tuple[str, Any]]:
-    for condition in (
-        condition
-        for condition in CONDITIONS
-        if condition.arms and condition.source in ("rank", "host") and "." not in condition.field
-    ):
-        value = (
-            rank.fingerprint.get(condition.field)
-            if condition.source == "host"
-            else getattr(rank, condition.field)
-        )
+def _of_rank(rank: RankReport, *, between_runs: bool) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for condition in (condition for condition in conditions() if condition.arms):
+        if condition.source == "host":
+            value = rank.fingerprint.get(condition.field)
+        elif condition.source == "rank" and "." not in condition.field:
+            value = getattr(rank, condition.field)
+        else:
+            continue
         name = (condition.between_runs if between_runs else None) or condition.name
-        yield from (
-            ((f"{name}.{part}", part_value) for part, part_value in value.items())
-            if isinstance(value, dict)
-            else [(name, value)]
-        )
+        if isinstance(value, dict):
+            values |= {f"{name}.{part}": of_part for part, of_part in value.items()}
+        else:
+            values[name] = value
+    return values

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter
 
 from measurement.errors import RingsideError, cut
 from measurement.files import read_text
@@ -58,15 +58,10 @@ def faults(package: str, version_text: object) -> dict[str, str]:
     (nvidia/nccl/lib/libnccl.so.2)``.
     """
     version = VERSION.search(str(version_text))
-    entries = [
-        entry
-        for entry in known_bad()
-        if version and entry.package == package and entry.covers(version[0])
-    ]
     return {
         f"{package} {version[0]} {entry.fault} ({entry.source})": entry.remedy
-        for entry in entries
-        if version
+        for entry in known_bad()
+        if version and entry.package == package and entry.covers(version[0])
     }
 
 
@@ -75,12 +70,8 @@ def faults_clause(field: str, values: Mapping[str, Any]) -> str:
     there are none.
     """
     package = field.rpartition(".")[2]
-    return "".join(
-        f"; {fault}"
-        for fault in dict.fromkeys(
-            fault for value in values.values() for fault in faults(package, value)
-        )
-    )
+    found = dict.fromkeys(fault for value in values.values() for fault in faults(package, value))
+    return "".join(f"; {fault}" for fault in found)
 
 
 @functools.cache
@@ -104,8 +95,6 @@ def _read(path: Path) -> list[KnownBad]:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
     except (OSError, ValueError, yaml.YAMLError) as error:
-        detail = error.errors()[0] if isinstance(error, ValidationError) else None
-        why = f"entry {detail['loc']}: {detail['msg']}" if detail else cut(str(error))
         raise RingsideError(
-            f"{path} cannot be read: {why}; it must be a list like {BUILT_IN}"
+            f"{path} cannot be read: {cut(str(error))}; it must be a list like {BUILT_IN}"
         ) from error

@@ -13,9 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import BaseModel
-
-from measurement.conditions.conditions import CONDITIONS, MAY_CHANGE_IN_A_PLAN
+from measurement.conditions.conditions import MAY_CHANGE_IN_A_PLAN, conditions
 from measurement.conditions.differences import differing
 from measurement.errors import quoted
 from measurement.plans.plan import ONLY_ACROSS_HOSTS, Plan
@@ -36,31 +34,12 @@ def plan_digest(plan: Plan) -> str:
     A field counts only where it differs from its default, so that a new field leaves the digests of
     older folders as they are.
     """
-    content = _counting(plan)
-    unused = [
-        *(() if plan.hosts else ONLY_ACROSS_HOSTS),
-        *(() if plan.points else ("points", "scaling")),
-    ]
-    content = {name: value for name, value in content.items() if name not in unused}
+    exclude: dict[str, Any] = dict.fromkeys(MAY_CHANGE_IN_A_PLAN, True)
+    exclude["measurement"] = dict.fromkeys(MAY_CHANGE_IN_A_PLAN, True)
+    exclude |= {} if plan.hosts else dict.fromkeys(ONLY_ACROSS_HOSTS, True)
+    exclude |= {} if plan.points else {"points": True, "scaling": True}
+    content = plan.model_dump(exclude=exclude, exclude_defaults=True)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _counting(value: Any) -> Any:
-    """The values of a section, and of all inside it, that count in the digest: plain JSON."""
-    if isinstance(value, dict):
-        return {key: _counting(part) for key, part in value.items()}
-    if not isinstance(value, BaseModel):
-        return value
-    fields = {
-        name: field.get_default(call_default_factory=True)
-        for name, field in type(value).model_fields.items()
-    }
-    counting = [
-        name
-        for name in fields.keys() - MAY_CHANGE_IN_A_PLAN
-        if getattr(value, name) != fields[name]
-    ]
-    return {name: _counting(getattr(value, name)) for name in counting}
 
 
 def environment_of(manifest: Manifest) -> Environment:
@@ -126,7 +105,7 @@ def _fields(facts: Mapping[str, Any], host: str, *, of_a_rank: bool = False) -> 
     suffix = f" on {host}" if host else ""
     compared = [
         condition.field
-        for condition in CONDITIONS
+        for condition in conditions()
         if condition.sessions == "ranks" or (condition.sessions and not of_a_rank)
     ]
     return {f"{name}{suffix}": facts[name] for name in compared if name in facts}

@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
+    StringConstraints,
     model_validator,
 )
 
-from measurement.errors import quoted, unknown_name
+from measurement.errors import unknown_name
 from measurement.plans.arm import SCRIPT, VARIABLE, Arm, Variables
 from measurement.plans.measuring import Measurement, ScriptSettings
 from measurement.plans.settings import (
@@ -29,6 +29,7 @@ from measurement.plans.settings import (
     FITTED,
     IN_TRAINING,
     OWN_BATCHES,
+    WITHOUT_HOSTS,
     ArmRole,
     Batches,
     Precision,
@@ -60,15 +61,8 @@ def _as_list(value: object) -> object:
     )
 
 
-def _is_forwarded(value: str) -> str:
-    if not VARIABLE.fullmatch(value.removesuffix("*")):
-        raise ValueError(
-            f"{quoted(value)} is not the name of an environment variable: use letters, digits and"
-            " _, and a final * for all that begin so"
-        )
-    return value
-
-
+Name = Annotated[str, StringConstraints(pattern=f"^{ARM_NAME.pattern}$")]
+"""The name of a comparison, arm or point: it becomes a folder."""
 Hosts = Annotated[str, BeforeValidator(_as_list)]
 
 
@@ -95,15 +89,22 @@ class Point(Section):
 
 
 FOR_HOSTS = ("network_interface", "driver_address")
-"""Fields that a plan for one machine may not have."""
+"""Fields that mean nothing on one machine."""
 ONLY_ACROSS_HOSTS = ("hosts", "nodes", "host_differences", *FOR_HOSTS)
 """Fields that do not count in a plan for one machine."""
+
+
+def _parts(content: dict[str, Any], section: str) -> dict[str, dict[str, Any]]:
+    """The parts of a section that is not checked yet, by name, as far as they are any."""
+    parts = content.get(section)
+    named = parts if isinstance(parts, dict) else {}
+    return {name: dict(part) for name, part in named.items() if isinstance(part, dict | Section)}
 
 
 class Plan(Section):
     """One question: which of these arms trains this workload faster on these ranks?"""
 
-    name: str
+    name: Name
     """Name of the comparison. The results folder is named after it."""
     workload: str = ""
     """A registered workload, a torchvision model's name, 'package.module:Class' or
@@ -162,7 +163,7 @@ class Plan(Section):
     host's network, processes, /tmp and folders. None: as ``ringside`` itself runs."""
     environment: Variables = {}
     """Set in every rank of every arm."""
-    forward_environment: list[Annotated[str, AfterValidator(_is_forwarded)]] = []
+    forward_environment: list[Annotated[str, StringConstraints(pattern=rf"^{VARIABLE}\*?$")]] = []
     """Variables of the driver's environment that all ranks get, too: names, or ``MYLAB_*`` for all
     that begin so. Variables that steer the libraries are always forwarded. Variables that look like
     secrets never are."""
@@ -172,7 +173,7 @@ class Plan(Section):
     """The backend or arm that the headline is about, or how arms' names end, such as ``tuned`` for
     ``hvd-tuned``. None: Horovod's arms; where the baseline is Horovod's, all others; where there is
     no Horovod, every candidate."""
-    arms: dict[str, Arm] = Field(min_length=1)
+    arms: dict[Name, Arm] = Field(min_length=1)
     """What is compared, by names of your choice. In a file, an option whose value is a list makes
     an arm of each value."""
     allow: list[str] = []
@@ -189,7 +190,7 @@ class Plan(Section):
     training: TrainingSettings | None = None
     """Train every arm to the end. A block is then an epoch, and there is no control. Launch n has
     the seed ``seed`` + n. An arm of a single process trains with the global batch of the others."""
-    points: dict[str, Point] = {}
+    points: dict[Name, Point] = {}
     """Makes a study: the comparison is repeated at each of these points, one after another."""
     trace: bool = False
     """After the launches, trace a few steps of every arm in one launch more, which no figure
@@ -211,57 +212,27 @@ class Plan(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _begins_at_the_first_point(cls, content: Any) -> Any:
-        """The world size of a study defaults to that of its first point."""
-        points = content.get("points") if isinstance(content, dict) else None
-        first = next(iter(points.values()), None) if isinstance(points, dict) else None
-        if isinstance(first, dict) and "world_size" in first and "world_size" not in content:
-            return {**content, "world_size": first["world_size"]}
-        return content
-
-    @model_validator(mode="before")
-    @classmethod
-    def _training_has_no_control(cls, content: Any) -> Any:
-        """The defaults of ``measurement`` are those of blocks."""
-        if not isinstance(content, dict) or content.get("training") is None:
+    def _has_defaults_that_follow(cls, content: Any) -> Any:
+        """Defaults that follow from other keys: a study begins at its first point, trainings have
+        no control, each fitted arm uses all the memory, and commands are their own workload.
+        """
+        if not isinstance(content, dict):
             return content
-        return with_neutral(content, IN_TRAINING)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fitted_arms_are_up_one_at_a_time(cls, content: Any) -> Any:
-        """Each uses all the memory."""
-        arms = content.get("arms") if isinstance(content, dict) else None
-        is_fitted = isinstance(arms, dict) and any(
-            isinstance(arm, dict) and arm.get("fit") for arm in arms.values()
-        )
-        return with_neutral(content, FITTED) if is_fitted else content
-
-    @model_validator(mode="before")
-    @classmethod
-    def _scripts_are_their_own_workload(cls, content: Any) -> Any:
-        """Arms by command have no floor and no steps without exchange."""
-        arms = content.get("arms") if isinstance(content, dict) else None
-        if not isinstance(arms, dict) or not any(
-            isinstance(arm, dict) and arm.get("command") for arm in arms.values()
-        ):
-            return content
-        return {**with_neutral(content, BY_COMMAND), "workload": content.get("workload") or SCRIPT}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_the_baselines_workload(cls, content: Any) -> Any:
-        """The plan's workload defaults to the baseline's, where every arm names one."""
-        arms = content.get("arms") if isinstance(content, dict) else None
-        if not isinstance(arms, dict) or content.get("workload"):
-            return content
-        workloads = {
-            name: arm.get("workload") if isinstance(arm, dict) else getattr(arm, "workload", None)
-            for name, arm in arms.items()
-        }
-        if not workloads or not all(workloads.values()):
-            return content
-        return {**content, "workload": workloads.get(content.get("baseline"), "")}
+        arms, points = _parts(content, "arms"), _parts(content, "points")
+        first = next(iter(points.values()), {})
+        if "world_size" in first:
+            content = {"world_size": first["world_size"], **content}
+        if content.get("training") is not None:
+            content = with_neutral(content, IN_TRAINING)
+        if any(arm.get("fit") for arm in arms.values()):
+            content = with_neutral(content, FITTED)
+        workload = ""
+        if any(arm.get("command") for arm in arms.values()):
+            content, workload = with_neutral(content, BY_COMMAND), SCRIPT
+        elif all(arm.get("workload") for arm in arms.values()):
+            workload = arms.get(content.get("baseline", ""), {}).get("workload", "")
+        is_missing = content.get("workload") in (None, "")
+        return {**content, "workload": workload} if workload and is_missing else content
 
     @model_validator(mode="after")
     def _has_one_python(self) -> Plan:
@@ -292,32 +263,20 @@ class Plan(Section):
         return self
 
     @model_validator(mode="after")
-    def _training_fits(self) -> Plan:
-        if self.training is None:
-            return self
-        require_meaning(self, IN_TRAINING)
-        if self.measurement.until_decided:
-            raise ValueError(
-                "max_minutes is for throughput, not for training; set measurement.launches, the"
-                " number of seeds"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _fits_own_batches(self) -> Plan:
-        if self.batches:
-            require_meaning(self, OWN_BATCHES)
-        if any(arm.fit for arm in self.arms.values()):
-            require_meaning(self, FITTED)
-        return self
-
-    @model_validator(mode="after")
-    def _fits_on_one_machine(self) -> Plan:
-        if (
-            self.hosts is None
-            and self.measurement.mode != "separate"
-            and self.world_size > MAX_RANKS_HERE
+    def _has_meaning_throughout(self) -> Plan:
+        """Refuse keys that mean nothing beside others."""
+        is_fitted = any(arm.fit for arm in self.arms.values())
+        has_hosts = any([self.hosts, *(point.hosts for point in self.points.values())])
+        for applies, where in (
+            (self.training is not None, IN_TRAINING),
+            (self.batches is not None, OWN_BATCHES),
+            (is_fitted, FITTED),
+            (not has_hosts, WITHOUT_HOSTS),
         ):
+            if applies:
+                require_meaning(self, where)
+        is_here = self.hosts is None and self.measurement.mode != "separate"
+        if is_here and self.world_size > MAX_RANKS_HERE:
             raise ValueError(
                 f"world_size {self.world_size} is more than {MAX_RANKS_HERE} ranks on one machine;"
                 " name hosts, or use fewer"
@@ -326,19 +285,11 @@ class Plan(Section):
 
     @model_validator(mode="after")
     def _names_fit(self) -> Plan:
-        for name in [self.name, *self.arms, *self.points]:
-            if not ARM_NAME.fullmatch(name):
-                raise ValueError(
-                    f"name {quoted(name)} may hold only letters, digits and . _ + -, at most 100 of"
-                    " them (it becomes a folder)"
-                )
         if self.baseline not in self.arms:
             raise ValueError(unknown_name("baseline arm", self.baseline, self.arms))
         if self.question is not None and not self.asked_arms():
-            others = [arm.backend for name, arm in self.arms.items() if name != self.baseline]
-            candidates = dict.fromkeys(
-                [*others, *(name for name in self.arms if name != self.baseline)]
-            )
+            others = {name: arm for name, arm in self.arms.items() if name != self.baseline}
+            candidates = dict.fromkeys([*(arm.backend for arm in others.values()), *others])
             raise ValueError(unknown_name("question", self.question, candidates))
         is_one_question = (
             self.measurement.control
@@ -349,15 +300,6 @@ class Plan(Section):
             raise ValueError(
                 "one arm and no control leaves nothing to compare; add an arm or set control: true"
             )
-        somewhere = [self.hosts, *(point.hosts for point in self.points.values())]
-        for field in FOR_HOSTS:
-            if not any(somewhere) and getattr(self, field) is not None:
-                raise ValueError(
-                    f"{field} is for several machines; name them under hosts, such as"
-                    " host1:2,host2:2"
-                )
-        if self.nodes == "draw" and not any(somewhere):
-            raise ValueError("nodes: draw is for plans that name several hosts")
         if self.scaling == "strong" and any(
             point.local_batch_size for point in list(self.points.values())[1:]
         ):
@@ -369,16 +311,14 @@ class Plan(Section):
 
     @model_validator(mode="after")
     def _arms_have_names_of_their_own(self) -> Plan:
-        if self.measurement.control and self.control_name in self.arms:
-            raise ValueError(
-                f"arm '{self.control_name}' has the name of the control; rename it or set control:"
-                " false"
-            )
-        if self.has_floor and FLOOR in self.arms:
-            raise ValueError(
-                f"arm '{FLOOR}' has the name of the arm without any library; rename it or set"
-                " floor: false"
-            )
+        for key, is_used, name in (
+            ("control", self.measurement.control, self.control_name),
+            ("floor", self.has_floor, FLOOR),
+        ):
+            if is_used and name in self.arms:
+                raise ValueError(
+                    f"arm '{name}' has the name of the {key}; rename it or set {key}: false"
+                )
         return self
 
     @property
@@ -433,14 +373,13 @@ class Plan(Section):
         """Every arm of a launch with its role: the baseline, its control, the candidates, the
         floor.
         """
-        control: dict[str, ArmRole] = (
-            {self.control_name: "control"} if self.measurement.control else {}
-        )
-        others: dict[str, ArmRole] = {
-            name: "candidate" for name in self.arms if name != self.baseline
-        }
-        floor: dict[str, ArmRole] = {FLOOR: "floor"} if self.has_floor else {}
-        return {self.baseline: "baseline", **control, **others, **floor}
+        roles: dict[str, ArmRole] = {self.baseline: "baseline"}
+        if self.measurement.control:
+            roles[self.control_name] = "control"
+        roles |= {name: "candidate" for name in self.arms if name != self.baseline}
+        if self.has_floor:
+            roles[FLOOR] = "floor"
+        return roles
 
     def role(self, arm: str) -> ArmRole:
         """The role of an arm."""
@@ -448,20 +387,20 @@ class Plan(Section):
 
     def compared_arms(self) -> dict[str, Arm]:
         """The arms that are compared, in the order of ``roles``: all but the floor."""
-        compared = [name for name, role in self.roles().items() if role != "floor"]
-        return {name: self.arms.get(name, self.arms[self.baseline]) for name in compared}
+        return {
+            name: self.arms.get(name, self.arms[self.baseline])
+            for name, role in self.roles().items()
+            if role != "floor"
+        }
 
     def asked_arms(self) -> list[str]:
         """The candidates that the plan's question is about, see ``question``."""
-        candidates = {
-            name: self.arms[name] for name, role in self.roles().items() if role == "candidate"
-        }
+        candidates = {name: arm for name, arm in self.arms.items() if name != self.baseline}
         if self.question is not None:
-            ending = f"-{self.question}"
             return [
                 name
                 for name, arm in candidates.items()
-                if self.question in (name, arm.backend) or name.endswith(ending)
+                if self.question in (name, arm.backend) or name.endswith(f"-{self.question}")
             ]
         baseline = self.arms[self.baseline].backend
         unlike = [

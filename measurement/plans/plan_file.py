@@ -50,28 +50,16 @@ def overridden(content: dict[str, Any], overrides: Iterable[str]) -> dict[str, A
         PlanError: a setting is not of that form.
     """
     overrides = list(overrides)
-    _take_back_length(content, {override.partition("=")[0].strip() for override in overrides})
+    given = {override.partition("=")[0].strip() for override in overrides}
+    lengths = {f"measurement.{name}" for name in FIXED_LENGTH}
+    measurement = content.get("measurement")
+    if isinstance(measurement, dict):  # a budget replaces the file's length, a length its budget
+        replaced = FIXED_LENGTH if "measurement.minutes" in given else ()
+        for name in (*replaced, *(["minutes"] if given & lengths else [])):
+            measurement.pop(name, None)
     for override in overrides:
         _override(content, override)
     return content
-
-
-def _take_back_length(content: dict[str, Any], settings: Collection[str]) -> None:
-    """Drop the file's budget or length where settings give the other one: minutes, or launches."""
-    measurement = content.get("measurement")
-    if not isinstance(measurement, dict):
-        return
-    lengths = {
-        setting.removeprefix("measurement.")
-        for setting in settings
-        if setting.startswith("measurement.")
-    }
-    dropped = [
-        *(FIXED_LENGTH if "minutes" in lengths else ()),
-        *(["minutes"] if lengths & {*FIXED_LENGTH} else []),
-    ]
-    for name in dropped:
-        measurement.pop(name, None)
 
 
 def parse_yaml(text: str, *, source: str) -> Any:
@@ -79,12 +67,7 @@ def parse_yaml(text: str, *, source: str) -> Any:
     refused.
     """
     try:
-        loader = _StrictLoader(text)
-        try:
-            node = loader.get_single_node()
-            return None if node is None else loader.construct_document(_of_bounded_size(node))
-        finally:
-            loader.dispose()
+        return yaml.load(text, _StrictLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown place"
@@ -92,49 +75,8 @@ def parse_yaml(text: str, *, source: str) -> Any:
             f"plan '{source}' is not valid YAML at {where}:"
             f" {cut(str(error.problem or error.context))}"
         ) from error
-    except RecursionError as error:
-        raise PlanError(f"plan '{source}' is nested too deeply; a plan has a few levels") from error
-    except (
-        yaml.YAMLError,
-        ValueError,
-        OverflowError,
-    ) as error:  # the latter two for impossible dates and numbers
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise PlanError(f"plan '{source}' is not valid YAML: {cut(str(error))}") from error
-
-
-MAX_NODES = 100_000
-"""Values of a document, with each alias counted in full: nine lines of aliases of aliases can be a
-thousand million."""
-
-
-def _of_bounded_size(root: yaml.Node) -> yaml.Node:
-    """Return the node unchanged.
-
-    Raises:
-        ValueError: it has too many values, or contains itself.
-    """
-    sizes: dict[int, int] = {}
-    inside: set[int] = set()
-
-    def size(node: yaml.Node) -> int:
-        if id(node) in inside:
-            raise ValueError("a value contains itself by an alias")
-        if id(node) not in sizes:
-            inside.add(id(node))
-            parts = node.value if isinstance(node, yaml.CollectionNode) else []
-            flat = (
-                [part for pair in parts for part in pair]
-                if isinstance(node, yaml.MappingNode)
-                else parts
-            )
-            sizes[id(node)] = 1 + sum(map(size, flat))
-            inside.remove(id(node))
-        if sizes[id(node)] > MAX_NODES:
-            raise ValueError(f"it has more than {MAX_NODES:,} values, with aliases counted in full")
-        return sizes[id(node)]
-
-    size(root)
-    return root
 
 
 def check_plan(
@@ -183,15 +125,14 @@ class _StrictLoader(yaml.SafeLoader):
     """SafeLoader that refuses a repeated key, which YAML forbids and PyYAML accepts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        seen: list[Any] = []
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if isinstance(key, str) and key in seen:
+            if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key '{key}' is given twice", key_node.start_mark
                 )
-            if isinstance(key, str):
-                seen.add(key)
+            seen.append(key)
         return super().construct_mapping(node, deep=deep)
 
 

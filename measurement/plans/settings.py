@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.config import ExtraValues
@@ -113,18 +113,20 @@ class EpochRecord(BaseModel):
 
     def figures(self) -> dict[Quantity, float]:
         """Mean losses and accuracies, those that are known."""
-        figures: dict[Quantity, float] = {}
-        if self.step_losses:
-            figures["train_loss"] = math.fsum(self.step_losses) / len(self.step_losses)
-        if self.count and self.top1 is not None:
-            figures["train_top1"] = self.top1 / self.count
-        if self.count and self.top5 is not None:
-            figures["train_top5"] = self.top5 / self.count
-        if self.held_out_count:
-            figures["held_out_loss"] = self.held_out_loss_sum / self.held_out_count
-            figures["held_out_top1"] = self.held_out_top1 / self.held_out_count
-            figures["held_out_top5"] = self.held_out_top5 / self.held_out_count
-        return figures
+        held_out = self.held_out_count
+        sums: dict[Quantity, tuple[float | None, int]] = {
+            "train_loss": (math.fsum(self.step_losses), len(self.step_losses)),
+            "train_top1": (self.top1, self.count),
+            "train_top5": (self.top5, self.count),
+            "held_out_loss": (self.held_out_loss_sum, held_out),
+            "held_out_top1": (self.held_out_top1, held_out),
+            "held_out_top5": (self.held_out_top5, held_out),
+        }
+        return {
+            name: total / number
+            for name, (total, number) in sums.items()
+            if number and total is not None
+        }
 
 
 class SpeedSettings(Section):
@@ -176,10 +178,6 @@ def checked(
     """
     try:
         return model.model_validate(content, extra=extra)
-    except UnicodeError as error:
-        raise PlanError(
-            f"{source}: a text has a lone surrogate (\\ud800 to \\udfff); write the whole character"
-        ) from error
     except ValidationError as error:
         places = elsewhere()
         raise PlanError(
@@ -204,81 +202,59 @@ def _explain(model: type[BaseModel], issue: Any, elsewhere: Mapping[str, str]) -
 
 def fields_at(model: type[BaseModel], path: Iterable[str | int]) -> list[str]:
     """The field names of the section at ``path``."""
-    section: Any = model
     for part in path:
-        if (
-            isinstance(section, type)
-            and issubclass(section, BaseModel)
-            and part in section.model_fields
-        ):
-            section = section.model_fields[str(part)].annotation
-        arguments = getattr(section, "__args__", ())
-        section = next(
-            (a for a in arguments if isinstance(a, type) and issubclass(a, BaseModel)), section
-        )
-    return (
-        list(section.model_fields)
-        if isinstance(section, type) and issubclass(section, BaseModel)
-        else []
-    )
+        field = model.model_fields.get(str(part))
+        if field is None:  # a name, such as an arm's
+            continue
+        kinds = (field.annotation, *get_args(field.annotation))
+        models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not models:
+            return []
+        model = models[0]
+    return list(model.model_fields)
 
 
-BY_COMMAND, BY_BACKEND, IN_TRAINING = (
-    "for arms by command",
-    "for arms of a backend",
-    "with training, whose blocks are epochs",
-)
-OWN_BATCHES, FITTED = (
-    "where arms have batches of their own",
-    "with fit: memory, which leaves none for an arm that waits",
-)
+BY_COMMAND = "for arms by command"
+BY_BACKEND = "for arms of a backend"
 IN_IMAGE = "in an image, which has its own packages"
+IN_TRAINING = "with training, whose blocks are epochs"
+OWN_BATCHES = "where arms have batches of their own"
+FITTED = "with fit: memory, which leaves none for an arm that waits"
+WITHOUT_HOSTS = "without hosts, which name several machines"
 MEANINGLESS = {
     BY_COMMAND: (
         "fit transport launcher options workload_options container training points trace nodes"
     ),
     BY_BACKEND: "samples_per_step iteration_ends untimed impose packages image scripts",
     IN_IMAGE: "python packages",
-    IN_TRAINING: "",
     OWN_BATCHES: "training points",
-    FITTED: "",
+    WITHOUT_HOSTS: "network_interface driver_address nodes",
 }
 """Keys that mean nothing in some plans and arms: only their default is accepted there."""
 NEUTRAL: dict[str, dict[str, Any]] = {
     BY_COMMAND: {"floor": False, "local_every": 0},
-    BY_BACKEND: {},
-    IN_TRAINING: {"control": False, "local_every": 0, "minutes": None},
-    OWN_BATCHES: {},
+    IN_TRAINING: {"control": False, "local_every": 0, "minutes": None, "max_minutes": None},
     FITTED: {"mode": "sequential"},
 }
 """Keys of ``measurement`` that mean nothing there, with their values then."""
-ALTERNATIVES = {
-    "container": "name it before python in each command",
-    "nodes": "the launchers' flags choose the hosts",
-}
-"""What to do instead of some of them."""
 
 
 def require_meaning(section: Any, where: str) -> None:
     """Refuse keys that mean nothing there, in a plan or an arm."""
     fields = type(section).model_fields
-    keys = [name for name in MEANINGLESS[where].split() if name in fields]
     meaningless = [
         name
-        for name in keys
-        if getattr(section, name) != fields[name].get_default(call_default_factory=True)
+        for name in MEANINGLESS.get(where, "").split()
+        if name in fields and getattr(section, name) != fields[name].default
     ]
     if "measurement" in fields:
         meaningless += [
             f"measurement.{name}"
-            for name, only in NEUTRAL[where].items()
+            for name, only in NEUTRAL.get(where, {}).items()
             if getattr(section.measurement, name) != only
         ]
     if meaningless:
-        raise ValueError(
-            f"{meaningless[0]} means nothing {where};"
-            f" {ALTERNATIVES.get(meaningless[0], 'leave it out')}"
-        )
+        raise ValueError(f"{meaningless[0]} means nothing {where}; leave it out")
 
 
 def with_neutral(content: dict[str, Any], where: str) -> dict[str, Any]:

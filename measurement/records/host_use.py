@@ -58,9 +58,8 @@ class HostUse(_Counted):
             for name, traffic in self.network.items()
             if (name == interface if interface else name != LOOPBACK)
         ]
-        return sum(traffic["sent_bytes"] for traffic in interfaces), sum(
-            traffic["received_bytes"] for traffic in interfaces
-        )
+        sent = sum(traffic["sent_bytes"] for traffic in interfaces)
+        return sent, sum(traffic["received_bytes"] for traffic in interfaces)
 
     def rows(self) -> Iterator[tuple[str, str, float]]:
         """Each measure, its interface, package or GPU, and the value."""

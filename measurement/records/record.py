@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from operator import attrgetter
 from statistics import fmean
 from typing import Any, Literal
 
@@ -304,27 +303,18 @@ class BlockRecord(Written):
         ``measured``: fields that only the caller knows.
         """
         load = load_of([steps.core_use for steps in ranks if steps.core_use])
-        longest = {
-            name: max(map(attrgetter(name), ranks))
-            for name in ("untimed_s", "skipped_steps", "restarts")
-        }
-        threads = mean_times([steps.threads for steps in ranks])
+        names = ("untimed_s", "skipped_steps", "restarts")
+        longest = {name: max(getattr(steps, name) for steps in ranks) for name in names}
         faults = [steps.page_faults for steps in ranks if steps.page_faults is not None]
-        means = {
-            "threads": threads,
-            "page_faults": fmean(faults) if len(faults) == len(ranks) > 0 else None,
-        }
         # by step, the longest last
         gaps = dict(sorted(gap for steps in ranks for gap in steps.gaps))
         update = {
             "ranks": list(ranks),
             "gaps": list(gaps.items()),
-            **means,
-            **longest,
-            **load,
-            **measured,
+            "threads": mean_times([steps.threads for steps in ranks]),
+            "page_faults": fmean(faults) if len(faults) == len(ranks) else None,
         }
-        return block.model_copy(update=update)
+        return block.model_copy(update=update | longest | load | measured)
 
     def packed(self) -> BlockRecord:
         """A copy with its steps in columns only.
@@ -340,9 +330,11 @@ class BlockRecord(Written):
         """All ranks' steps."""
         if self._columns is not None:
             return self._columns
-        ranks = self.ranks
-        samples, phases_s = [steps.samples for steps in ranks], [steps.phases_s for steps in ranks]
-        return BlockSteps.of([steps.rank for steps in ranks], samples=samples, phases_s=phases_s)
+        return BlockSteps.of(
+            [steps.rank for steps in self.ranks],
+            samples=[steps.samples for steps in self.ranks],
+            phases_s=[steps.phases_s for steps in self.ranks],
+        )
 
 
 def ranks_of(blocks: Sequence[BlockRecord]) -> list[RankSteps]:
@@ -380,15 +372,10 @@ def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
 
 def mean_times(times: Sequence[ThreadTimes | None]) -> ThreadTimes | None:
     """The mean over ranks; None where a rank has none."""
-    measured = [time for time in times if time is not None]
+    measured = [time.model_dump() for time in times if time is not None]
     if not measured or len(measured) < len(times):
         return None
-    return ThreadTimes(
-        **{
-            name: fmean([getattr(time, name) for time in measured])
-            for name in ThreadTimes.model_fields
-        }
-    )
+    return ThreadTimes(**{name: fmean(time[name] for time in measured) for name in measured[0]})
 
 
 class FlopCount(Written):

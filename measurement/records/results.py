@@ -14,11 +14,11 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from measurement.errors import PlanError, RecordError, cut
+from measurement.errors import RecordError, cut
 from measurement.files import LockedError, lock_folder, read_text, write_whole
 from measurement.plans.plan import ARM_NAME, Plan
 from measurement.plans.plan_file import check_plan, parse_yaml
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     # imported where tables are: it takes half a second of a core, and most ranks write none
     import pandas as pd
 
+Model = TypeVar("Model", bound=BaseModel)
 MAX_RECORD_BYTES = 1 << 30
 MIN_ROOM_BYTES = 32 << 20
 HOSTS_FILE, LOSSES_FILE, SCRIPT_FILE = "hosts.parquet", "losses.parquet", "script.json.gz"
@@ -58,13 +59,6 @@ class ResultsFolder:
     """``results/<comparison_id>/``: the folder of one comparison."""
 
     def __init__(self, root: Path) -> None:
-        try:
-            str(root.absolute()).encode()
-        except UnicodeEncodeError:
-            raise PlanError(
-                f"results folder '{root.absolute()}' has a name that is not valid UTF-8; give"
-                " another with -o"
-            ) from None
         self.root = root
         self._lock: IO[str] | None = None
 
@@ -109,15 +103,7 @@ class ResultsFolder:
             RecordError: they are damaged.
         """
         path = self.traces_folder / TRACES_FILE
-        try:
-            return (
-                Traces.model_validate(_read_json(path), extra="ignore") if path.is_file() else None
-            )
-        except ValidationError as error:
-            faults = f"{error.error_count()} faults"
-            raise RecordError(
-                f"'{path}' is damaged ({faults}); remove it, and run with --trace again"
-            ) from error
+        return _read_model(path, Traces) if path.is_file() else None
 
     def events_folder(self, arm: str, run: str) -> Path:
         """Where TensorBoard's event files of one run of an arm are written."""
@@ -196,12 +182,7 @@ class ResultsFolder:
         Raises:
             RecordError: it is missing or damaged.
         """
-        try:
-            return Manifest.model_validate(_read_json(self.manifest_path), extra="ignore")
-        except ValidationError as error:
-            raise RecordError(
-                f"'{self.manifest_path}' is not a manifest: {error.error_count()} values do not fit"
-            ) from error
+        return _read_model(self.manifest_path, Manifest)
 
     def write_launch(self, record: LaunchRecord) -> None:
         """Write one launch of one arm: steps first, so that a record always has its own steps."""
@@ -240,7 +221,7 @@ class ResultsFolder:
         path = self.launch_folder(record.launch, record.arm) / LOSSES_FILE
         if not path.is_file():
             return step_tables.empty(LOSS_COLUMNS)
-        with _readable(path, "remove it to report without it"):
+        with _readable(path):
             return step_tables.read_losses(path)
 
     def records(self) -> list[LaunchRecord]:
@@ -276,7 +257,7 @@ class ResultsFolder:
                     " blocks; remove its folder to measure that launch again"
                 )
             return
-        with _readable(path, MEASURE_AGAIN):
+        with _readable(path):
             yield from step_tables.read_steps(path, record)
 
     def host_use(self, records: Sequence[LaunchRecord]) -> pd.DataFrame:
@@ -293,7 +274,7 @@ class ResultsFolder:
         for record in records:
             path = self.launch_folder(record.launch, record.arm) / HOSTS_FILE
             if path.is_file():
-                with _readable(path, "remove it to report without it"):
+                with _readable(path):
                     tables.append(step_tables.read_host_use(path, record))
         return step_tables.joined(tables, step_tables.HOST_USE_TYPES)
 
@@ -302,13 +283,11 @@ def _remove_earlier(path: Path, record: LaunchRecord) -> None:
     """Remove the record of an earlier attempt at the same launch, whose steps are about to be
     replaced.
     """
-    try:
-        is_same = path.is_file() and read_record(path).started_at == record.started_at
-    except RecordError:
-        is_same = False
-    if not is_same:
-        with contextlib.suppress(OSError):  # writing the steps fails then, too, and is reported
-            path.unlink(missing_ok=True)
+    with contextlib.suppress(RecordError):
+        if path.is_file() and read_record(path).started_at == record.started_at:
+            return
+    with contextlib.suppress(OSError):  # writing the steps fails then, too, and is reported
+        path.unlink(missing_ok=True)
 
 
 def write_result(path: Path, content: bytes | str) -> None:
@@ -326,12 +305,13 @@ def write_result(path: Path, content: bytes | str) -> None:
         ) from error
 
 
-MEASURE_AGAIN = "remove its folder to measure that launch again"
+REMEDY = "remove it to report without it, or its folder to measure that launch again"
 DAMAGE = (
     OSError,
     EOFError,
     zlib.error,
     ValueError,
+    AttributeError,
     KeyError,
     TypeError,
     ArithmeticError,
@@ -342,12 +322,15 @@ DAMAGE = (
 
 
 @contextlib.contextmanager
-def _readable(path: Path, remedy: str) -> Iterator[None]:
+def _readable(path: Path) -> Iterator[None]:
     """Turn what is raised while a file is read into a ``RecordError`` that says what to do."""
     try:
         yield
+    except ValidationError as error:
+        why = f"{error.error_count()} values do not fit"
+        raise RecordError(f"'{path}' cannot be read: {why}; {REMEDY}") from error
     except DAMAGE as error:
-        raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; {remedy}") from error
+        raise RecordError(f"'{path}' cannot be read: {cut(str(error))}; {REMEDY}") from error
 
 
 def read_record(path: Path) -> LaunchRecord:
@@ -356,23 +339,11 @@ def read_record(path: Path) -> LaunchRecord:
     Raises:
         RecordError: it is missing, damaged or of a later version.
     """
-    content = _read_json(path)
-    try:
-        return LaunchRecord.model_validate(
-            content | {"scripts": _read_scripts(path.with_name(SCRIPT_FILE))}, extra="ignore"
-        )
-    except ValidationError as error:
-        raise RecordError(
-            f"'{path}' is not a launch record: {error.error_count()} values do not fit"
-        ) from error
-
-
-def _read_scripts(path: Path) -> list[ScriptReport]:
-    """Read the reports of a script's ranks; empty where there is no file."""
-    if not path.is_file():
-        return []
-    with _readable(path, MEASURE_AGAIN), gzip.open(path) as file:
-        return SCRIPTS.validate_json(file.read(MAX_RECORD_BYTES), extra="ignore")
+    reports_path, scripts = path.with_name(SCRIPT_FILE), list[ScriptReport]()
+    if reports_path.is_file():
+        with _readable(reports_path), gzip.open(reports_path) as file:
+            scripts = SCRIPTS.validate_json(file.read(MAX_RECORD_BYTES), extra="ignore")
+    return _read_model(path, LaunchRecord, scripts=scripts)
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -396,11 +367,11 @@ def migrate(content: dict[str, Any], *, source: str) -> dict[str, Any]:
     return {**content, "schema_version": SCHEMA_VERSION}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_model(path: Path, model: type[Model], **beside: Any) -> Model:
+    """The content of a file, upgraded; ``beside``: fields that are in other files."""
     if not path.exists():
         raise RecordError(f"'{path}' does not exist; give a folder that 'ringside compare' wrote")
-    with _readable(path, MEASURE_AGAIN):
+    with _readable(path):
         content = json.loads(read_text(path, max_bytes=MAX_RECORD_BYTES))
-    if not isinstance(content, dict):
-        raise RecordError(f"'{path}' holds {type(content).__name__}, not an object")
-    return migrate(content, source=str(path))
+        upgraded = migrate(content, source=str(path))
+        return model.model_validate({**upgraded, **beside}, extra="ignore")

@@ -29,9 +29,7 @@ MIN_STEP_S, MAX_STEP_S = 1e-9, 3e9
 
 def parquet(table: pd.DataFrame) -> bytes:
     """The content of a Parquet file with this table."""
-    buffer = BytesIO()
-    table.to_parquet(buffer, index=False)
-    return buffer.getvalue()
+    return table.to_parquet(index=False)
 
 
 def read_steps(path: Path, record: LaunchRecord) -> Iterator[pd.DataFrame]:
@@ -179,21 +177,14 @@ def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
     blocks = {
         (block.turn, block.round, block.block, block.kind, block.case) for block in record.blocks
     }
-    first = np.unique(table["turn"], return_index=True)[1]
-    keys = (table[name].iloc[first].tolist() for name in ("turn", "round", "block", "kind", "case"))
-    present = {
-        tuple(None if pd.isna(value) else value for value in row) for row in zip(*keys, strict=True)
-    }
-    if present - blocks:
+    first = table.drop_duplicates("turn")[["turn", "round", "block", "kind", "case"]]
+    known = first.astype(object).where(first.notna(), None)
+    unknown = {*known.itertuples(index=False, name=None)} - blocks
+    if unknown:
         raise ValueError(
-            f"it has steps of {len(present - blocks)} blocks that the record beside it does not"
-            " have"
+            f"it has steps of {len(unknown)} blocks that the record beside it does not have"
         )
-    numbers = np.stack(
-        [table[name].to_numpy(dtype="float64") for name in (*TIMES, "rank", "step", "samples")]
-    )
-    if (
-        not (np.isfinite(numbers) & (numbers >= 0)).all()
-        or not table["step_s"].between(MIN_STEP_S, MAX_STEP_S).all()
-    ):
+    numbers = table[[*TIMES, "rank", "step", "samples"]].to_numpy(dtype="float64")
+    is_possible = (np.isfinite(numbers) & (numbers >= 0)).all()
+    if not (is_possible and table["step_s"].between(MIN_STEP_S, MAX_STEP_S).all()):
         raise ValueError("it has impossible times or numbers")

@@ -73,10 +73,9 @@ def gauges(summary: Comparison) -> Iterator[tuple[Figure, Labels, float]]:
             ([VERDICT], row, _labels(row) | {"verdict": row.result.verdict if row.result else ""})
         )
     for change in summary.against.changes if summary.against else []:
-        labels = {"arm": change.arm, **({"case": change.case} if change.case else {})}
-        sources.append(
-            (CHANGE, change, {**labels, "figure": "ratio" if change.baseline else "throughput"})
-        )
+        case = {"case": change.case} if change.case else {}
+        figure_name = "ratio" if change.baseline else "throughput"
+        sources.append((CHANGE, change, {"arm": change.arm, **case, "figure": figure_name}))
     for figures, of, labels in sources:
         for figure in figures:
             value = figure.value(of) if figure.gauge else None
@@ -104,14 +103,14 @@ class BencherReport(Report):
         for place, measure, estimate in throughputs(summary):
             measures = benchmarks.setdefault(f"{in_report(summary.name)}/{place}", {})
             if estimate is not None:
-                bounds = {
+                values = {
                     "value": estimate.value,
                     "lower_value": estimate.ci_low,
                     "upper_value": estimate.ci_high,
                 }
                 measures[measure] = {
                     name: value
-                    for name, value in bounds.items()
+                    for name, value in values.items()
                     if value is not None and isfinite(value)
                 }
         return (json.dumps(benchmarks, indent=1) + "\n").encode()

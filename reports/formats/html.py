@@ -131,15 +131,13 @@ class IntervalAxis:
     """By candidate; None: it has no ratio."""
     ticks: Sequence[tuple[float, str]]
     at_one: float
-    band: tuple[float, float] | None
+    band: tuple[float, float]
     """Left end and width of what is of no practical interest."""
 
 
-def interval_axis(
-    candidates: Sequence[Candidate], *, threshold: float | None = None
-) -> IntervalAxis:
+def interval_axis(candidates: Sequence[Candidate], *, threshold: float) -> IntervalAxis:
     """The axis that holds all candidates; intervals that reach far beyond the ratios end at its
-    ends.
+    ends. ``threshold``: differences by less are of no practical interest.
     """
     ratios = [candidate.ratio for candidate in candidates if candidate.ratio]
     low, high = min([*ratios, 1.0]), max([*ratios, 1.0])
@@ -148,7 +146,7 @@ def interval_axis(
     ]
     ends = [
         math.log(min(max(end, low / MAX_REACH), high * MAX_REACH))
-        for end in (*ratios, *bounds, 1 - (threshold or 0.01), 1.01)
+        for end in (*ratios, *bounds, 1 - threshold, 1.01)
     ]
     first, room = min(ends), 0.06 * (max(ends) - min(ends))
     length = max(ends) - first + 2 * room
@@ -157,45 +155,26 @@ def interval_axis(
         return round(min(max(100 * (math.log(value) - first + room) / length, 0.0), 100.0), 2)
 
     def bar(candidate: Candidate, value: float) -> IntervalBar:
-        text = (
-            f"ratio {formatting.ratio(value)},"
-            f" {'interval ' + candidate.interval if candidate.interval else 'no interval'}"
-        )
+        interval = f"interval {candidate.interval}" if candidate.interval else "no interval"
         left, right = place(candidate.low or value), place(candidate.high or value)
         return IntervalBar(
             dot=place(value),
             left=left,
             width=round(max(right - left, 0.3), 2) if candidate.interval else None,
-            text=text,
+            text=f"ratio {formatting.ratio(value)}, {interval}",
         )
 
-    ticks: list[tuple[float, str]] = []
+    ticks: dict[float, str] = {}
     for tick in sorted(TICKS, key=lambda tick: (tick != 1, tick > 1, abs(math.log(tick)))):
-        if (
-            abs(math.log(tick)) <= 9
-            and 4 <= place(tick) <= 96
-            and all(abs(place(tick) - other) >= MIN_TICK_DISTANCE for other, _ in ticks)
-        ):
-            ticks.append(
-                (
-                    place(tick),
-                    (
-                        "same"
-                        if tick == 1
-                        else re.sub(r"\.0+(?=%| )", "", formatting.signed_difference(tick))
-                    ),
-                )
-            )
-    band = (
-        None
-        if threshold is None
-        else (place(1 - threshold), round(place(1 + threshold) - place(1 - threshold), 2))
-    )
+        at, difference = place(tick), formatting.signed_difference(tick)
+        if 4 <= at <= 96 and all(abs(at - other) >= MIN_TICK_DISTANCE for other in ticks):
+            ticks[at] = "same" if tick == 1 else re.sub(r"\.0+(?=%| )", "", difference)
+    left, right = place(1 - threshold), place(1 + threshold)
     return IntervalAxis(
         bars=[
             bar(candidate, candidate.ratio) if candidate.ratio else None for candidate in candidates
         ],
-        ticks=sorted(ticks) if ratios else [],
+        ticks=sorted(ticks.items()) if ratios else [],
         at_one=place(1.0),
-        band=band,
+        band=(left, round(right - left, 2)),
     )

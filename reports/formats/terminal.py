@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from rich import box
 from rich.console import Group
@@ -15,7 +16,7 @@ from reports.schema import Comparison
 from reports.scripts.porting_mistakes import PortingMistake
 from reports.tables.arm_tables import against_table, case_table
 from reports.tables.arm_tables import differences_table as script_differences_table
-from reports.tables.table import Entry, Kind, Row, Table
+from reports.tables.table import Entry, Kind, Table
 from reports.wording.causes import PHASE_NAMES
 from reports.wording.first_screen import MAX_LINES, Bar, FirstScreen, first_screen
 
@@ -102,11 +103,7 @@ def screen_lines(screen: FirstScreen) -> Group:
         shown(screen.compared, style="dim"),
         *(shown(f"{line}.") for line in screen.notes),
         *map(_bar, screen.bars),
-        *(
-            [shown(f"{'':{len(screen.bars[0].label)}}  {LEGEND}", style="dim")]
-            if screen.bars
-            else []
-        ),
+        *(shown(f"{'':{len(bar.label)}}  {LEGEND}", style="dim") for bar in screen.bars[:1]),
         rows,
         *([shown(f"and {more} more, in the report")] if more > 0 else []),
         marks,
@@ -149,15 +146,13 @@ def rich_table(table: Table) -> RichTable:
             no_wrap=not column.wraps,
             overflow="fold" if column.wraps else "ellipsis",
         )
-    before: Row | None = None
-    for row in table.rows:
-        continues = before is not None and before.group == row.group
-        if before is not None and not continues:
+    for group, rows in groupby(table.rows, key=lambda row: row.group):
+        if made.row_count:
             made.add_section()
-        first, *entries = row.entries
-        is_repeated = row.group and continues  # a group's name stands in its first row alone
-        made.add_row(Text("") if is_repeated else _text(first), *map(_text, entries))
-        before = row
+        for number, row in enumerate(rows):
+            first, *entries = row.entries
+            is_repeated = group and number  # a group's name stands in its first row alone
+            made.add_row(Text("") if is_repeated else _text(first), *map(_text, entries))
     return made
 
 
@@ -184,12 +179,8 @@ def differences_table(differences: Sequence[Difference]) -> Group:
     """
     if not differences:
         return Group(shown("The scripts do nothing differently that the agent sees"))
-    mistakes = [difference for difference in differences if isinstance(difference, PortingMistake)]
-    rest = [
-        difference
-        for difference in differences
-        if not (difference.is_note or isinstance(difference, PortingMistake))
-    ]
+    mistakes = [row for row in differences if isinstance(row, PortingMistake)]
+    rest = [row for row in differences if not (row.is_note or isinstance(row, PortingMistake))]
     rest = (rest if mistakes or rest else list(differences))[:MAX_DIFFERENCES]
     lines = [
         shown(

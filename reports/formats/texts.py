@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 from xml.sax import saxutils
@@ -30,7 +31,7 @@ from reports.statistics.intervals import TRIM
 from reports.tables import arm_tables, figures
 from reports.tables import sections as section_tables
 from reports.tables.arm_tables import POINT, against_table, differences_table
-from reports.tables.figures import ArmRow, arm_rows
+from reports.tables.figures import arm_rows
 from reports.tables.sections import ARM_TABLES, resource_table, what_if_table
 from reports.tables.table import Table, table
 from reports.wording import formatting, points
@@ -202,10 +203,8 @@ class PullRequestReport(Report):
 def _job() -> str | None:
     """The page of the job that runs this; None outside of CI."""
     for page in JOBS:
-        try:
+        with suppress(KeyError):
             return page.format_map(os.environ)
-        except KeyError:
-            continue
     return None
 
 
@@ -223,15 +222,18 @@ class JunitReport(Report):
     is_customary = False
 
     def render(self, summary: Comparison) -> bytes:
-        suites: dict[str, list[ArmRow]] = {place: [] for place in summary.places}
-        for row in arm_rows(summary, by_case=True):
-            if row.arm.role == "candidate" or (
-                row.arm.role == "baseline" and row.arm.status != "ok"
-            ):
-                suites[row.place].append(row)
-        named = {
-            ".".join(filter(None, [summary.name, place])): rows for place, rows in suites.items()
+        shown = [
+            row
+            for row in arm_rows(summary, by_case=True)
+            if row.arm.role == "candidate"
+            or (row.arm.role == "baseline" and row.arm.status != "ok")
+        ]
+        suites = {
+            ".".join(filter(None, [summary.name, place])): [
+                row for row in shown if row.place == place
+            ]
+            for place in summary.places
         }
         return render_text(
-            "junit.xml.j2", c=summary, suites=named, figures=figures, columns=figures.columns
+            "junit.xml.j2", c=summary, suites=suites, figures=figures, columns=figures.columns
         ).encode()

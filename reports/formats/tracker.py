@@ -98,13 +98,11 @@ class Tracker(Report):
         )
 
     def render(self, summary: Comparison) -> bytes:
-        return self.deliver(tracked_run(summary, HtmlReport().render(summary)))
-
-    def deliver(self, run: TrackedRun) -> bytes:
         """Send the run to the program; returns the file.
 
         A failure is a ``ReportError`` that says what to do.
         """
+        run = tracked_run(summary, HtmlReport().render(summary))
         try:
             return json.dumps(self.send(run), indent=2).encode() + b"\n"
         except self.errors() as error:

@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from measurement.conditions.conditions import (
-    CONDITIONS,
     SPEED_ENDS,
     Condition,
     Severity,
     condition_of,
+    conditions,
 )
 from measurement.conditions.differences import (
     Difference,
@@ -118,7 +118,8 @@ def _settings(
                 sentence=sentence + faults_clause(name, values) + by_itself,
             )
         )
-    return sorted(rows, key=lambda row: CONDITIONS.index(condition_of(row.field, of_scripts=True)))
+    order = conditions()
+    return sorted(rows, key=lambda row: order.index(condition_of(row.field, of_scripts=True)))
 
 
 def _is_idle(name: str, arms: Sequence[ScriptArm]) -> bool:

@@ -50,7 +50,7 @@ class ComparisonHistory:
         """``now``: the manifest that this session would begin with; ``sources``: the user's files,
         by their names in the folder.
         """
-        stored = folder.read_manifest() if folder.manifest_path.is_file() else None
+        stored = folder.manifest()
         changes = changes_since(stored, folder.records(), now)
         before = find_environment(stored.elsewhere, now) if stored else None
         self.manifest = stored or now

@@ -48,7 +48,7 @@ class LaunchSchedule:
         """
         plan, folder, measure = self._plan, self._folder, self._plan.measurement
         done = self._complete()
-        manifest = folder.read_manifest() if folder.manifest_path.is_file() else None
+        manifest = folder.manifest()
         if (
             manifest is None
             or len(done) not in manifest.looks

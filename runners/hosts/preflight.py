@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from measurement.addresses import family_of, listen, with_port
-from measurement.conditions.conditions import CONDITIONS
+from measurement.conditions.conditions import conditions
 from measurement.conditions.differences import differing, in_words
 from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Plan
@@ -211,7 +211,9 @@ def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str],
     """
     differences, unequal, worth_knowing = differing(facts), list[str](), list[str]()
     for condition in (
-        condition for condition in CONDITIONS if condition.hosts and condition.field in differences
+        condition
+        for condition in conditions()
+        if condition.hosts and condition.field in differences
     ):
         (unequal if condition.hosts == "refuse" else worth_knowing).append(
             "hosts differ in"

@@ -16,7 +16,7 @@ from backends.base import WHILE_STOPPED
 from backends.single import ScriptBackend
 from measurement.agent.ringside_agent import imposing
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY, refusal
-from measurement.environment import DISTURBING, PER_RANK, SECRET, STEERING
+from measurement.environment import PER_RANK, SECRET, recorded_names
 from measurement.errors import PlanError, UnavailableError, about, unknown_name
 from measurement.plans.arm import Arm
 from measurement.plans.plan import Plan
@@ -72,7 +72,7 @@ def lists_for_agent() -> dict[str, Any]:
     rank_variables = [list(variables.names) for variables in known_rank_variables()]
     return {
         "rank_variables": rank_variables,
-        "recorded": [*STEERING, *DISTURBING],
+        "recorded": recorded_names(),
         "left_out": PER_RANK,
         "secret": SECRET.pattern,
     }

@@ -56,7 +56,7 @@ def test_a_slow_link_is_felt_and_its_bytes_are_a_rings(lab, tmp_path):
         needed = arm.links[0].needed_bytes
         assert needed > 2.8e6
         seconds = needed * 8 / SLOW_BITS_PER_S
-        assert arm.exposed_exchange_s.value > 0.5 * seconds > 0.1, (
+        assert arm.step_terms_s.exposed_exchange.value > 0.5 * seconds > 0.1, (
             "such a link needs a fifth of a second for it"
         )
         assert [link.host for link in arm.links] == ["host1", "host2"]

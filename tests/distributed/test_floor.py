@@ -45,7 +45,4 @@ def test_an_arm_must_not_have_its_name(tmp_path):
     refused = compare(
         tmp_path, arms={"ddp": "ddp", "floor": "naive"}, measurement={"floor": True}, code=2
     ).done.stderr
-    assert (
-        "arm 'floor' has the name of the arm without any library; rename it or set floor: false"
-        in refused
-    )
+    assert "arm 'floor' has the name of the floor; rename it or set floor: false" in refused

@@ -302,7 +302,7 @@ def test_a_golden_result_that_is_none_is_refused(tmp_path):
     [
         (
             ("ab", "python train.py", "--with-b", '"'),
-            "No closing quotation; quote its words as in a shell",
+            "No closing quotation",
         ),
         (
             ("ab", "python train.py", "--with-b", "tiny==2.0", "--python", "nothing"),

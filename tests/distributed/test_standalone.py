@@ -99,7 +99,7 @@ def test_two_runs_that_a_user_started_make_a_report(run_once, tmp_path):
         "undecided",
         "one run",
     )
-    assert all(arm.exposed_exchange_s is not None for arm in found.arms)
+    assert all(arm.step_terms_s is not None for arm in found.arms)
 
 
 @pytest.mark.costly

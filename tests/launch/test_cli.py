@@ -51,9 +51,9 @@ def test_a_plan_that_cannot_run_is_refused_in_one_line(tmp_path, changes, messag
         (["compare", "README.md"], "not valid YAML at line"),
         (
             ["report", "no-such-folder"],
-            "does not exist; give the folders that runs wrote (their -o), or one above them",
+            "wrote (their -o), or one above them",
         ),
-        (["report", "plans"], "'plans' holds no run with a plan.yaml; give the folders that"),
+        (["report", "plans"], "'plans' is no run, and holds none; give the folders that"),
     ],
 )
 def test_a_path_that_is_wrong_is_named_in_one_line(arguments, message):

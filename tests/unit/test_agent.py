@@ -32,7 +32,7 @@ from measurement.agent.ringside_agent.reading import (
 )
 from measurement.agent.ringside_agent.reading.first_steps import FirstSteps
 from measurement.agent.ringside_agent.recorder import FOREIGN_STEPS, WITHOUT_BACKWARD, Recorder
-from measurement.conditions.conditions import CONDITIONS
+from measurement.conditions.conditions import conditions
 from measurement.environment import recorded_environment
 from runners.scripts.script_setup import lists_for_agent
 from tests.conftest import REPOSITORY
@@ -76,7 +76,7 @@ def test_it_records_the_variables_that_ringside_does_and_no_secrets(monkeypatch)
 
 def test_the_facts_of_a_host_are_those_that_conditions_name():
     elsewhere = {"mpirun"}  # the preflight's
-    assert {condition.field for condition in CONDITIONS if condition.source == "host"} == set(
+    assert {condition.field for condition in conditions() if condition.source == "host"} == set(
         host.fingerprint()
     ) | elsewhere
 

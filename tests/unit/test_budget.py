@@ -35,6 +35,10 @@ def spread(of_rounds, of_launches, *, degrees=1000.0):
     return Spread(round_variance=of_rounds**2, launch_variance=of_launches**2, degrees=degrees)
 
 
+def length(plan, folder, *, launch=3, left_s):
+    return choose_length(plan, folder, launch=launch, left_s=left_s, between_s=0.0, read_blocks={})
+
+
 def test_many_launches_have_as_many_rounds_as_kalibera_and_jones_say():
     choice = choose([19] * 3, cost=USUAL, spread=spread(0.145, 0.04), left_s=36_000)
     assert choice.rounds == pytest.approx(math.sqrt(23 / 0.8) * 0.145 / 0.04, abs=1)
@@ -149,7 +153,7 @@ def test_the_choice_does_not_depend_on_the_ratio(tmp_path):
     chosen = []
     for ratio in (1.0, 1.5):
         plan, folder = measured(tmp_path, "horovod-gloo", ratio=ratio)
-        chosen.append(choose_length(plan, folder, launch=3, left_s=400.0))
+        chosen.append(length(plan, folder, left_s=400.0))
     assert chosen[0].rounds == chosen[1].rounds
     assert chosen[0].launch_deviation == pytest.approx(chosen[1].launch_deviation, rel=0.05)
 
@@ -160,9 +164,9 @@ def test_a_folder_tells_what_its_launches_cost_and_what_was_chosen_is_in_the_rep
     assert cost_of(plan, folder.records()) == Cost(start_s=8.0, round_s=5.0), (
         "start_s stands in where launch_s is not known"
     )
-    chosen = choose_length(plan, folder, launch=3, left_s=400.0)
+    chosen = length(plan, folder, left_s=400.0)
     assert (chosen.launch, chosen.rounds >= MIN_ROUNDS, chosen.launches > 3) == (3, True, True)
-    assert choose_length(plan, folder, launch=3, left_s=10.0) is None
+    assert length(plan, folder, left_s=10.0) is None
     manifest = folder.read_manifest()
     folder.write_manifest(changed(manifest, choices=[chosen]))
     comparison = write_reports(folder)
@@ -172,4 +176,4 @@ def test_a_folder_tells_what_its_launches_cost_and_what_was_chosen_is_in_the_rep
 
 def test_pilots_come_first_whatever_the_time(tmp_path):
     plan, folder = measured(tmp_path, "horovod-gloo", ratio=1.1, launches=1)
-    assert choose_length(plan, folder, launch=1, left_s=-100.0).rounds == MIN_ROUNDS
+    assert length(plan, folder, launch=1, left_s=-100.0).rounds == MIN_ROUNDS

@@ -10,9 +10,9 @@ import pytest
 
 from backends import make_backend
 from measurement.conditions.disturbing_variables import (
-    TABLE,
     describe_variables,
     disturbances,
+    disturbing_variables,
     refusal,
 )
 from measurement.environment import recorded_environment
@@ -40,7 +40,7 @@ def arms(**changes):
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch):
     """This process may have some of its own."""
-    for variable in TABLE:
+    for variable in disturbing_variables():
         monkeypatch.delenv(variable.name, raising=False)
 
 
@@ -121,7 +121,7 @@ def test_the_headline_and_the_warnings_name_what_ranks_had(tmp_path):
 
 
 def test_every_variable_of_the_table_is_recorded():
-    names = [variable.name.rstrip("*") for variable in TABLE]
+    names = [variable.name.rstrip("*") for variable in disturbing_variables()]
     assert [name for name in names if not recorded_environment({name: "1"})] == []
 
 

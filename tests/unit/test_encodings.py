@@ -1,13 +1,9 @@
 """Text is UTF-8 in any locale: where it is read or written, and where programs are spoken with."""
 
 import ast
-import os
 from pathlib import Path
 
-import pytest
-
 from measurement.errors import PlanError
-from measurement.records.results import ResultsFolder
 from runners.protocol.messages import ErrorReply
 from runners.rank.remote_error import describe_error
 from tests.conftest import parsed
@@ -54,11 +50,6 @@ def without_encoding(tree):
             is_file and not is_binary and "encoding" not in given
         ):
             yield node.lineno
-
-
-def test_a_results_folder_whose_name_is_no_utf8_is_refused_before_anything_is_measured(tmp_path):
-    with pytest.raises(PlanError, match="has a name that is not valid UTF-8; give another with -o"):
-        ResultsFolder(tmp_path / os.fsdecode(b"caf\xe9"))
 
 
 def test_an_error_of_a_file_whose_name_is_no_utf8_can_be_told():

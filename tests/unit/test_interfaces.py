@@ -62,16 +62,7 @@ class Line(Report):
         return comparison.headline.encode()
 
 
-class AlsoHtml(Report):
-    """One that writes another's file."""
-
-    file_name = "report.html"
-
-    def render(self, comparison):
-        return b""
-
-
-LINE, ALSO_HTML = f"{__file__}:Line", f"{__file__}:AlsoHtml"
+LINE = f"{__file__}:Line"
 
 
 @pytest.mark.slow
@@ -91,7 +82,6 @@ def test_a_plans_reports_are_written_and_comparison_json_always(tmp_path):
 @pytest.mark.parametrize(
     ("references", "message"),
     [
-        (["html", ALSO_HTML], f"reports 'html' and '{ALSO_HTML}' both write report.html"),
         (["htm"], "unknown report 'htm'; did you mean 'html'?"),
         (["measurement.plans.plan:Plan"], "does not derive from reports.base.Report"),
         (["no/such.py:Mine"], "report file 'no/such.py' does not exist"),

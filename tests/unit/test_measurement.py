@@ -88,7 +88,7 @@ def test_a_record_and_its_steps_come_back(tmp_path):
     ("content", "message"),
     [
         (json.dumps({}), "schema_version None"),
-        (json.dumps({"schema_version": 1}), "is not a launch record"),
+        (json.dumps({"schema_version": 1}), "values do not fit"),
     ],
 )
 def test_a_damaged_record_is_an_error_not_a_hole(tmp_path, content, message):
@@ -107,7 +107,7 @@ def test_a_record_of_an_older_version_is_brought_up_to_date(tmp_path, monkeypatc
     stored = json.loads(path.read_text())
     stored["started_by"] = stored.pop("launcher")
     path.write_text(json.dumps(stored))
-    with pytest.raises(RecordError, match="is not a launch record"):
+    with pytest.raises(RecordError, match="values do not fit"):
         folder.records()
     monkeypatch.setattr(results, "SCHEMA_VERSION", 2)
     monkeypatch.setitem(
@@ -142,7 +142,7 @@ def test_what_this_ringside_no_longer_has_is_read_over(tmp_path):
 
 def test_a_manifest_that_does_not_fit_is_refused(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps({"schema_version": 1, "nonsense": 1}))
-    with pytest.raises(RecordError, match="is not a manifest"):
+    with pytest.raises(RecordError, match="values do not fit"):
         ResultsFolder(tmp_path).read_manifest()
 
 

@@ -69,7 +69,7 @@ def test_without_hosts_all_is_as_before(tmp_path):
         ({"hosts": "./no-such-file"}, "hostfile 'no-such-file' cannot be read"),
         (
             {"network_interface": "eth0"},
-            "network_interface is for several machines; name them under hosts",
+            "network_interface means nothing without hosts, which name several machines",
         ),
         (
             {"hosts": "host1:2", "network_interface": "eth0; reboot"},
