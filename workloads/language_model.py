@@ -16,23 +16,13 @@ from torch.optim import AdamW, Optimizer
 from torch.utils.data import Dataset
 
 from measurement.errors import PlanError
-from workloads.data.files import (
-    WORDS,
-    DataOptions,
-    ExpandedPath,
-    entries,
-    missing,
-    part_of,
-    readable,
-)
+from workloads.data.files import DataOptions, ExpandedPath, readable
 from workloads.data.input import Sample
 from workloads.supervised import Supervised
 
 BYTES = 256
 HELD_OUT_SHARE = 10
 """In a single file, the last 1/HELD_OUT_SHARE is held out for evaluation."""
-NAMES = ("train.txt", "val.txt")
-PACKED = (".gz", ".xz", ".bz2", ".zst", ".zip")
 
 
 class LanguageModelOptions(DataOptions):
@@ -90,27 +80,14 @@ class LanguageModel(Supervised):
         set.
         """
         place = self.options.data_dir
-        with readable(place):
-            is_file = place.is_file()
-        if is_file:
+        remedy = "set data_dir to a text file, or to a folder with train.txt and val.txt"
+        with readable(f"text '{place.absolute()}'", remedy=remedy):
+            if place.is_dir():
+                paths = [place / "train.txt", place / "val.txt"]
+                return [(path, range(path.stat().st_size)) for path in paths]
             size = place.stat().st_size
-            cut = size - size // HELD_OUT_SHARE
-            return [(place, range(cut)), (place, range(cut, size))]
-        files = [path for path in entries(place) if path.is_file()]
-        paths = [
-            path
-            for part, name in zip(WORDS, NAMES, strict=True)
-            if (path := part_of(files, part, name=name))
-        ]
-        if len(paths) < len(NAMES):
-            raise missing(
-                "language_model",
-                f"a text file '{place.absolute()}', or {' and '.join(NAMES)} in a folder of that"
-                " name",
-                folders=[place],
-                remedy="set data_dir to any plain text, of 100 kB or more to learn something",
-            )
-        return [(path, range(path.stat().st_size)) for path in paths]
+        cut = size - size // HELD_OUT_SHARE
+        return [(place, range(cut)), (place, range(cut, size))]
 
 
 class Sequences(Dataset[Sample]):
@@ -130,10 +107,6 @@ class Sequences(Dataset[Sample]):
                 f"'{path}' is too short: {len(part)} bytes"
                 f" {'(of its last tenth) ' if part.start else ''}to make sequences of {length}"
                 " bytes and the next one; give a longer text, or a smaller sequence_length"
-            )
-        if path.suffix in PACKED:
-            raise PlanError(
-                f"'{path}' is compressed, and tokens are the bytes of a text; unpack it"
             )
         self.length = length
         self._bytes = np.memmap(
