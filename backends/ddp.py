@@ -219,17 +219,10 @@ class DDP(TorchDistributed):
                 f"DDP of PyTorch {torch.__version__} has no {shortened(unknown)}; leave it out, or"
                 " install a newer PyTorch"
             )
-        if options.bucket_cap_mb_list and (options.bucket_cap_mb or options.first_bucket_mb):
-            raise PlanError(
-                "bucket_cap_mb_list gives the size of every bucket; leave out bucket_cap_mb and"
-                " first_bucket_mb beside it"
-            )
-        if options.first_bucket_mb is not None and options.bucket_cap_mb is not None:
-            raise PlanError(
-                f"first_bucket_mb {options.first_bucket_mb:g} beside bucket_cap_mb"
-                f" {options.bucket_cap_mb:g}: DDP gives the first bucket the size of the others as"
-                " soon as that is set; leave one of them out"
-            )
+        sizes = ("bucket_cap_mb", "first_bucket_mb", "bucket_cap_mb_list")
+        given = [name for name in sizes if getattr(options, name) is not None]
+        if len(given) > 1:
+            raise PlanError(f"DDP heeds only one of {' and '.join(given)}; leave out the others")
         if options.static_graph and self.micro_steps > 1:
             raise PlanError(
                 "static_graph and micro_steps > 1 do not work together in PyTorch's DDP (no_sync);"
@@ -285,11 +278,6 @@ class DDP(TorchDistributed):
     ) -> list[str]:
         """DDP waits for every gradient, unless an option makes it look for missing ones."""
         options = self.options
-        tensors = [*model.named_parameters(), *model.named_buffers()]
-        left_out = getattr(model, "_ddp_params_and_buffers_to_ignore", ())
-        self.require_sent(
-            [(name, tensor) for name, tensor in tensors if name not in left_out], library="DDP"
-        )
         if options.zero_redundancy_optimizer:
             _require_sharded(optimizer)
         if missing and not (options.find_unused_parameters or options.static_graph):

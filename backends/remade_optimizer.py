@@ -7,7 +7,6 @@ They are shared here.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -97,17 +96,6 @@ def require_remade(
             f" '{type(optimizer).__name__}' does not allow ({type(error).__name__}: {error}); give"
             " its constructor defaults, as torch.optim's have, or leave this arm out"
         ) from error
-
-
-def constructor_needs(optimizer: Optimizer) -> str | None:
-    """Why the class cannot be called with parameter groups alone; None: by its signature, it
-    can.
-    """
-    try:
-        inspect.signature(type(optimizer)).bind(optimizer.param_groups)
-    except TypeError as error:
-        return str(error)
-    return None
 
 
 def require_no_hooks(optimizer: Optimizer, tables: tuple[str, ...], *, reason: str) -> None:

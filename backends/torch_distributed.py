@@ -6,7 +6,7 @@ repository's process group over mpi4py (``backends.mpi.process_group``), which s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from backends.base import (
     NCCL_HEARTBEAT,
@@ -25,7 +25,6 @@ from backends.base import (
     bytes_of,
     tensor_of,
 )
-from backends.carried_tensors import GLOO, require_sent
 from backends.communicator import TorchCommunicator
 from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
 from measurement.communicator import Communicator
@@ -63,19 +62,6 @@ class TorchDistributed(Backend):
 
     def imports(self) -> Mapping[str, str]:
         return {"mpi4py": "mpi4py"} if self.transport == "mpi" else {}
-
-    def require_sent(self, tensors: Iterable[tuple[str, Tensor]], *, library: str) -> None:
-        """Refuse tensors that rank 0 cannot send to the others; this repository's process group
-        over MPI sends any dtype.
-
-        Raises:
-            PlanError: the first such tensor, with what to do.
-        """
-        require_sent(
-            tensors,
-            library=f"{library} over {self.transport}",
-            dtypes=None if self.transport == "mpi" else GLOO,
-        )
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """Make the default process group. Collective."""

@@ -99,25 +99,6 @@ def digest() -> str:
     return files_digest.hexdigest()[:16]
 
 
-def remedy_of_clash(text: str) -> str:
-    """What to do where an error names one of our packages and the user has a module of that name;
-    else empty.
-    """
-    named = set(re.findall(rf"'({'|'.join(ROOMS)})[.']", text))
-    files = (
-        file for folder in sys.path for name, file in clashes(Path(folder)).items() if name in named
-    )
-    file = next(files, None)
-    return (
-        ""
-        if file is None
-        else (
-            f"; that is a package of ringside's: rename '{file}', or name its classes as"
-            f" '{file}:Class'"
-        )
-    )
-
-
 def pin_in_spawned_processes() -> None:
     """Have spawned processes find our packages first: they get this process's ``sys.path``."""
     from multiprocessing import spawn

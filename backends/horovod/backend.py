@@ -13,8 +13,17 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from backends.base import Backend, BuildOptimizer, Prepared, Setting, Store, bytes_of, tensor_of
-from backends.carried_tensors import require_reduced, require_sent, state_tensors
+from backends.base import (
+    Backend,
+    BuildOptimizer,
+    Prepared,
+    Setting,
+    Store,
+    bytes_of,
+    state_tensors,
+    tensor_of,
+    trained_parameters,
+)
 from backends.horovod.communicator import HorovodCommunicator
 from backends.horovod.optimizer import (
     REDUCED,
@@ -35,7 +44,7 @@ from backends.horovod.options import (
 from backends.horovod.rendezvous import is_without_rendezvous, rendezvous_over_gloo
 from backends.horovod.timeline import traced
 from backends.mpi.library import find_wheel
-from backends.remade_optimizer import constructor_needs, without_constructor
+from backends.remade_optimizer import without_constructor
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
 from measurement.communicator import Communicator
 from measurement.errors import LaunchError, PlanError, shortened
@@ -89,22 +98,16 @@ class Horovod(Backend):
     ) -> list[str]:
         """Horovod sends zeros for missing gradients, and gathers the rows of sparse ones."""
         options = self.options
-        require_sent(state_tensors(model).items(), library="Horovod", dtypes=None)
-        remedy = (
-            "keep the weights in float32, which precision: amp-bf16 or amp-fp16 computes with less,"
-            " or leave this arm out"
-        )
         dtypes = REDUCED | ({torch.bfloat16} if options.compression == "fp16" else set())
-        require_reduced(model, library="Horovod 0.28.1", dtypes=dtypes, remedy=remedy)
+        for name, parameter in trained_parameters(model).items():
+            if parameter.dtype not in dtypes:
+                raise PlanError(
+                    f"Horovod 0.28.1 reduces no {str(parameter.dtype).removeprefix('torch.')}"
+                    f" gradients, which '{name}' has; keep the weights in float32, which precision:"
+                    " amp-bf16 or amp-fp16 computes with less, or leave this arm out"
+                )
         require_wrappable(optimizer)
         notes = []
-        needs = constructor_needs(optimizer)
-        if needs:
-            notes.append(
-                f"hvd.DistributedOptimizer calls the optimizer's class '{type(optimizer).__name__}'"
-                f" with parameter groups alone ({needs}); Ringside does without its constructor,"
-                " and a script of your own needs defaults there"
-            )
         turned = of_another_layout(model)
         if turned:
             notes.append(

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from backends.base import Prepared
-from backends.carried_tensors import trained_parameters
+from backends.base import Prepared, trained_parameters
 from backends.remade_optimizer import (
     STATE_HOOKS,
     STEP_HOOKS,
@@ -182,4 +181,5 @@ class LayoutKept:
 
 def of_another_layout(model: nn.Module) -> list[str]:
     """Names of the parameters whose gradients are not contiguous, which Horovod refuses."""
-    return [name for name, parameter in trained_parameters(model) if not parameter.is_contiguous()]
+    trained = trained_parameters(model).items()
+    return [name for name, parameter in trained if not parameter.is_contiguous()]

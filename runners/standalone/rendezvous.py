@@ -23,7 +23,7 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 from backends import Backend, make_backend
 from backends.base import Store
 from backends.mpi.library import load_mpi, open_store
-from measurement.addresses import holder_of, with_port
+from measurement.addresses import with_port
 from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
 from measurement.agent.ringside_agent.reporting import leave
 from measurement.errors import LaunchError, RingsideError, printable
@@ -91,11 +91,9 @@ def _served_store(world: World, environment: Mapping[str, str], timeout: timedel
     try:
         store = TCPStore(host, port, is_master=serves, wait_for_workers=False, timeout=timeout)
     except RuntimeError as error:
-        holder = holder_of(port)
-        in_use = f"the port is in use by {holder}; end it, or give another port to all ranks"
-        reason = str(error).splitlines()[0] if holder is None else in_use
         raise LaunchError(
-            f"rank {world.rank} has no store at {with_port(host, port)}: {reason}"
+            f"rank {world.rank} has no store at {with_port(host, port)}:"
+            f" {str(error).splitlines()[0]}; if the port is in use, give another one to all ranks"
         ) from error
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0") if agent_serves else "0"
     return PrefixStore(f"ringside/{attempt}", store)

@@ -174,7 +174,7 @@ def test_an_address_in_use_names_who_uses_it():
         port = taken.getsockname()[1]
         done = as_rank(0, port)
     assert done.returncode == 2
-    assert f"rank 0 has no store at 127.0.0.1:{port}: the port is in use by " in done.stderr
+    assert f"rank 0 has no store at 127.0.0.1:{port}: " in done.stderr
     assert f"(process {os.getpid()}); end it, or give another port to all ranks" in done.stderr
 
 

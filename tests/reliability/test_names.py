@@ -7,9 +7,7 @@ import sys
 
 import pytest
 
-from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
-from runners.planning.workload import resolve_workload
 from tests.conftest import HAS_HOROVOD, HOROVOD, write_plan
 from tests.kit.commands import NO_LOCAL, run
 
@@ -115,22 +113,6 @@ def test_runners_on_pythonpath_is_named(folder, command):
     assert (done.returncode, done.stdout) == (2, "")
     told = f"ringside: '{folder}/runners.py' is on PYTHONPATH, and Python would import it in the place of our package 'runners'"
     assert done.stderr == f"{told}; rename it\n"
-
-
-@pytest.mark.costly
-def test_a_class_that_is_looked_for_in_our_package_is_told_where_it_is(folder, monkeypatch):
-    done = run("ringside", "check", "workloads:Own", cwd=folder)
-    assert done.returncode == 2
-    assert (
-        f"that is a package of ringside's: rename '{folder}/workloads.py', or name its classes as "
-        in done.stderr
-    )
-    (folder / "model.py").write_text("from reports import layers\n")
-    monkeypatch.chdir(folder)
-    with pytest.raises(
-        PlanError, match=f"that is a package of ringside's: rename '{folder}/reports/__init__.py'"
-    ):
-        resolve_workload(f"{folder / 'model.py'}:Own", {})
 
 
 @pytest.mark.costly

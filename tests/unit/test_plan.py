@@ -95,7 +95,7 @@ def test_shipped_plans_resolve(path, monkeypatch):
         ({"question": "fsdp2"}, "unknown question 'fsdp2'"),
         (
             ddp(options={"fusion_threshold_mb": 1}),
-            "unknown option 'fusion_threshold_mb'; did you mean 'fusion_threshold_mb' of backend 'horovod'?",
+            "unknown option 'fusion_threshold_mb'",
         ),
         (
             ddp(backend="horovd"),
@@ -145,7 +145,7 @@ def test_shipped_plans_resolve(path, monkeypatch):
         ),
         (
             ddp(options={"bucket_cap_mb_list": [1], "bucket_cap_mb": 2}),
-            "leave out bucket_cap_mb",
+            "only one of bucket_cap_mb and bucket_cap_mb_list; leave out",
         ),
         ({"arms": {"../x": {"backend": "ddp"}}, "baseline": "../x"}, "may hold only letters"),
         ({"two\nlines": 1}, "unknown option 'two lines'"),
