@@ -31,9 +31,9 @@ NO_SETTINGS = (
 IF_NONE = {"bucket_cap_mb": 25, "broadcast_buffers": True, "forward_sync_buffers": True}
 """DDP's values for these where they are None."""
 COLLECTIVE = re.compile(
-    r"_?(all(reduce|_?gather|_?to_?all)|reduce|broadcast|gather|scatter|send|recv|(monitored_)?barrier)"
+    r"_?(grouped_)?(all_?(reduce|gather|to_?all)|reduce|broadcast|gather|scatter|send|recv|(monitored_)?barrier)"
 )
-"""How the names of torch's ``ProcessGroup`` methods that exchange something begin."""
+"""How the names of functions that exchange something begin, in torch and Horovod."""
 
 
 def describe(script: Script) -> dict[str, Any]:
