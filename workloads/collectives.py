@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, BeforeValidator, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ByteSize, Field, field_validator
 
 from measurement.communicator import Communicator, ReduceOp
 from measurement.errors import PlanError, unknown_name
@@ -18,26 +17,6 @@ from workloads.micro_benchmark import MicroBenchmark, Repetition
 from workloads.operations import BY_DEFAULT, OPERATIONS, Idle, Operation, OperationRun
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-
-
-def parse_size(value: object) -> int:
-    """Read a number of bytes, with or without a unit: 65536, "64KiB", "64 KiB".
-
-    Raises:
-        ValueError: ``value`` is anything else.
-    """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = (
-        re.fullmatch(r"\s*([0-9]+)\s*(B|KiB|MiB|GiB)?\s*", value)
-        if isinstance(value, str)
-        else None
-    )
-    if match is None:
-        raise ValueError(
-            f"not a size; give bytes, or a whole number with {', '.join(UNITS)}, such as '64 KiB'"
-        )
-    return int(match[1]) * UNITS[match[2] or "B"]
 
 
 def format_size(size: int) -> str:
@@ -52,7 +31,7 @@ def _listed(value: object) -> object:
 
 
 DType = Literal["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64"]
-Size = Annotated[int, BeforeValidator(parse_size), Field(ge=64, le=UNITS["GiB"])]
+Size = Annotated[ByteSize, Field(ge=64, le=UNITS["GiB"])]
 
 
 class CollectivesOptions(PlanOptions):
@@ -62,7 +41,7 @@ class CollectivesOptions(PlanOptions):
     """Operations to time, by name. None: the common ones. ``all``: all that the number of ranks
     allows."""
     sizes: tuple[Size, ...] = Field(
-        default=tuple(1 << bits for bits in range(10, 27, 2)), min_length=1
+        default=tuple(ByteSize(1 << bits) for bits in range(10, 27, 2)), min_length=1
     )
     """Message sizes, in bytes or as "64 KiB". Left out: from 1 KiB to 64 MiB, each four times the
     one before."""

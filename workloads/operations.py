@@ -39,7 +39,8 @@ COMBINE: dict[ReduceOp, Callable[[Tensor], Tensor]] = {
 class Operation:
     """An operation: how it runs on a rank that takes part, and its expected result."""
 
-    run: Callable[[OperationRun], None]
+    run: Callable[[OperationRun], Tensor | None]
+    """Returns the result; None: it is in ``out``."""
     expected: Callable[[OperationRun], Tensor | None]
     """The expected ``result``; None where this rank has none."""
     in_place: tuple[str, ...] = ()
@@ -109,7 +110,9 @@ class OperationRun(Repetition):
         self.input.copy_(self.values(self.communicator.rank))
 
     def run(self) -> None:
-        self._operation.run(self)
+        result = self._operation.run(self)
+        if result is not None:
+            self.result = result
 
     def clear(self) -> None:
         if self._operation.reduces:
@@ -195,31 +198,23 @@ class Idle(Repetition):
         return None
 
 
-def _all_reduce(it: OperationRun) -> None:
-    if it.in_place:
-        it.communicator.all_reduce(it.input, op=it.op)
-    else:
-        it.result = it.communicator.all_reduce_to(it.input, op=it.op, out=it.out)
+def _all_reduce(it: OperationRun) -> Tensor | None:
+    if not it.in_place:
+        return it.communicator.all_reduce_to(it.input, op=it.op, out=it.out)
+    it.communicator.all_reduce(it.input, op=it.op)
+    return None
 
 
-def _broadcast(it: OperationRun) -> None:
-    if it.in_place:
-        it.communicator.broadcast(it.input, root=it.root)
-    else:
-        it.result = it.communicator.broadcast_to(it.input, root=it.root, out=it.out)
+def _broadcast(it: OperationRun) -> Tensor | None:
+    if not it.in_place:
+        return it.communicator.broadcast_to(it.input, root=it.root, out=it.out)
+    it.communicator.broadcast(it.input, root=it.root)
+    return None
 
 
-def _all_gather(it: OperationRun) -> None:
+def _all_gather(it: OperationRun) -> Tensor:
     gather = it.communicator.all_gather_in_place if it.in_place else it.communicator.all_gather
-    it.result = gather(it.input, out=it.out)
-
-
-def _reduce_scatter(it: OperationRun) -> None:
-    it.result = it.communicator.reduce_scatter(it.input, op=it.op, out=it.out)
-
-
-def _all_to_all(it: OperationRun) -> None:
-    it.result = it.communicator.all_to_all(it.input, out=it.out)
+    return gather(it.input, out=it.out)
 
 
 def _send_recv(it: OperationRun) -> None:
@@ -244,10 +239,8 @@ def _isend_irecv(it: OperationRun) -> None:
 
 def _root_isend(it: OperationRun) -> None:
     if it.is_root:
-        under_way = [
-            it.communicator.isend(it.input, to=rank) for rank in it.ranks if rank != it.root
-        ]
-        for message in under_way:
+        others = [rank for rank in it.ranks if rank != it.root]
+        for message in [it.communicator.isend(it.input, to=rank) for rank in others]:
             message.wait()
     else:
         it.communicator.recv(it.input, source=it.root)
@@ -257,10 +250,6 @@ def _everyones(it: OperationRun) -> Tensor:
     return torch.cat([it.values(rank) for rank in it.ranks])
 
 
-def _all_but_last(world_size: int) -> Sequence[int]:
-    return range(world_size - 1)
-
-
 def _first_and_last(world_size: int) -> Sequence[int]:
     return 0, world_size - 1
 
@@ -268,10 +257,6 @@ def _first_and_last(world_size: int) -> Sequence[int]:
 def _but_own(ranks: int) -> float:
     """Return (n - 1)/n: a rank has its own share already."""
     return (ranks - 1) / ranks
-
-
-def _roots(it: OperationRun) -> Tensor:
-    return it.values(it.root)
 
 
 ALL_REDUCE = Operation(
@@ -285,7 +270,7 @@ ALL_REDUCE = Operation(
 )
 BROADCAST = Operation(
     run=_broadcast,
-    expected=_roots,
+    expected=lambda it: it.values(it.root),
     in_place=("broadcast",),
     out_of_place=("broadcast_to",),
     has_root=True,
@@ -311,7 +296,7 @@ OPERATIONS: dict[str, Operation] = {
         busbw=_but_own,
     ),
     "reduce_scatter": Operation(
-        run=_reduce_scatter,
+        run=lambda it: it.communicator.reduce_scatter(it.input, op=it.op, out=it.out),
         expected=lambda it: it.own_share(it.reduced()),
         out_of_place=("reduce_scatter",),
         reduces=True,
@@ -345,7 +330,7 @@ OPERATIONS: dict[str, Operation] = {
         busbw=_but_own,
     ),
     "all_to_all": Operation(
-        run=_all_to_all,
+        run=lambda it: it.communicator.all_to_all(it.input, out=it.out),
         expected=lambda it: torch.cat([it.own_share(it.values(rank)) for rank in it.ranks]),
         out_of_place=("all_to_all",),
         in_shares=True,
@@ -355,7 +340,7 @@ OPERATIONS: dict[str, Operation] = {
         ALL_REDUCE,
         in_place=("all_reduce", "group"),
         out_of_place=(),
-        ranks=_all_but_last,
+        ranks=lambda world_size: range(world_size - 1),
         least_ranks=3,
     ),
     "group_broadcast": replace(
@@ -363,7 +348,7 @@ OPERATIONS: dict[str, Operation] = {
         in_place=("broadcast", "group"),
         out_of_place=(),
         has_root=False,
-        ranks=_all_but_last,
+        ranks=lambda world_size: range(world_size - 1),
         least_ranks=3,
     ),
     "send_recv": SEND_RECV,
@@ -372,7 +357,7 @@ OPERATIONS: dict[str, Operation] = {
     "isend_irecv_last": replace(ISEND_IRECV, ranks=_first_and_last, least_ranks=3),
     "root_isend": Operation(
         run=_root_isend,
-        expected=_roots,
+        expected=lambda it: it.values(it.root),
         in_place=("isend", "recv"),
         has_root=True,
         # the root's link carries the message once for each other rank

@@ -37,7 +37,8 @@ def watch_torch(settings: Settings) -> rank.Rank:
     call_safely(watch_scaler, torch, recorder)
     call_safely(watch_autocast, torch, this_rank.first)
     if hasattr(torch.distributed, "init_process_group"):
-        core_use.watch_torch(torch.distributed)
+        begin = torch.distributed.init_process_group
+        torch.distributed.init_process_group = core_use.counting_threads(begin)
     if settings.untimed == "evaluation":
         watch_evaluation(torch.nn.Module, recorder)
     os.register_at_fork(after_in_child=this_rank.forget_after_fork)
