@@ -54,8 +54,6 @@ class TorchCommunicator(Communicator):
         dist.all_gather_into_tensor(out, tensor, group=self._group)
         return out
 
-    all_gather_in_place = all_gather
-
     def reduce_scatter(self, tensor: Tensor, *, out: Tensor, op: ReduceOp = "sum") -> Tensor:
         dist.reduce_scatter_tensor(out, tensor, op=REDUCE_OPS[op], group=self._group)
         return out

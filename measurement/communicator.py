@@ -62,13 +62,6 @@ class Communicator(ABC):
         """The reduction of all ranks' tensors, in place."""
         raise NotImplementedError
 
-    def all_reduce_to(self, tensor: Tensor, *, op: ReduceOp, out: Tensor) -> Tensor:
-        """As ``all_reduce``; ``tensor`` stays.
-
-        In ``out`` where the library can write there, else in a tensor of its own.
-        """
-        raise NotImplementedError
-
     def reduce(self, tensor: Tensor, *, op: ReduceOp, root: int) -> None:
         """As ``all_reduce``, on rank ``root`` only, in place there; other ranks' tensors are
         undefined afterwards.
@@ -79,21 +72,16 @@ class Communicator(ABC):
         """Rank ``root``'s, in place."""
         raise NotImplementedError
 
-    def broadcast_to(self, tensor: Tensor, *, root: int, out: Tensor) -> Tensor:
-        """As ``broadcast``; ``tensor`` stays. ``out`` as in ``all_reduce_to``."""
-        raise NotImplementedError
-
     def all_gather(self, tensor: Tensor, *, out: Tensor) -> Tensor:
-        """All ranks' tensors, one after another; ``out`` as in ``all_reduce_to``."""
-        raise NotImplementedError
+        """All ranks' tensors, one after another.
 
-    def all_gather_in_place(self, tensor: Tensor, *, out: Tensor) -> Tensor:
-        """As ``all_gather``, where ``tensor`` is this rank's part of ``out`` already."""
+        In ``out`` where the library can write there, else in a tensor of its own.
+        """
         raise NotImplementedError
 
     def reduce_scatter(self, tensor: Tensor, *, out: Tensor, op: ReduceOp = "sum") -> Tensor:
         """This rank's equal share of the reduction of all ranks' tensors; ``out`` as in
-        ``all_reduce_to``.
+        ``all_gather``.
         """
         raise NotImplementedError
 
@@ -109,7 +97,7 @@ class Communicator(ABC):
 
     def all_to_all(self, tensor: Tensor, *, out: Tensor) -> Tensor:
         """This rank's equal share of every rank's tensor, one after another; ``out`` as in
-        ``all_reduce_to``.
+        ``all_gather``.
         """
         raise NotImplementedError
 

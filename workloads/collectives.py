@@ -55,9 +55,6 @@ class CollectivesOptions(PlanOptions):
     """What reductions combine by: one, or several."""
     root: int = Field(default=0, ge=0)
     """Rank that sends to all, or receives from all, in operations that have such a rank."""
-    in_place: bool | Literal["both"] | None = None
-    """Whether results overwrite their input, where both variants exist. None: only all_reduce and
-    broadcast do."""
 
     @field_validator("operations")
     @classmethod
@@ -70,26 +67,20 @@ class CollectivesOptions(PlanOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """An operation with its reduction, its dtype and whether it is in place."""
+    """An operation with its reduction and its dtype."""
 
     name: str
     operation: Operation
     dtype: DType
     op: ReduceOp
-    in_place: bool
 
     @property
     def label(self) -> str:
-        """``all_reduce``, and what differs from the defaults: ``all_reduce max bfloat16
-        out-of-place``.
-        """
-        has_both = self.operation.in_place and self.operation.out_of_place
-        is_usual = self.in_place == self.operation.is_usually_in_place or not has_both
+        """``all_reduce``, and what differs from the defaults: ``all_reduce max bfloat16``."""
         parts = [
             self.name,
             *([self.op] if self.operation.reduces and self.op != "sum" else []),
             *([self.dtype] if self.dtype != "float32" else []),
-            *([] if is_usual else ["in-place" if self.in_place else "out-of-place"]),
         ]
         return " ".join(parts)
 
@@ -155,23 +146,13 @@ class Collectives(MicroBenchmark):
         return list(dict.fromkeys(names))
 
     def _variants_of(self, name: str) -> list[Variant]:
-        """The variants of an operation that the options ask for and that exist."""
+        """The variants of an operation that the options ask for."""
         operation = OPERATIONS[name]
-        in_place = (
-            operation.is_usually_in_place
-            if self.options.in_place is None
-            else self.options.in_place
-        )
-        ways = [True, False] if in_place == "both" else [in_place]
-        offered = [way for way in ways if operation.methods(in_place=way)] or [
-            way for way in (True, False) if operation.methods(in_place=way)
-        ]
         ops: tuple[ReduceOp, ...] = self.options.op if operation.reduces else ("sum",)
         return [
-            Variant(name=name, operation=operation, dtype=dtype, op=op, in_place=way)
+            Variant(name=name, operation=operation, dtype=dtype, op=op)
             for dtype in dict.fromkeys(self.options.dtype)
             for op in dict.fromkeys(ops)
-            for way in offered
         ]
 
     def _case(self, variant: Variant, size: int, world_size: int) -> Case:
@@ -196,7 +177,7 @@ class Collectives(MicroBenchmark):
             dict.fromkeys(
                 tuple(operation.ranks(world_size))
                 for operation in operations
-                if "group" in operation.in_place
+                if "group" in operation.methods
             )
         )
 
@@ -205,9 +186,9 @@ class Collectives(MicroBenchmark):
         op = variant.op if variant.operation.reduces else None
         if op == "avg" and not variant.torch_dtype.is_floating_point:
             return "the mean of whole numbers need not be one"
-        methods = variant.operation.methods(in_place=variant.in_place)
         reasons = (
-            communicator.unsupported_reason(name, op=op, dtype=variant.dtype) for name in methods
+            communicator.unsupported_reason(name, op=op, dtype=variant.dtype)
+            for name in variant.operation.methods
         )
         return next((reason for reason in reasons if reason), None)
 
@@ -222,11 +203,10 @@ class Collectives(MicroBenchmark):
             return Idle()
         return OperationRun(
             operation,
-            communicator.group(ranks) if "group" in operation.in_place else communicator,
+            communicator.group(ranks) if "group" in operation.methods else communicator,
             ranks,
             elements=case.message_bytes // variant.torch_dtype.itemsize,
             like=torch.empty(0, dtype=variant.torch_dtype, device=device),
             op=variant.op,
             root=self.options.root if operation.has_root else 0,
-            in_place=variant.in_place,
         )

@@ -43,11 +43,10 @@ class Operation:
     """Returns the result; None: it is in ``out``."""
     expected: Callable[[OperationRun], Tensor | None]
     """The expected ``result``; None where this rank has none."""
-    in_place: tuple[str, ...] = ()
-    """Methods of the communicator that it calls where the result overwrites the input; empty: there
-    is no such variant."""
-    out_of_place: tuple[str, ...] = ()
-    """Methods that it calls where the result is another tensor; empty: there is no such variant."""
+    methods: tuple[str, ...]
+    """Methods of the communicator that it calls."""
+    in_place: bool = False
+    """Whether the result overwrites the input."""
     ranks: Callable[[int], Sequence[int]] = range
     """The ranks that take part, for a number of ranks."""
     least_ranks: int = 2
@@ -64,17 +63,6 @@ class Operation:
     in_shares: bool = False
     """Whether the message has one equal share for each rank."""
 
-    @property
-    def is_usually_in_place(self) -> bool:
-        """The default, where it has both variants."""
-        return not self.in_shares
-
-    def methods(self, *, in_place: bool) -> tuple[str, ...]:
-        """Return the methods of the communicator that a variant calls; empty where there is no such
-        variant.
-        """
-        return self.in_place if in_place else self.out_of_place
-
 
 class OperationRun(Repetition):
     """An operation on a rank that takes part in it, with its tensors."""
@@ -89,21 +77,18 @@ class OperationRun(Repetition):
         like: Tensor,
         op: ReduceOp = "sum",
         root: int = 0,
-        in_place: bool = True,
     ) -> None:
         """``ranks``: those that take part.
 
         ``elements``: of the message. ``like``: a tensor of their dtype, on the device.
         """
         self._operation, self.communicator, self.ranks = operation, communicator, ranks
-        self.op, self.root, self.in_place = op, root, in_place
+        self.op, self.root = op, root
         share = elements // len(ranks)
         self.input = like.new_zeros(share if operation.gives_share else elements)
         self.out = self.input
-        if not in_place or operation.gives_share:
+        if not operation.in_place:
             self.out = like.new_zeros(share if operation.takes_share else elements)
-        if in_place and operation.gives_share:
-            self.input = self.own_share(self.out)
         self.result = self.out
 
     def fill(self) -> None:
@@ -198,25 +183,6 @@ class Idle(Repetition):
         return None
 
 
-def _all_reduce(it: OperationRun) -> Tensor | None:
-    if not it.in_place:
-        return it.communicator.all_reduce_to(it.input, op=it.op, out=it.out)
-    it.communicator.all_reduce(it.input, op=it.op)
-    return None
-
-
-def _broadcast(it: OperationRun) -> Tensor | None:
-    if not it.in_place:
-        return it.communicator.broadcast_to(it.input, root=it.root, out=it.out)
-    it.communicator.broadcast(it.input, root=it.root)
-    return None
-
-
-def _all_gather(it: OperationRun) -> Tensor:
-    gather = it.communicator.all_gather_in_place if it.in_place else it.communicator.all_gather
-    return gather(it.input, out=it.out)
-
-
 def _send_recv(it: OperationRun) -> None:
     first, other = it.ranks
     if it.communicator.rank == first:
@@ -260,37 +226,36 @@ def _but_own(ranks: int) -> float:
 
 
 ALL_REDUCE = Operation(
-    run=_all_reduce,
+    run=lambda it: it.communicator.all_reduce(it.input, op=it.op),
     expected=OperationRun.reduced,
-    in_place=("all_reduce",),
-    out_of_place=("all_reduce_to",),
+    methods=("all_reduce",),
+    in_place=True,
     reduces=True,
     # every element is sent once to be added and once as a part of the sum
     busbw=lambda ranks: 2 * (ranks - 1) / ranks,
 )
 BROADCAST = Operation(
-    run=_broadcast,
+    run=lambda it: it.communicator.broadcast(it.input, root=it.root),
     expected=lambda it: it.values(it.root),
-    in_place=("broadcast",),
-    out_of_place=("broadcast_to",),
+    methods=("broadcast",),
+    in_place=True,
     has_root=True,
 )
 SEND_RECV = Operation(
     run=_send_recv,
     expected=lambda it: it.values(it.ranks[0]),
-    out_of_place=("send", "recv"),
+    methods=("send", "recv"),
     ranks=lambda _: (0, 1),
     messages=2,
 )
-ISEND_IRECV = replace(SEND_RECV, run=_isend_irecv, out_of_place=("isend", "irecv"))
+ISEND_IRECV = replace(SEND_RECV, run=_isend_irecv, methods=("isend", "irecv"))
 OPERATIONS: dict[str, Operation] = {
     "all_reduce": ALL_REDUCE,
     "broadcast": BROADCAST,
     "all_gather": Operation(
-        run=_all_gather,
+        run=lambda it: it.communicator.all_gather(it.input, out=it.out),
         expected=_everyones,
-        in_place=("all_gather_in_place",),
-        out_of_place=("all_gather",),
+        methods=("all_gather",),
         in_shares=True,
         gives_share=True,
         busbw=_but_own,
@@ -298,7 +263,7 @@ OPERATIONS: dict[str, Operation] = {
     "reduce_scatter": Operation(
         run=lambda it: it.communicator.reduce_scatter(it.input, op=it.op, out=it.out),
         expected=lambda it: it.own_share(it.reduced()),
-        out_of_place=("reduce_scatter",),
+        methods=("reduce_scatter",),
         reduces=True,
         in_shares=True,
         takes_share=True,
@@ -307,14 +272,15 @@ OPERATIONS: dict[str, Operation] = {
     "reduce": Operation(
         run=lambda it: it.communicator.reduce(it.input, op=it.op, root=it.root),
         expected=lambda it: it.reduced() if it.is_root else None,
-        in_place=("reduce",),
+        methods=("reduce",),
+        in_place=True,
         reduces=True,
         has_root=True,
     ),
     "gather": Operation(
         run=lambda it: it.communicator.gather(it.input, root=it.root, out=it.out),
         expected=lambda it: _everyones(it) if it.is_root else None,
-        out_of_place=("gather",),
+        methods=("gather",),
         has_root=True,
         in_shares=True,
         gives_share=True,
@@ -323,7 +289,7 @@ OPERATIONS: dict[str, Operation] = {
     "scatter": Operation(
         run=lambda it: it.communicator.scatter(it.input, root=it.root, out=it.out),
         expected=lambda it: it.own_share(it.values(it.root)),
-        out_of_place=("scatter",),
+        methods=("scatter",),
         has_root=True,
         in_shares=True,
         takes_share=True,
@@ -332,21 +298,19 @@ OPERATIONS: dict[str, Operation] = {
     "all_to_all": Operation(
         run=lambda it: it.communicator.all_to_all(it.input, out=it.out),
         expected=lambda it: torch.cat([it.own_share(it.values(rank)) for rank in it.ranks]),
-        out_of_place=("all_to_all",),
+        methods=("all_to_all",),
         in_shares=True,
         busbw=_but_own,
     ),
     "group_all_reduce": replace(
         ALL_REDUCE,
-        in_place=("all_reduce", "group"),
-        out_of_place=(),
+        methods=("all_reduce", "group"),
         ranks=lambda world_size: range(world_size - 1),
         least_ranks=3,
     ),
     "group_broadcast": replace(
         BROADCAST,
-        in_place=("broadcast", "group"),
-        out_of_place=(),
+        methods=("broadcast", "group"),
         has_root=False,
         ranks=lambda world_size: range(world_size - 1),
         least_ranks=3,
@@ -358,7 +322,8 @@ OPERATIONS: dict[str, Operation] = {
     "root_isend": Operation(
         run=_root_isend,
         expected=lambda it: it.values(it.root),
-        in_place=("isend", "recv"),
+        methods=("isend", "recv"),
+        in_place=True,
         has_root=True,
         # the root's link carries the message once for each other rank
         busbw=lambda ranks: float(ranks - 1),

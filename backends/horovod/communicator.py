@@ -61,22 +61,10 @@ class HorovodCommunicator(Communicator):
         name = self._name(f"all_reduce.{op}", tensor)
         self._hvd.allreduce_(tensor, op=self._op(op), name=name, **self._among)
 
-    def all_reduce_to(self, tensor: Tensor, *, op: ReduceOp, out: Tensor) -> Tensor:
-        """Reduce into a new tensor: Horovod allocates the result, and ``out`` is not used."""
-        name = self._name(f"all_reduce_to.{op}", tensor)
-        reduced: Tensor = self._hvd.allreduce(tensor, op=self._op(op), name=name, **self._among)
-        return reduced
-
     def broadcast(self, tensor: Tensor, *, root: int) -> None:
         self._hvd.broadcast_(
             tensor, root_rank=root, name=self._name("broadcast", tensor), **self._among
         )
-
-    def broadcast_to(self, tensor: Tensor, *, root: int, out: Tensor) -> Tensor:
-        """Broadcast into a new tensor: Horovod allocates the result, and ``out`` is not used."""
-        name = self._name("broadcast_to", tensor)
-        received: Tensor = self._hvd.broadcast(tensor, root_rank=root, name=name, **self._among)
-        return received
 
     def all_gather(self, tensor: Tensor, *, out: Tensor) -> Tensor:
         """Gather into a new tensor: Horovod allocates the result, and ``out`` is not used."""

@@ -42,9 +42,6 @@ class Threads(Communicator):
     def all_reduce(self, tensor, *, op):
         tensor.copy_(self.combine(self.exchange(tensor), op))
 
-    def all_reduce_to(self, tensor, *, op, out):
-        return self.combine(self.exchange(tensor), op)
-
     def reduce(self, tensor, *, op, root):
         total = self.combine(self.exchange(tensor), op)
         tensor.copy_(total if self.rank == root else total * 0)
@@ -52,13 +49,8 @@ class Threads(Communicator):
     def broadcast(self, tensor, *, root):
         tensor.copy_(self.exchange(tensor)[self.ranks.index(root)])
 
-    def broadcast_to(self, tensor, *, root, out):
-        return self.exchange(tensor)[self.ranks.index(root)]
-
     def all_gather(self, tensor, *, out):
         return out.copy_(torch.cat(self.exchange(tensor)))
-
-    all_gather_in_place = all_gather
 
     def reduce_scatter(self, tensor, *, op, out):
         return self.own_share(self.combine(self.exchange(tensor), op))
@@ -146,8 +138,6 @@ GROUPED = ["group_all_reduce", "group_broadcast"]
         *((world_size, {}) for world_size in (2, 3, 5)),
         *((5, {"dtype": dtype}) for dtype in ("float16", "bfloat16", "int32", "int8")),
         (5, {"root": 1}),
-        (5, {"in_place": True}),
-        (5, {"in_place": False}),
     ],
     ids=str,
 )
@@ -277,18 +267,10 @@ def test_operations_dtypes_and_places_are_multiplied_and_only_what_is_unusual_is
         sizes=(1024,),
         dtype=["float32", "bfloat16"],
         op=["sum", "max"],
-        in_place="both",
     )
     assert [case.operation for case in Collectives(seed=1, options=options).cases(2)] == [
-        *("all_reduce", "all_reduce out-of-place", "all_reduce max", "all_reduce max out-of-place"),
-        *("all_reduce bfloat16", "all_reduce bfloat16 out-of-place", "all_reduce max bfloat16"),
-        "all_reduce max bfloat16 out-of-place",
-        *(
-            "all_gather in-place",
-            "all_gather",
-            "all_gather bfloat16 in-place",
-            "all_gather bfloat16",
-        ),
+        *("all_reduce", "all_reduce max", "all_reduce bfloat16", "all_reduce max bfloat16"),
+        *("all_gather", "all_gather bfloat16"),
         *("gather", "gather bfloat16"),
     ]
 
