@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from measurement.records.record import FlopCount
 
 HEAVY = re.compile(r"mm$|rnn|attention|sparse_|fft|linalg|trilinear")
@@ -94,6 +92,8 @@ def peak_of(device: str) -> Peak | None:
     """Find a device's peak by its name as PyTorch gives it; None where it is not known, as of a
     part of a GPU (MIG).
     """
+    import yaml  # only here: ranks import this module
+
     if " MIG " in f"{device} ":
         return None
     for sheet in yaml.safe_load(DATA_SHEETS.read_text(encoding="utf-8")):
