@@ -7,20 +7,13 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 ReduceOp = Literal["sum", "prod", "min", "max", "avg"]
-
-
-class Pending(Protocol):
-    """A pending message."""
-
-    def wait(self) -> object:
-        """Return when it has been sent, or has arrived."""
 
 
 class Communicator(ABC):
@@ -107,14 +100,6 @@ class Communicator(ABC):
 
     def recv(self, tensor: Tensor, *, source: int) -> None:
         """From one rank."""
-        raise NotImplementedError
-
-    def isend(self, tensor: Tensor, *, to: int) -> Pending:
-        """As ``send``, without waiting."""
-        raise NotImplementedError
-
-    def irecv(self, tensor: Tensor, *, source: int) -> Pending:
-        """As ``recv``, without waiting."""
         raise NotImplementedError
 
     def group(self, ranks: Sequence[int]) -> Communicator:

@@ -193,25 +193,6 @@ def _send_recv(it: OperationRun) -> None:
         it.communicator.send(it.out, to=first)
 
 
-def _isend_irecv(it: OperationRun) -> None:
-    first, other = it.ranks
-    if it.communicator.rank == first:
-        it.communicator.isend(it.input, to=other).wait()
-        it.communicator.irecv(it.out, source=other).wait()
-    else:
-        it.communicator.irecv(it.out, source=first).wait()
-        it.communicator.isend(it.out, to=first).wait()
-
-
-def _root_isend(it: OperationRun) -> None:
-    if it.is_root:
-        others = [rank for rank in it.ranks if rank != it.root]
-        for message in [it.communicator.isend(it.input, to=rank) for rank in others]:
-            message.wait()
-    else:
-        it.communicator.recv(it.input, source=it.root)
-
-
 def _everyones(it: OperationRun) -> Tensor:
     return torch.cat([it.values(rank) for rank in it.ranks])
 
@@ -248,7 +229,6 @@ SEND_RECV = Operation(
     ranks=lambda _: (0, 1),
     messages=2,
 )
-ISEND_IRECV = replace(SEND_RECV, run=_isend_irecv, methods=("isend", "irecv"))
 OPERATIONS: dict[str, Operation] = {
     "all_reduce": ALL_REDUCE,
     "broadcast": BROADCAST,
@@ -317,22 +297,9 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "send_recv": SEND_RECV,
     "send_recv_last": replace(SEND_RECV, ranks=_first_and_last, least_ranks=3),
-    "isend_irecv": ISEND_IRECV,
-    "isend_irecv_last": replace(ISEND_IRECV, ranks=_first_and_last, least_ranks=3),
-    "root_isend": Operation(
-        run=_root_isend,
-        expected=lambda it: it.values(it.root),
-        methods=("isend", "recv"),
-        in_place=True,
-        has_root=True,
-        # the root's link carries the message once for each other rank
-        busbw=lambda ranks: float(ranks - 1),
-    ),
 }
 """The groups are all ranks but the last. Ping-pongs are between rank 0 and rank 1, or the last,
-which may be on another host.
-
-``root_isend``: the root sends to every other rank, all at once by nonblocking calls."""
+which may be on another host."""
 BY_DEFAULT = (
     "all_reduce",
     "broadcast",
@@ -340,6 +307,5 @@ BY_DEFAULT = (
     "reduce_scatter",
     "group_all_reduce",
     "send_recv",
-    "isend_irecv",
 )
 """The operations that are measured where a plan names none."""

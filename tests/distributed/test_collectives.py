@@ -36,9 +36,6 @@ NOT_IN_HOROVOD = (
     "scatter",
     "send_recv",
     "send_recv_last",
-    "isend_irecv",
-    "isend_irecv_last",
-    "root_isend",
 )
 """https://horovod.readthedocs.io/en/stable/api.html#module-horovod.torch: collectives only, and no
 reduction to one rank."""
