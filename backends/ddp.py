@@ -17,9 +17,7 @@ from torch.optim import Optimizer
 
 from backends.base import MIB, BuildOptimizer, Prepared, Setting
 from backends.remade_optimizer import (
-    STATE_HOOKS,
     STEP_HOOKS,
-    require_no_hooks,
     require_remade,
     share_attributes,
     share_hooks,
@@ -155,7 +153,8 @@ def zero_redundancy(optimizer: Optimizer) -> Optimizer:
     """An optimizer like the given one, of the same class and parameter groups, with its state
     spread over the ranks.
 
-    Step hooks run after the ranks have sent each other their parameters, with all parameters.
+    Step hooks run after the ranks have sent each other their parameters, with all parameters. Hooks
+    of the state, of which a rank has a share, do not run.
 
     Raises:
         PlanError: the optimizer has something that would be lost.
@@ -163,14 +162,6 @@ def zero_redundancy(optimizer: Optimizer) -> Optimizer:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     _require_sharded(optimizer)
-    require_no_hooks(
-        optimizer,
-        STATE_HOOKS,
-        reason=(
-            "under zero_redundancy_optimizer it would see one rank's share of the state; leave out"
-            " the hook or the option"
-        ),
-    )
     sharded = ZeroRedundancyOptimizer(
         optimizer.param_groups, optimizer_class=type(optimizer), **_accepted_defaults(optimizer)
     )

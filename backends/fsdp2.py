@@ -138,16 +138,8 @@ class Replicate(TorchDistributed):
         """Send rank 0's parameters and buffers to all ranks, wrap the model, then build the
         optimizer. Collective.
 
-        Raises:
-            PlanError: a parameter has hooks, which would be lost when the parameter is replaced.
+        Gradient hooks of parameters are lost, since parameters are replaced; the gate sees it.
         """
-        for name, parameter in model.named_parameters():
-            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-                raise PlanError(
-                    f"parameter '{name}' has a gradient hook, and {self.function} replaces the"
-                    " parameter by one without; register a hook on the module or the optimizer"
-                    " instead, or use 'ddp'"
-                )
         for tensor in state_tensors(model).values():
             # Gloo sends the wrong memory of a tensor with gaps (torch 2.15)
             sent = tensor.contiguous()

@@ -67,7 +67,6 @@ class TorchDistributed(Backend):
         """Make the default process group. Collective."""
         self._device = device
         transport = self.transport or ("nccl" if device.type == "cuda" else "gloo")
-        _require_transport(transport)
         name = self._mpi() if transport == "mpi" else transport
         rendezvous: dict[str, Any] = {"init_method": "mpi4py://" if name == "mpi4py" else "env://"}
         if store is not None and name != "mpi":
@@ -174,17 +173,3 @@ class TorchDistributed(Backend):
             from backends.mpi.library import finalize
 
             finalize()
-
-
-def _require_transport(transport: str) -> None:
-    available = {"gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available}
-    if transport in available and not available[transport]():
-        usable = [name for name, is_available in available.items() if is_available()]
-        raise PlanError(
-            f"this PyTorch was built without '{transport}' (it has {', '.join(usable)}); choose one"
-            " of those"
-        )
-    if transport == "nccl" and not torch.cuda.is_available():
-        raise PlanError(
-            "transport 'nccl' needs a GPU and none is visible; use 'gloo' on this machine"
-        )

@@ -31,7 +31,6 @@ from backends.horovod.optimizer import (
     LayoutKept,
     broadcast_state,
     carry_over,
-    of_another_layout,
     require_wrappable,
 )
 from backends.horovod.options import (
@@ -108,12 +107,6 @@ class Horovod(Backend):
                 )
         require_wrappable(optimizer)
         notes = []
-        turned = of_another_layout(model)
-        if turned:
-            notes.append(
-                "Horovod takes contiguous tensors only, so gradients in another layout"
-                f" ({shortened(turned)}) are copied before and after their exchange"
-            )
         if missing:
             notes.append(
                 f"Horovod exchanges zeros for {shortened(missing)}, which get no gradient, and its"
@@ -209,10 +202,12 @@ class Horovod(Backend):
         hvd, optimizer = self._hvd, build_optimizer(model)
         require_wrappable(optimizer)
         compression = getattr(hvd.Compression, self.options.compression)
+        if not all(part.is_contiguous() for part in trained_parameters(model).values()):
+            compression = LayoutKept(compression)
         wrapped = hvd.DistributedOptimizer(
             without_constructor(optimizer),
             named_parameters=model.named_parameters(),
-            compression=LayoutKept(compression) if of_another_layout(model) else compression,
+            compression=compression,
             backward_passes_per_step=self.micro_steps,
             op=getattr(hvd, self.options.op),
             gradient_predivide_factor=self.options.gradient_predivide_factor,
