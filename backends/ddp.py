@@ -204,12 +204,6 @@ class DDP(TorchDistributed):
                 f" = {options.bucket_cap_mb or 25}); set bucket_cap_mb: 100 or more so that one"
                 " bucket holds the model"
             )
-        accepted = inspect.signature(DistributedDataParallel.__init__).parameters
-        if unknown := [name for name in self._arguments() if name not in accepted]:
-            raise PlanError(
-                f"DDP of PyTorch {torch.__version__} has no {shortened(unknown)}; leave it out, or"
-                " install a newer PyTorch"
-            )
         sizes = ("bucket_cap_mb", "first_bucket_mb", "bucket_cap_mb_list")
         given = [name for name in sizes if getattr(options, name) is not None]
         if len(given) > 1:
@@ -249,15 +243,12 @@ class DDP(TorchDistributed):
         )
         first = options.first_bucket_mb
         hook = f"model.register_comm_hook(None, default_hooks.{options.comm_hook}_compress_hook)"
-        return [
-            *(
-                []
-                if first is None
-                else [f"torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = {int(first * MIB)}"]
-            ),
-            f"model = DistributedDataParallel({arguments})",
-            *([hook] if options.comm_hook in ("fp16", "bf16") else []),
-        ]
+        lines = [f"model = DistributedDataParallel({arguments})"]
+        if first is not None:
+            lines.insert(0, f"torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = {int(first * MIB)}")
+        if options.comm_hook in ("fp16", "bf16"):
+            lines.append(hook)
+        return lines
 
     def check_model(
         self,
@@ -278,15 +269,9 @@ class DDP(TorchDistributed):
                 " requires_grad = False on what is never trained"
             )
         if sparse and (options.comm_hook != "none" or self.transport == "mpi"):
-            what = (
-                f"comm_hook '{options.comm_hook}'"
-                if options.comm_hook != "none"
-                else "transport 'mpi'"
-            )
             raise PlanError(
                 f"DDP exchanges sparse gradients ({shortened(sparse)}) over gloo or nccl without"
-                f" comm_hook only, not with {what}; change the arm, or build the embedding with"
-                " sparse=False"
+                " comm_hook only; change the arm, or build the embedding with sparse=False"
             )
         return []
 
@@ -317,13 +302,8 @@ class DDP(TorchDistributed):
         # deprecated from PyTorch 2.13 in favour of forward_sync_buffers
         if not self.options.broadcast_buffers:
             accepted = inspect.signature(DistributedDataParallel.__init__).parameters
-            arguments[
-                (
-                    "forward_sync_buffers"
-                    if "forward_sync_buffers" in accepted
-                    else "broadcast_buffers"
-                )
-            ] = False
+            name = "forward_sync_buffers"
+            arguments[name if name in accepted else "broadcast_buffers"] = False
         return arguments
 
     def _add_comm_hook(self, wrapped: DistributedDataParallel) -> None:

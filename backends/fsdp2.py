@@ -9,7 +9,6 @@ rank: gradients are reduced unit by unit, and stay whole.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -107,16 +106,6 @@ class Replicate(TorchDistributed):
     has_local_steps = False
     function = "replicate"
     _units: int = 0
-
-    def check(self, *, world_size: int) -> None:
-        """Refuse a PyTorch whose ``replicate`` has other arguments, such as 2.9."""
-        from torch.distributed._composable.replicate_with_fsdp import replicate
-
-        if "mesh" not in inspect.signature(replicate).parameters:
-            raise PlanError(
-                f"PyTorch {torch.__version__} has a different replicate over FSDP2; use 'ddp', or"
-                " install 2.15"
-            )
 
     def check_model(
         self,

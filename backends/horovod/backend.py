@@ -65,26 +65,13 @@ class Horovod(Backend):
     customary_launchers = ("horovodrun", "mpirun", "srun")
 
     def check(self, *, world_size: int) -> None:
-        """Refuse options that Horovod accepts and that then fail, or that would make arms take
-        different steps.
-        """
-        options, micro_steps = self.options, self.micro_steps
-        passes = options.backward_passes_per_step
+        """Refuse what would make arms take different steps."""
+        passes, micro_steps = self.options.backward_passes_per_step, self.micro_steps
         if passes is not None and passes != micro_steps:
             raise PlanError(
                 f"backward_passes_per_step = {passes} but micro_steps = {micro_steps}: arms would"
                 f" take different steps; set micro_steps: {passes} in the plan, which holds for all"
                 " arms"
-            )
-        if options.op == "Adasum" and self.transport == "gloo":
-            raise PlanError(
-                "op 'Adasum' over gloo: Horovod answers 'No Adasum operation enabled'; use"
-                " transport 'mpi'"
-            )
-        if options.gradient_predivide_factor != 1.0 and options.op != "Average":
-            raise PlanError(
-                f"gradient_predivide_factor needs op 'Average', not '{options.op}'; drop one of"
-                " them"
             )
 
     def check_model(

@@ -132,10 +132,6 @@ def test_shipped_plans_resolve(path, monkeypatch):
             "environment of arm 'ddp': HOROVOD_AUTOTUNE=1 changes fusion and cycle time while steps are timed",
         ),
         (
-            ddp(backend="horovod", transport="gloo", options={"op": "Adasum"}),
-            "use transport 'mpi'",
-        ),
-        (
             ddp(backend="horovod", options={"backward_passes_per_step": 2}),
             "set micro_steps: 2 in the plan",
         ),

@@ -415,8 +415,8 @@ def test_what_a_backend_makes_of_parameters_without_gradient():
 @pytest.mark.parametrize(
     ("backend", "transport", "options", "message"),
     [
-        ("ddp", "gloo", {"comm_hook": "fp16"}, "not with comm_hook 'fp16'"),
-        ("ddp", "mpi", {}, "not with transport 'mpi'"),
+        ("ddp", "gloo", {"comm_hook": "fp16"}, "without comm_hook only"),
+        ("ddp", "mpi", {}, "over gloo or nccl"),
         ("fsdp2", "gloo", {}, "build the embedding with sparse=False"),
         ("horovod", "mpi", {"op": "Adasum"}, "use op 'Average'"),
     ],

