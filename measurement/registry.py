@@ -18,10 +18,8 @@ from measurement.agent.ringside_agent.reporting import message_of
 from measurement.agent.ringside_agent.users_lines import at_line, place_of
 from measurement.errors import PlanError, unknown_name
 from measurement.own_packages import (
-    clashes,
     name_of_file,
     pin,
-    pin_in_spawned_processes,
 )
 from measurement.users_code import importing
 
@@ -127,15 +125,11 @@ def _load_file(path: Path, *, kind: str) -> ModuleType:
 
 
 def search_beside(folder: Path) -> None:
-    """Put a folder first on Python's path, after our own packages, in this process and in loader
-    processes that it starts.
-    """
+    """Put a folder first on Python's path, after our own packages."""
     pin()
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
-    if clashes(folder):
-        pin_in_spawned_processes()
 
 
 def _is_own_name(path: Path) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, BeforeValidator, ByteSize, Field, field_validator
+from pydantic import BeforeValidator, ByteSize, Field, field_validator
 
 from measurement.communicator import Communicator, ReduceOp
 from measurement.errors import PlanError, unknown_name
@@ -100,12 +100,8 @@ class Collectives(MicroBenchmark):
     Options = CollectivesOptions
     options: CollectivesOptions
 
-    def __init__(
-        self, *, local_batch_size: int = 1, seed: int, options: BaseModel | None = None
-    ) -> None:
-        super().__init__(local_batch_size=local_batch_size, seed=seed, options=options)
-        self._variants: dict[str, Variant] = {}
-        """By the operation that a case names; filled by ``cases``."""
+    _variants: Mapping[str, Variant] = {}
+    """By the operation that a case names; filled by ``cases``."""
 
     def cases(self, world_size: int) -> Sequence[Case]:
         """List the cases, operation by operation and in order of size."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -52,9 +51,7 @@ class LanguageModel(Supervised):
         """Return a model of 0.1 (nano), 0.8 (micro), 2.7 (mini) or 85 (gpt2-small) million
         parameters, besides the positions.
         """
-        return Decoder(
-            SIZES[self.options.size], vocabulary=BYTES, sequence_length=self.options.sequence_length
-        )
+        return Decoder(SIZES[self.options.size], sequence_length=self.options.sequence_length)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         """Return AdamW, without weight decay for biases and norms."""
@@ -125,8 +122,7 @@ class Sequences(Dataset[Sample]):
 INITIAL_DEVIATION = 0.02
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
+class Size(NamedTuple):
     """The size of a decoder."""
 
     layers: int
@@ -135,10 +131,10 @@ class Size:
 
 
 SIZES = {
-    "nano": Size(layers=3, heads=3, width=48),
-    "micro": Size(layers=4, heads=4, width=128),
-    "mini": Size(layers=6, heads=6, width=192),
-    "gpt2-small": Size(layers=12, heads=12, width=768),
+    "nano": Size(3, 3, 48),
+    "micro": Size(4, 4, 128),
+    "mini": Size(6, 6, 192),
+    "gpt2-small": Size(12, 12, 768),
 }
 
 
@@ -173,13 +169,11 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Predicts the next token at every position: int64 [batch, length] to logits [batch, length,
-    vocabulary].
-    """
+    """Predicts the next byte at every position: int64 [batch, length] to [batch, length, BYTES]."""
 
-    def __init__(self, size: Size, *, vocabulary: int, sequence_length: int) -> None:
+    def __init__(self, size: Size, *, sequence_length: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, size.width)
+        self.tokens = nn.Embedding(BYTES, size.width)
         self.positions = nn.Embedding(sequence_length, size.width)
         self.blocks = nn.Sequential(*(Block(size) for _ in range(size.layers)))
         self.norm = nn.LayerNorm(size.width)

@@ -40,7 +40,7 @@ from backends.horovod.options import (
     space_of,
     users_code,
 )
-from backends.horovod.rendezvous import is_without_rendezvous, rendezvous_over_gloo
+from backends.horovod.rendezvous import rendezvous_over_gloo
 from backends.horovod.timeline import traced
 from backends.mpi.library import find_wheel
 from backends.remade_optimizer import without_constructor
@@ -160,7 +160,7 @@ class Horovod(Backend):
         elif (
             self.transport == "gloo"
             and RENDEZVOUS in world.gives
-            and is_without_rendezvous(os.environ)
+            and "HOROVOD_RANK" not in os.environ  # which horovodrun sets
             and world.world_size > 1
         ):
             self._rendezvous = rendezvous_over_gloo(world, store)
@@ -215,23 +215,12 @@ class Horovod(Backend):
         """``hvd.SyncBatchNorm``, module by module: Horovod has no conversion of its own."""
         for name, module in model.named_children():
             setattr(model, name, self.synchronize_batch_norm(module))
-        return (
-            self._synchronized(model)
-            if isinstance(model, nn.modules.batchnorm._BatchNorm)
-            else model
-        )
-
-    def _synchronized(self, norm: Any) -> nn.Module:
-        features, affine = norm.num_features, norm.affine
-        synchronised: Any = self._hvd.SyncBatchNorm(
-            features, norm.eps, norm.momentum, affine, norm.track_running_stats
-        )
-        synchronised._parameters, synchronised._buffers, synchronised.training = (
-            norm._parameters,
-            norm._buffers,
-            norm.training,
-        )
-        return synchronised  # type: ignore[no-any-return]
+        if not isinstance(model, nn.modules.batchnorm._BatchNorm):
+            return model
+        arguments = (model.eps, model.momentum, model.affine, model.track_running_stats)
+        synchronised: nn.Module = self._hvd.SyncBatchNorm(model.num_features, *arguments)
+        synchronised._parameters, synchronised._buffers = model._parameters, model._buffers
+        return synchronised.train(model.training)
 
     def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
         """Horovod gathers tensors of unequal lengths; a second gather says their lengths.
@@ -276,7 +265,9 @@ class Horovod(Backend):
             "library": "horovod",
             "version": horovod.__version__,
             "controller": controller,
-            "transport": self._transport_in_force(controller),
+            "transport": "nccl"
+            if self._device.type == "cuda" and hvd.nccl_built()
+            else os.environ.get("HOROVOD_CPU_OPERATIONS", controller).lower(),
             "built_with": [
                 name for name in ("mpi", "gloo", "nccl") if getattr(hvd, f"{name}_built")()
             ],
@@ -290,11 +281,6 @@ class Horovod(Backend):
 
             facts["nccl"] = nccl_of(mpi_lib_v2.__file__) or version_of(hvd.nccl_built())
         return facts | knobs_in_force(os.environ)
-
-    def _transport_in_force(self, controller: str) -> str:
-        if self._device.type == "cuda" and self._hvd.nccl_built():
-            return "nccl"
-        return os.environ.get("HOROVOD_CPU_OPERATIONS", controller).lower()
 
     def teardown(self) -> None:
         """``hvd.shutdown()``. Collective."""

@@ -11,18 +11,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
 from typing import Any
 
 from backends.base import Store
 from measurement.agent.ringside_agent.place import World
 
 KEY = "horovod/rendezvous"
-
-
-def is_without_rendezvous(environment: Mapping[str, str]) -> bool:
-    """Whether this rank lacks the variables that ``horovodrun`` sets."""
-    return "HOROVOD_RANK" not in environment
 
 
 def rendezvous_over_gloo(world: World, store: Store) -> Any:

@@ -102,7 +102,7 @@ def test_a_text_is_cut_into_sequences_that_follow_one_another(tmp_path):
 
 def test_a_decoder_does_not_look_ahead():
     torch.manual_seed(1)
-    model = Decoder(SIZES["nano"], vocabulary=256, sequence_length=16)
+    model = Decoder(SIZES["nano"], sequence_length=16)
     tokens = torch.randint(256, (2, 16))
     other = tokens.clone()
     other[:, 9] = (other[:, 9] + 1) % 256
