@@ -157,12 +157,7 @@ class Horovod(Backend):
         if self.transport == "mpi":
             # under srun it would not look for MPI by itself
             os.environ.setdefault("HOROVOD_CONTROLLER", "mpi")
-        elif (
-            self.transport == "gloo"
-            and RENDEZVOUS in world.gives
-            and "HOROVOD_RANK" not in os.environ  # which horovodrun sets
-            and world.world_size > 1
-        ):
+        elif self.transport == "gloo" and RENDEZVOUS in world.gives and world.world_size > 1:
             self._rendezvous = rendezvous_over_gloo(world, store)
         process_sets = [hvd.ProcessSet(list(ranks)) for ranks in self.groups]
         hvd.init(process_sets=process_sets)

@@ -20,13 +20,16 @@ KEY = "horovod/rendezvous"
 
 
 def rendezvous_over_gloo(world: World, store: Store) -> Any:
-    """Set Horovod's variables for this rank, before ``hvd.init()``.
+    """Set Horovod's variables for this rank, before ``hvd.init()``, unless ``horovodrun`` has.
 
     The store has the address of rank 0's server. Collective.
 
     Returns:
-        The server, to be stopped after Horovod has shut down; None on other ranks.
+        The server, to be stopped after Horovod has shut down; None on other ranks, and where none
+        is needed.
     """
+    if "HOROVOD_RANK" in os.environ:
+        return None
     one_host = world.local_world_size == world.world_size
     hostname = socket.gethostname()
     store.set(f"{KEY}/{world.rank}", f"{hostname} {world.local_rank}")
