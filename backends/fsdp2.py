@@ -104,7 +104,6 @@ class Replicate(TorchDistributed):
     Options = ReplicateOptions
     options: ReplicateOptions
     has_local_steps = False
-    function = "replicate"
     _units: int = 0
 
     def check_model(
@@ -118,8 +117,8 @@ class Replicate(TorchDistributed):
         """Gradients are reduced as dense tensors."""
         if sparse:
             raise PlanError(
-                f"{self.function} reduces dense gradients, and those of {shortened(sparse)} are"
-                " sparse; build the embedding with sparse=False, or leave this arm out"
+                f"{type(self).__name__} reduces dense gradients, and those of {shortened(sparse)}"
+                " are sparse; build the embedding with sparse=False, or leave this arm out"
             )
         return []
 
@@ -176,7 +175,6 @@ class FSDP2(Replicate):
 
     Options = FSDP2Options
     options: FSDP2Options
-    function = "fully_shard"
 
     def check(self, *, world_size: int) -> None:
         """Require that all copies have equally many ranks."""

@@ -43,12 +43,6 @@ class Communicator(ABC):
         """
         if getattr(type(self), operation) is getattr(Communicator, operation):
             return f"not offered by {self.library}"
-        return self.unsupported_type(operation, op=op, dtype=dtype)
-
-    def unsupported_type(self, operation: str, *, op: ReduceOp | None, dtype: str) -> str | None:
-        """Why an operation that the library has cannot be had with this ``op`` and ``dtype``; None
-        where it can.
-        """
         return None
 
     def all_reduce(self, tensor: Tensor, *, op: ReduceOp = "sum") -> None:

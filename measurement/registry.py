@@ -88,16 +88,6 @@ class Registry:
         try:
             with importing():
                 return importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name and (
-                module_name == error.name or module_name.startswith(f"{error.name}.")
-            ):
-                raise PlanError(
-                    f"{self.kind} '{reference}' cannot be loaded: {error}; see 'ringside doctor'"
-                    f" for what is missing, or check that '{module_name}' can be imported from"
-                    " here"
-                ) from error
-            raise _cannot_load(f"{self.kind} '{reference}'", error) from error
         except Exception as error:
             raise _cannot_load(f"{self.kind} '{reference}'", error) from error
 

@@ -47,7 +47,9 @@ class HorovodCommunicator(Communicator):
     def _op(self, op: ReduceOp) -> Any:
         return getattr(self._hvd, HOROVOD_OPS[op])
 
-    def unsupported_type(self, operation: str, *, op: ReduceOp | None, dtype: str) -> str | None:
+    def unsupported_reason(
+        self, operation: str, *, op: ReduceOp | None = None, dtype: str = "float32"
+    ) -> str | None:
         """What Horovod 0.28.1's torch binding refuses: it has no functions for these types, and no
         such reduce-scatter.
         """
@@ -55,7 +57,7 @@ class HorovodCommunicator(Communicator):
             return f"not offered by {self.library} for {dtype}"
         if operation == "reduce_scatter" and op not in ("sum", "avg"):
             return f"not offered by {self.library}, whose reducescatter sums and averages only"
-        return None
+        return super().unsupported_reason(operation, op=op, dtype=dtype)
 
     def all_reduce(self, tensor: Tensor, *, op: ReduceOp = "sum") -> None:
         name = self._name(f"all_reduce.{op}", tensor)
