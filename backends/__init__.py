@@ -61,18 +61,9 @@ def make_backend(
     """Make a backend with checked options of a plan; it is not connected. Messages name ``arm``.
 
     Raises:
-        PlanError: with the accepted options; it says where an option belongs to another backend.
+        PlanError: with the accepted options.
     """
-
-    def of_others() -> dict[str, str]:
-        classes = {name: backend_class(name) for name in REGISTRY.table if name != reference}
-        return {
-            option: f"of backend '{name}'"
-            for name, cls in classes.items()
-            for option in cls.Options.model_fields
-        }
-
     cls = backend_class(reference)
     source = f"options of arm '{arm}'" if arm else f"options of backend '{reference}'"
-    checked_options = checked(cls.Options, options, source=source, elsewhere=of_others)
+    checked_options = checked(cls.Options, options, source=source)
     return cls(transport=transport, options=checked_options, micro_steps=micro_steps)

@@ -143,8 +143,7 @@ class Prepared:
         """
         return {
             name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            for name, parameter in self.bare.named_parameters()
-            if parameter.requires_grad
+            for name, parameter in trained_parameters(self.bare).items()
         }
 
     def full_parameters(self) -> dict[str, Tensor]:
@@ -458,6 +457,20 @@ def tensor_of(data: bytes) -> Tensor:
 def bytes_of(tensor: Tensor) -> bytes:
     """The reverse of ``tensor_of``, from any device."""
     return tensor.cpu().numpy().tobytes()
+
+
+def state_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of ``state_dict()``; a module's extra state may be anything."""
+    return {
+        name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)
+    }
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters whose gradients are exchanged, by name."""
+    return {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
 
 
 MIB = 1024 * 1024

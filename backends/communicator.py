@@ -10,7 +10,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from measurement.communicator import Communicator, Pending, ReduceOp
+from measurement.communicator import Communicator, ReduceOp
 
 Groups = Mapping[tuple[int, ...], Any]
 """Process groups by their ranks."""
@@ -26,8 +26,6 @@ REDUCE_OPS: dict[ReduceOp, Any] = {
 class TorchCommunicator(Communicator):
     """Calls the function of ``torch.distributed`` of the same name, or its
     ``_into_tensor``/``_tensor`` form; synchronous.
-
-    Only ``isend`` and ``irecv`` do not wait.
     """
 
     library = "torch.distributed"
@@ -54,8 +52,6 @@ class TorchCommunicator(Communicator):
         dist.all_gather_into_tensor(out, tensor, group=self._group)
         return out
 
-    all_gather_in_place = all_gather
-
     def reduce_scatter(self, tensor: Tensor, *, out: Tensor, op: ReduceOp = "sum") -> Tensor:
         dist.reduce_scatter_tensor(out, tensor, op=REDUCE_OPS[op], group=self._group)
         return out
@@ -78,17 +74,6 @@ class TorchCommunicator(Communicator):
     def recv(self, tensor: Tensor, *, source: int) -> None:
         dist.recv(tensor, src=source, group=self._group)
 
-    def isend(self, tensor: Tensor, *, to: int) -> Pending:
-        return _pending(dist.isend(tensor, dst=to, group=self._group))
-
-    def irecv(self, tensor: Tensor, *, source: int) -> Pending:
-        return _pending(dist.irecv(tensor, src=source, group=self._group))
-
     def group(self, ranks: Sequence[int]) -> Communicator:
         """Return the communicator of a group that was made with this one."""
         return type(self)(ranks=ranks, group=self._groups[tuple(ranks)])
-
-
-def _pending(work: Pending | None) -> Pending:
-    assert work is not None, "this rank is not in the group"
-    return work

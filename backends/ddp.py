@@ -17,9 +17,7 @@ from torch.optim import Optimizer
 
 from backends.base import MIB, BuildOptimizer, Prepared, Setting
 from backends.remade_optimizer import (
-    STATE_HOOKS,
     STEP_HOOKS,
-    require_no_hooks,
     require_remade,
     share_attributes,
     share_hooks,
@@ -155,7 +153,8 @@ def zero_redundancy(optimizer: Optimizer) -> Optimizer:
     """An optimizer like the given one, of the same class and parameter groups, with its state
     spread over the ranks.
 
-    Step hooks run after the ranks have sent each other their parameters, with all parameters.
+    Step hooks run after the ranks have sent each other their parameters, with all parameters. Hooks
+    of the state, of which a rank has a share, do not run.
 
     Raises:
         PlanError: the optimizer has something that would be lost.
@@ -163,14 +162,6 @@ def zero_redundancy(optimizer: Optimizer) -> Optimizer:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     _require_sharded(optimizer)
-    require_no_hooks(
-        optimizer,
-        STATE_HOOKS,
-        reason=(
-            "under zero_redundancy_optimizer it would see one rank's share of the state; leave out"
-            " the hook or the option"
-        ),
-    )
     sharded = ZeroRedundancyOptimizer(
         optimizer.param_groups, optimizer_class=type(optimizer), **_accepted_defaults(optimizer)
     )
@@ -213,23 +204,10 @@ class DDP(TorchDistributed):
                 f" = {options.bucket_cap_mb or 25}); set bucket_cap_mb: 100 or more so that one"
                 " bucket holds the model"
             )
-        accepted = inspect.signature(DistributedDataParallel.__init__).parameters
-        if unknown := [name for name in self._arguments() if name not in accepted]:
-            raise PlanError(
-                f"DDP of PyTorch {torch.__version__} has no {shortened(unknown)}; leave it out, or"
-                " install a newer PyTorch"
-            )
-        if options.bucket_cap_mb_list and (options.bucket_cap_mb or options.first_bucket_mb):
-            raise PlanError(
-                "bucket_cap_mb_list gives the size of every bucket; leave out bucket_cap_mb and"
-                " first_bucket_mb beside it"
-            )
-        if options.first_bucket_mb is not None and options.bucket_cap_mb is not None:
-            raise PlanError(
-                f"first_bucket_mb {options.first_bucket_mb:g} beside bucket_cap_mb"
-                f" {options.bucket_cap_mb:g}: DDP gives the first bucket the size of the others as"
-                " soon as that is set; leave one of them out"
-            )
+        sizes = ("bucket_cap_mb", "first_bucket_mb", "bucket_cap_mb_list")
+        given = [name for name in sizes if getattr(options, name) is not None]
+        if len(given) > 1:
+            raise PlanError(f"DDP heeds only one of {' and '.join(given)}; leave out the others")
         if options.static_graph and self.micro_steps > 1:
             raise PlanError(
                 "static_graph and micro_steps > 1 do not work together in PyTorch's DDP (no_sync);"
@@ -265,15 +243,12 @@ class DDP(TorchDistributed):
         )
         first = options.first_bucket_mb
         hook = f"model.register_comm_hook(None, default_hooks.{options.comm_hook}_compress_hook)"
-        return [
-            *(
-                []
-                if first is None
-                else [f"torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = {int(first * MIB)}"]
-            ),
-            f"model = DistributedDataParallel({arguments})",
-            *([hook] if options.comm_hook in ("fp16", "bf16") else []),
-        ]
+        lines = [f"model = DistributedDataParallel({arguments})"]
+        if first is not None:
+            lines.insert(0, f"torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = {int(first * MIB)}")
+        if options.comm_hook in ("fp16", "bf16"):
+            lines.append(hook)
+        return lines
 
     def check_model(
         self,
@@ -285,11 +260,6 @@ class DDP(TorchDistributed):
     ) -> list[str]:
         """DDP waits for every gradient, unless an option makes it look for missing ones."""
         options = self.options
-        tensors = [*model.named_parameters(), *model.named_buffers()]
-        left_out = getattr(model, "_ddp_params_and_buffers_to_ignore", ())
-        self.require_sent(
-            [(name, tensor) for name, tensor in tensors if name not in left_out], library="DDP"
-        )
         if options.zero_redundancy_optimizer:
             _require_sharded(optimizer)
         if missing and not (options.find_unused_parameters or options.static_graph):
@@ -299,15 +269,9 @@ class DDP(TorchDistributed):
                 " requires_grad = False on what is never trained"
             )
         if sparse and (options.comm_hook != "none" or self.transport == "mpi"):
-            what = (
-                f"comm_hook '{options.comm_hook}'"
-                if options.comm_hook != "none"
-                else "transport 'mpi'"
-            )
             raise PlanError(
                 f"DDP exchanges sparse gradients ({shortened(sparse)}) over gloo or nccl without"
-                f" comm_hook only, not with {what}; change the arm, or build the embedding with"
-                " sparse=False"
+                " comm_hook only; change the arm, or build the embedding with sparse=False"
             )
         return []
 
@@ -338,13 +302,8 @@ class DDP(TorchDistributed):
         # deprecated from PyTorch 2.13 in favour of forward_sync_buffers
         if not self.options.broadcast_buffers:
             accepted = inspect.signature(DistributedDataParallel.__init__).parameters
-            arguments[
-                (
-                    "forward_sync_buffers"
-                    if "forward_sync_buffers" in accepted
-                    else "broadcast_buffers"
-                )
-            ] = False
+            name = "forward_sync_buffers"
+            arguments[name if name in accepted else "broadcast_buffers"] = False
         return arguments
 
     def _add_comm_hook(self, wrapped: DistributedDataParallel) -> None:

@@ -9,7 +9,6 @@ rank: gradients are reduced unit by unit, and stay whole.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,8 +23,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from backends.base import BuildOptimizer, Prepared, Setting
-from backends.carried_tensors import state_tensors
+from backends.base import BuildOptimizer, Prepared, Setting, state_tensors
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError, shortened
 from measurement.judging.distances import arithmetic_of
@@ -106,18 +104,7 @@ class Replicate(TorchDistributed):
     Options = ReplicateOptions
     options: ReplicateOptions
     has_local_steps = False
-    function = "replicate"
     _units: int = 0
-
-    def check(self, *, world_size: int) -> None:
-        """Refuse a PyTorch whose ``replicate`` has other arguments, such as 2.9."""
-        from torch.distributed._composable.replicate_with_fsdp import replicate
-
-        if "mesh" not in inspect.signature(replicate).parameters:
-            raise PlanError(
-                f"PyTorch {torch.__version__} has a different replicate over FSDP2; use 'ddp', or"
-                " install 2.15"
-            )
 
     def check_model(
         self,
@@ -127,22 +114,11 @@ class Replicate(TorchDistributed):
         missing: Sequence[str],
         sparse: Sequence[str],
     ) -> list[str]:
-        """Parameters are cut along their first dimension, those of a unit together; gradients are
-        reduced as dense tensors.
-        """
-        self.require_sent(state_tensors(model).items(), library=self.function)
-        _require_one_dtype(model, self.options.module_classes, function=self.function)
-        for name, parameter in model.named_parameters():
-            reason = _unsharded_reason(parameter)
-            if reason:
-                raise PlanError(
-                    f"{self.function} takes no {reason}, as '{name}' is; change it, or leave this"
-                    " arm out"
-                )
+        """Gradients are reduced as dense tensors."""
         if sparse:
             raise PlanError(
-                f"{self.function} reduces dense gradients, and those of {shortened(sparse)} are"
-                " sparse; build the embedding with sparse=False, or leave this arm out"
+                f"{type(self).__name__} reduces dense gradients, and those of {shortened(sparse)}"
+                " are sparse; build the embedding with sparse=False, or leave this arm out"
             )
         return []
 
@@ -150,10 +126,8 @@ class Replicate(TorchDistributed):
         """Send rank 0's parameters and buffers to all ranks, wrap the model, then build the
         optimizer. Collective.
 
-        Raises:
-            PlanError: a parameter has hooks, which would be lost when the parameter is replaced.
+        Gradient hooks of parameters are lost, since parameters are replaced; the gate sees it.
         """
-        _require_no_parameter_hooks(model, function=self.function)
         for tensor in state_tensors(model).values():
             # Gloo sends the wrong memory of a tensor with gaps (torch 2.15)
             sent = tensor.contiguous()
@@ -201,7 +175,6 @@ class FSDP2(Replicate):
 
     Options = FSDP2Options
     options: FSDP2Options
-    function = "fully_shard"
 
     def check(self, *, world_size: int) -> None:
         """Require that all copies have equally many ranks."""
@@ -242,49 +215,6 @@ class FSDP2(Replicate):
         return partial(
             fully_shard, mesh=mesh, mp_policy=self._mixed_precision(), reshard_after_forward=reshard
         )
-
-
-def _require_one_dtype(model: nn.Module, class_names: list[str] | None, *, function: str) -> None:
-    seen: set[nn.Parameter] = set()
-    for unit in (*sharding_units(model, class_names), model):
-        names_by_dtype = {
-            parameter.dtype: name
-            for name, parameter in unit.named_parameters()
-            if parameter.requires_grad and parameter not in seen
-        }
-        if len(names_by_dtype) > 1:
-            dtypes = " and ".join(
-                f"'{name}' in {str(dtype).removeprefix('torch.')}"
-                for dtype, name in names_by_dtype.items()
-            )
-            raise PlanError(
-                f"{function} takes parameters of one dtype in a unit, and {type(unit).__name__} has"
-                f" {dtypes}; convert them, name units by the option module_classes, or leave this"
-                " arm out"
-            )
-        seen.update(unit.parameters())
-
-
-def _unsharded_reason(parameter: Tensor) -> str | None:
-    if not parameter.dim():
-        return "parameter without dimensions (one of shape [1] it does)"
-    if not parameter.numel():
-        return "empty parameter"
-    return (
-        None
-        if parameter.is_contiguous()
-        else "non-contiguous parameter (channels_last, a transposed view)"
-    )
-
-
-def _require_no_parameter_hooks(model: nn.Module, *, function: str) -> None:
-    for name, parameter in model.named_parameters():
-        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
-            raise PlanError(
-                f"parameter '{name}' has a gradient hook, and {function} replaces the parameter by"
-                " one without; register a hook on the module or the optimizer instead, or use"
-                " 'ddp'"
-            )
 
 
 def sharding_units(model: nn.Module, class_names: list[str] | None) -> Iterator[nn.Module]:

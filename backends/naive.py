@@ -8,16 +8,14 @@ backward. Source: S. Arnold, "Writing Distributed Applications with PyTorch"
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.optim import Optimizer
 
-from backends.base import BuildOptimizer, Prepared
-from backends.carried_tensors import GLOO, require_reduced, require_sent, state_tensors
+from backends.base import BuildOptimizer, Prepared, state_tensors, trained_parameters
 from backends.torch_distributed import TorchDistributed
 
 
@@ -34,27 +32,6 @@ class NaivePrepared(Prepared):
 
 class Naive(TorchDistributed):
     """``sync_hyperparameters`` once and ``sync_gradients`` before each step."""
-
-    def check_model(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        *,
-        missing: Sequence[str],
-        sparse: Sequence[str],
-    ) -> list[str]:
-        """Tensors are sent and received in their memory layout; gradients are reduced one by
-        one.
-        """
-        require_sent(state_tensors(model).items(), library="send()", dtypes=None)
-        if self.transport != "mpi":
-            require_reduced(
-                model,
-                library=f"all_reduce() over {self.transport}",
-                dtypes=GLOO,
-                remedy="convert the parameter",
-            )
-        return []
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Rank 0 sends its parameters and buffers to each other rank in turn. Collective."""
@@ -82,9 +59,8 @@ def sync_gradients(model: nn.Module) -> None:
     A parameter without gradient counts as zero, as in Horovod: a rank must not wait for an exchange
     that others skip.
     """
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad, op=dist.ReduceOp.SUM)
-            parameter.grad /= dist.get_world_size()
+    for parameter in trained_parameters(model).values():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        dist.all_reduce(parameter.grad, op=dist.ReduceOp.SUM)
+        parameter.grad /= dist.get_world_size()

@@ -7,7 +7,6 @@ They are shared here.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -69,26 +68,13 @@ def without_constructor(optimizer: Optimizer) -> Any:
 def require_remade(
     optimizer: Optimizer, library: str, make: Callable[[list[dict[str, Any]]], object]
 ) -> None:
-    """Refuse an optimizer that a library cannot rebuild, by trying it: the new one has only the
-    methods of its class.
+    """Refuse an optimizer that a library cannot rebuild, by trying it.
 
     ``make`` makes another optimizer from parameter groups, as the library does.
 
     Raises:
-        PlanError: a method that was replaced on the object; or its class, and why no other can be
-            made.
+        PlanError: its class, and why no other can be made.
     """
-    for name, value in vars(optimizer).items():
-        if (
-            callable(value)
-            and hasattr(type(optimizer), name)
-            and not hasattr(value, "_wrapped_by_lr_sched")
-        ):
-            raise PlanError(
-                f"the optimizer's method '{name}' was replaced on the object, and {library} would"
-                f" go on with that of its class '{type(optimizer).__name__}'; override it in a"
-                " class of your own, or register a hook"
-            )
     try:
         make([dict(group) for group in optimizer.param_groups])
     except Exception as error:
@@ -97,28 +83,3 @@ def require_remade(
             f" '{type(optimizer).__name__}' does not allow ({type(error).__name__}: {error}); give"
             " its constructor defaults, as torch.optim's have, or leave this arm out"
         ) from error
-
-
-def constructor_needs(optimizer: Optimizer) -> str | None:
-    """Why the class cannot be called with parameter groups alone; None: by its signature, it
-    can.
-    """
-    try:
-        inspect.signature(type(optimizer)).bind(optimizer.param_groups)
-    except TypeError as error:
-        return str(error)
-    return None
-
-
-def require_no_hooks(optimizer: Optimizer, tables: tuple[str, ...], *, reason: str) -> None:
-    """Refuse an optimizer that has hooks in ``tables``.
-
-    ``reason``: why they cannot run as without the library, and what to do.
-
-    Raises:
-        PlanError: with the kind of hook.
-    """
-    for table in tables:
-        if getattr(optimizer, table):
-            kind = table.removeprefix("_optimizer_").removesuffix("_hooks")
-            raise PlanError(f"the optimizer has a {kind} hook; {reason}")

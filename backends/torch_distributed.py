@@ -6,7 +6,7 @@ repository's process group over mpi4py (``backends.mpi.process_group``), which s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from backends.base import (
     NCCL_HEARTBEAT,
@@ -25,7 +25,6 @@ from backends.base import (
     bytes_of,
     tensor_of,
 )
-from backends.carried_tensors import GLOO, require_sent
 from backends.communicator import TorchCommunicator
 from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
 from measurement.communicator import Communicator
@@ -64,24 +63,10 @@ class TorchDistributed(Backend):
     def imports(self) -> Mapping[str, str]:
         return {"mpi4py": "mpi4py"} if self.transport == "mpi" else {}
 
-    def require_sent(self, tensors: Iterable[tuple[str, Tensor]], *, library: str) -> None:
-        """Refuse tensors that rank 0 cannot send to the others; this repository's process group
-        over MPI sends any dtype.
-
-        Raises:
-            PlanError: the first such tensor, with what to do.
-        """
-        require_sent(
-            tensors,
-            library=f"{library} over {self.transport}",
-            dtypes=None if self.transport == "mpi" else GLOO,
-        )
-
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """Make the default process group. Collective."""
         self._device = device
         transport = self.transport or ("nccl" if device.type == "cuda" else "gloo")
-        _require_transport(transport)
         name = self._mpi() if transport == "mpi" else transport
         rendezvous: dict[str, Any] = {"init_method": "mpi4py://" if name == "mpi4py" else "env://"}
         if store is not None and name != "mpi":
@@ -188,17 +173,3 @@ class TorchDistributed(Backend):
             from backends.mpi.library import finalize
 
             finalize()
-
-
-def _require_transport(transport: str) -> None:
-    available = {"gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available}
-    if transport in available and not available[transport]():
-        usable = [name for name, is_available in available.items() if is_available()]
-        raise PlanError(
-            f"this PyTorch was built without '{transport}' (it has {', '.join(usable)}); choose one"
-            " of those"
-        )
-    if transport == "nccl" and not torch.cuda.is_available():
-        raise PlanError(
-            "transport 'nccl' needs a GPU and none is visible; use 'gloo' on this machine"
-        )

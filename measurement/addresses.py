@@ -4,7 +4,6 @@ are free.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import socket
 from collections import deque
@@ -50,24 +49,6 @@ def is_free(port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def holder_of(port: int) -> str | None:
-    """Which process listens at a port of this host, such as ``python (process 4711)``; None where
-    it is not known.
-    """
-    import psutil  # only here: what starts a rank imports this module
-
-    with contextlib.suppress(psutil.Error, OSError):
-        for connection in psutil.net_connections(kind="tcp"):
-            if (
-                connection.laddr
-                and connection.laddr.port == port
-                and connection.status == psutil.CONN_LISTEN
-                and connection.pid
-            ):
-                return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
-    return None
 
 
 def free_port() -> int:

@@ -7,20 +7,13 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 ReduceOp = Literal["sum", "prod", "min", "max", "avg"]
-
-
-class Pending(Protocol):
-    """A pending message."""
-
-    def wait(self) -> object:
-        """Return when it has been sent, or has arrived."""
 
 
 class Communicator(ABC):
@@ -50,23 +43,10 @@ class Communicator(ABC):
         """
         if getattr(type(self), operation) is getattr(Communicator, operation):
             return f"not offered by {self.library}"
-        return self.unsupported_type(operation, op=op, dtype=dtype)
-
-    def unsupported_type(self, operation: str, *, op: ReduceOp | None, dtype: str) -> str | None:
-        """Why an operation that the library has cannot be had with this ``op`` and ``dtype``; None
-        where it can.
-        """
         return None
 
     def all_reduce(self, tensor: Tensor, *, op: ReduceOp = "sum") -> None:
         """The reduction of all ranks' tensors, in place."""
-        raise NotImplementedError
-
-    def all_reduce_to(self, tensor: Tensor, *, op: ReduceOp, out: Tensor) -> Tensor:
-        """As ``all_reduce``; ``tensor`` stays.
-
-        In ``out`` where the library can write there, else in a tensor of its own.
-        """
         raise NotImplementedError
 
     def reduce(self, tensor: Tensor, *, op: ReduceOp, root: int) -> None:
@@ -79,21 +59,16 @@ class Communicator(ABC):
         """Rank ``root``'s, in place."""
         raise NotImplementedError
 
-    def broadcast_to(self, tensor: Tensor, *, root: int, out: Tensor) -> Tensor:
-        """As ``broadcast``; ``tensor`` stays. ``out`` as in ``all_reduce_to``."""
-        raise NotImplementedError
-
     def all_gather(self, tensor: Tensor, *, out: Tensor) -> Tensor:
-        """All ranks' tensors, one after another; ``out`` as in ``all_reduce_to``."""
-        raise NotImplementedError
+        """All ranks' tensors, one after another.
 
-    def all_gather_in_place(self, tensor: Tensor, *, out: Tensor) -> Tensor:
-        """As ``all_gather``, where ``tensor`` is this rank's part of ``out`` already."""
+        In ``out`` where the library can write there, else in a tensor of its own.
+        """
         raise NotImplementedError
 
     def reduce_scatter(self, tensor: Tensor, *, out: Tensor, op: ReduceOp = "sum") -> Tensor:
         """This rank's equal share of the reduction of all ranks' tensors; ``out`` as in
-        ``all_reduce_to``.
+        ``all_gather``.
         """
         raise NotImplementedError
 
@@ -109,7 +84,7 @@ class Communicator(ABC):
 
     def all_to_all(self, tensor: Tensor, *, out: Tensor) -> Tensor:
         """This rank's equal share of every rank's tensor, one after another; ``out`` as in
-        ``all_reduce_to``.
+        ``all_gather``.
         """
         raise NotImplementedError
 
@@ -119,14 +94,6 @@ class Communicator(ABC):
 
     def recv(self, tensor: Tensor, *, source: int) -> None:
         """From one rank."""
-        raise NotImplementedError
-
-    def isend(self, tensor: Tensor, *, to: int) -> Pending:
-        """As ``send``, without waiting."""
-        raise NotImplementedError
-
-    def irecv(self, tensor: Tensor, *, source: int) -> Pending:
-        """As ``recv``, without waiting."""
         raise NotImplementedError
 
     def group(self, ranks: Sequence[int]) -> Communicator:

@@ -9,6 +9,7 @@ import pwd
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from measurement.agent.ringside_agent.machine.host import select
 from measurement.conditions.disturbing_variables import disturbing_variables
@@ -166,11 +167,8 @@ def forwarded_by_name(environment: Mapping[str, str], patterns: Sequence[str]) -
     """The set variables that a plan names (``forward_environment``), ``MYLAB_*`` for all that begin
     so; no secrets.
     """
-    exact = {name for name in patterns if not name.endswith("*")}
-    begins = tuple(name[:-1] for name in patterns if name.endswith("*"))
-    named = {
+    return {
         name: value
         for name, value in environment.items()
-        if name in exact or (begins and name.startswith(begins))
+        if any(fnmatchcase(name, pattern) for pattern in patterns) and not looks_secret(name)
     }
-    return {name: value for name, value in named.items() if not looks_secret(name)}

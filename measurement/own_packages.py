@@ -23,8 +23,6 @@ from measurement.errors import PlanError
 
 HOUSE = Path(users_lines.HOUSE).resolve()
 
-SPAWN_MARKER = f"{HOUSE}/."
-"""First on ``sys.path`` of a spawned process, until it has imported one of our packages."""
 PLUGIN_PREFIX = "ringside_plugin_"
 
 
@@ -49,7 +47,6 @@ def pin() -> None:
     """Have Python ask ``OwnPackages`` before anything else."""
     if OwnPackages not in sys.meta_path:
         sys.meta_path.insert(0, OwnPackages)
-    sys.path[:] = [folder for folder in sys.path if folder != SPAWN_MARKER]
 
 
 def name_of_file(file: Path) -> str:
@@ -97,38 +94,3 @@ def digest() -> str:
     for file in sorted(file for name in ROOMS for file in (HOUSE / name).rglob("*.py")):
         files_digest.update(f"{file.relative_to(HOUSE)}\0".encode() + file.read_bytes() + b"\0")
     return files_digest.hexdigest()[:16]
-
-
-def remedy_of_clash(text: str) -> str:
-    """What to do where an error names one of our packages and the user has a module of that name;
-    else empty.
-    """
-    named = set(re.findall(rf"'({'|'.join(ROOMS)})[.']", text))
-    files = (
-        file for folder in sys.path for name, file in clashes(Path(folder)).items() if name in named
-    )
-    file = next(files, None)
-    return (
-        ""
-        if file is None
-        else (
-            f"; that is a package of ringside's: rename '{file}', or name its classes as"
-            f" '{file}:Class'"
-        )
-    )
-
-
-def pin_in_spawned_processes() -> None:
-    """Have spawned processes find our packages first: they get this process's ``sys.path``."""
-    from multiprocessing import spawn
-
-    prepare = spawn.get_preparation_data
-    if getattr(prepare, "finds_our_packages", False):
-        return
-
-    def prepare_ours(name: str) -> dict[str, object]:
-        prepared: dict[str, Any] = prepare(name)
-        return {**prepared, "sys_path": [SPAWN_MARKER, *prepared["sys_path"]]}
-
-    vars(prepare_ours)["finds_our_packages"] = True
-    vars(spawn)["get_preparation_data"] = prepare_ours

@@ -6,10 +6,8 @@ or ``path/to/file.py:Class``.
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
-import linecache
 import sys
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -20,13 +18,10 @@ from measurement.agent.ringside_agent.reporting import message_of
 from measurement.agent.ringside_agent.users_lines import at_line, place_of
 from measurement.errors import PlanError, unknown_name
 from measurement.own_packages import (
-    clashes,
     name_of_file,
     pin,
-    pin_in_spawned_processes,
-    remedy_of_clash,
 )
-from measurement.users_code import RunsWhenImportedError, importing
+from measurement.users_code import importing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +65,10 @@ class Registry:
             raise PlanError(f"a {self.kind} must be a name or 'module:Class', not {reference!r}")
         target = reference if ":" in reference else self.find(reference)
         if target is None and reference.endswith(".py"):
-            raise PlanError(self._without_class(reference))
+            raise PlanError(
+                f"'{reference}' is a file; name a {self.kind} in it as '{reference}:Class', see"
+                f" docs/extending.md{self.otherwise and '; ' + self.otherwise}"
+            )
         if target is None:
             remedy = "or 'package.module:Class' or 'path/to/file.py:Class' for your own"
             raise PlanError(unknown_name(self.kind, reference, self.names(), remedy=remedy))
@@ -79,43 +77,10 @@ class Registry:
         cls = getattr(module, class_name, None)
         if not isinstance(cls, type):
             classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-            clash = remedy_of_clash(f"'{module_name}'").removeprefix("; ")
             raise PlanError(
-                unknown_name(
-                    f"class for {self.kind} '{reference}'", class_name, classes, remedy=clash
-                )
+                unknown_name(f"class for {self.kind} '{reference}'", class_name, classes)
             )
         return cls
-
-    def _without_class(self, path: str) -> str:
-        """The message for a file without ``:Class``: its classes that derive from one of the
-        room's.
-        """
-        otherwise = f"; {self.otherwise}" if self.otherwise else ""
-        room = self.group.rpartition(".")[2]
-        nothing = (
-            f"'{path}' has no {self.kind}: no class in it derives from one of {room}.base; see"
-            f" docs/extending.md{otherwise}"
-        )
-        if not _defines_a_class(Path(path)):
-            return nothing  # without running the file
-        try:
-            module = _load_file(Path(path), kind=self.kind)
-        except PlanError as error:
-            raise PlanError(f"{error}\n{self.otherwise}".rstrip()) from error
-        classes = [
-            value
-            for value in vars(module).values()
-            if isinstance(value, type) and value.__module__ == module.__name__
-        ]
-        names = [
-            cls.__name__
-            for cls in classes
-            if any(room in base.__module__.split(".") for base in cls.__mro__[1:])
-        ]
-        if not names:
-            return nothing
-        return f"'{path}' has the {self.kind}s {', '.join(names)}; name one: '{path}:{names[0]}'"
 
     def _load(self, module_name: str, reference: str) -> ModuleType:
         if module_name.endswith(".py"):
@@ -123,16 +88,6 @@ class Registry:
         try:
             with importing():
                 return importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name and (
-                module_name == error.name or module_name.startswith(f"{error.name}.")
-            ):
-                raise PlanError(
-                    f"{self.kind} '{reference}' cannot be loaded: {error}; see 'ringside doctor'"
-                    f" for what is missing, or check that '{module_name}' can be imported from"
-                    f" here{remedy_of_clash(str(error))}"
-                ) from error
-            raise _cannot_load(f"{self.kind} '{reference}'", error) from error
         except Exception as error:
             raise _cannot_load(f"{self.kind} '{reference}'", error) from error
 
@@ -159,26 +114,12 @@ def _load_file(path: Path, *, kind: str) -> ModuleType:
         raise _cannot_load(f"{kind} file '{path}'", error) from error
 
 
-def _defines_a_class(path: Path) -> bool:
-    """Whether a file defines classes; true where it cannot be read, which the import reports."""
-    try:
-        return any(
-            isinstance(node, ast.ClassDef) for node in ast.walk(ast.parse(path.read_bytes()))
-        )
-    except (OSError, SyntaxError, ValueError):
-        return True
-
-
 def search_beside(folder: Path) -> None:
-    """Put a folder first on Python's path, after our own packages, in this process and in loader
-    processes that it starts.
-    """
+    """Put a folder first on Python's path, after our own packages."""
     pin()
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
-    if clashes(folder):
-        pin_in_spawned_processes()
 
 
 def _is_own_name(path: Path) -> bool:
@@ -192,26 +133,10 @@ def _is_own_name(path: Path) -> bool:
 
 def _cannot_load(what: str, error: Exception) -> PlanError:
     """The error for a failed import: what was raised, where in the user's code, and what to do."""
-    remedy = ""
-    if "relative import" in str(error):
-        remedy = (
-            "; a file has no package: name it as 'package.module:Class', or import what is beside"
-            " it without the dot"
-        )
-    elif isinstance(error, ModuleNotFoundError):
-        remedy = (
-            f"; install '{error.name}', or put it beside the file or in the folder that you start"
-            " from"
-        )
-    remedy = remedy_of_clash(str(error)) or remedy
-    reason, place = (
-        str(error) if isinstance(error, RunsWhenImportedError) else message_of(error),
-        place_of(error),
+    remedy = (
+        f"; install '{error.name}', or put it beside the file or in the folder that you start from"
+        if isinstance(error, ModuleNotFoundError)
+        else ""
     )
-    if (
-        place is not None
-        and "argv" in linecache.getline(str(place.file), place.line)
-        and not remedy
-    ):
-        remedy = "; the command line is ringside's, so read sys.argv in a program of your own only"
-    return PlanError(str(at_line(f"{what} cannot be loaded: {reason}{remedy}", place)))
+    message = f"{what} cannot be loaded: {message_of(error)}{remedy}"
+    return PlanError(str(at_line(message, place_of(error))))

@@ -26,7 +26,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from measurement.addresses import LOOPBACK, free_port, holder_of, is_free
+from measurement.addresses import LOOPBACK, free_port, is_free
 from runners.launchers.torchrun import RANK_VARIABLES
 
 NAMES = RANK_VARIABLES.names
@@ -136,10 +136,9 @@ def _rendezvous(options: argparse.Namespace, *, nodes: int) -> tuple[str, int]:
         )
     port = port or (free_port() if host is None else DEFAULT_PORT)
     if options.node_rank == 0 and not is_free(port):
+        where = f"port {port} of {socket.gethostname()}"
         raise ValueError(
-            f"port {port} of {socket.gethostname()} is in use by"
-            f" {holder_of(port) or 'another process'}; give another with --master-port, on every"
-            " host"
+            f"{where} is in use by another process; give another with --master-port, on every host"
         )
     return host or LOOPBACK, port
 

@@ -6,7 +6,6 @@ their right results. Neither knows how ranks communicate.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from measurement.errors import TWO_SCRIPTS, PlanError
@@ -53,25 +52,13 @@ def workload_class(reference: str) -> tuple[type[Workload] | type[MicroBenchmark
             f"workload '{reference}' is {workload.__name__}, which does not derive from"
             " workloads.base.Workload (or workloads.micro_benchmark.MicroBenchmark)"
         )
-    missing = [
-        _signature(workload, name) for name in sorted(getattr(workload, "__abstractmethods__", ()))
-    ]
+    missing = sorted(workload.__abstractmethods__)
     if missing:
         raise PlanError(
             f"workload '{reference}' has yet to define {', '.join(missing)}, which every workload"
             " needs"
         )
     return workload, {}
-
-
-def _signature(cls: type, name: str) -> str:
-    """A method with the names of its arguments, such as ``count_samples(batch)``."""
-    method = getattr(cls, name)
-    return (
-        f"{name}({', '.join(list(inspect.signature(method).parameters)[1:])})"
-        if callable(method)
-        else name
-    )
 
 
 def _torchvision_models() -> list[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, ByteSize, Field, field_validator
 
 from measurement.communicator import Communicator, ReduceOp
 from measurement.errors import PlanError, unknown_name
@@ -18,26 +17,6 @@ from workloads.micro_benchmark import MicroBenchmark, Repetition
 from workloads.operations import BY_DEFAULT, OPERATIONS, Idle, Operation, OperationRun
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-
-
-def parse_size(value: object) -> int:
-    """Read a number of bytes, with or without a unit: 65536, "64KiB", "64 KiB".
-
-    Raises:
-        ValueError: ``value`` is anything else.
-    """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = (
-        re.fullmatch(r"\s*([0-9]+)\s*(B|KiB|MiB|GiB)?\s*", value)
-        if isinstance(value, str)
-        else None
-    )
-    if match is None:
-        raise ValueError(
-            f"not a size; give bytes, or a whole number with {', '.join(UNITS)}, such as '64 KiB'"
-        )
-    return int(match[1]) * UNITS[match[2] or "B"]
 
 
 def format_size(size: int) -> str:
@@ -52,7 +31,7 @@ def _listed(value: object) -> object:
 
 
 DType = Literal["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64"]
-Size = Annotated[int, BeforeValidator(parse_size), Field(ge=64, le=UNITS["GiB"])]
+Size = Annotated[ByteSize, Field(ge=64, le=UNITS["GiB"])]
 
 
 class CollectivesOptions(PlanOptions):
@@ -62,7 +41,7 @@ class CollectivesOptions(PlanOptions):
     """Operations to time, by name. None: the common ones. ``all``: all that the number of ranks
     allows."""
     sizes: tuple[Size, ...] = Field(
-        default=tuple(1 << bits for bits in range(10, 27, 2)), min_length=1
+        default=tuple(ByteSize(1 << bits) for bits in range(10, 27, 2)), min_length=1
     )
     """Message sizes, in bytes or as "64 KiB". Left out: from 1 KiB to 64 MiB, each four times the
     one before."""
@@ -76,9 +55,6 @@ class CollectivesOptions(PlanOptions):
     """What reductions combine by: one, or several."""
     root: int = Field(default=0, ge=0)
     """Rank that sends to all, or receives from all, in operations that have such a rank."""
-    in_place: bool | Literal["both"] | None = None
-    """Whether results overwrite their input, where both variants exist. None: only all_reduce and
-    broadcast do."""
 
     @field_validator("operations")
     @classmethod
@@ -91,26 +67,20 @@ class CollectivesOptions(PlanOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """An operation with its reduction, its dtype and whether it is in place."""
+    """An operation with its reduction and its dtype."""
 
     name: str
     operation: Operation
     dtype: DType
     op: ReduceOp
-    in_place: bool
 
     @property
     def label(self) -> str:
-        """``all_reduce``, and what differs from the defaults: ``all_reduce max bfloat16
-        out-of-place``.
-        """
-        has_both = self.operation.in_place and self.operation.out_of_place
-        is_usual = self.in_place == self.operation.is_usually_in_place or not has_both
+        """``all_reduce``, and what differs from the defaults: ``all_reduce max bfloat16``."""
         parts = [
             self.name,
             *([self.op] if self.operation.reduces and self.op != "sum" else []),
             *([self.dtype] if self.dtype != "float32" else []),
-            *([] if is_usual else ["in-place" if self.in_place else "out-of-place"]),
         ]
         return " ".join(parts)
 
@@ -130,12 +100,8 @@ class Collectives(MicroBenchmark):
     Options = CollectivesOptions
     options: CollectivesOptions
 
-    def __init__(
-        self, *, local_batch_size: int = 1, seed: int, options: BaseModel | None = None
-    ) -> None:
-        super().__init__(local_batch_size=local_batch_size, seed=seed, options=options)
-        self._variants: dict[str, Variant] = {}
-        """By the operation that a case names; filled by ``cases``."""
+    _variants: Mapping[str, Variant] = {}
+    """By the operation that a case names; filled by ``cases``."""
 
     def cases(self, world_size: int) -> Sequence[Case]:
         """List the cases, operation by operation and in order of size."""
@@ -176,23 +142,13 @@ class Collectives(MicroBenchmark):
         return list(dict.fromkeys(names))
 
     def _variants_of(self, name: str) -> list[Variant]:
-        """The variants of an operation that the options ask for and that exist."""
+        """The variants of an operation that the options ask for."""
         operation = OPERATIONS[name]
-        in_place = (
-            operation.is_usually_in_place
-            if self.options.in_place is None
-            else self.options.in_place
-        )
-        ways = [True, False] if in_place == "both" else [in_place]
-        offered = [way for way in ways if operation.methods(in_place=way)] or [
-            way for way in (True, False) if operation.methods(in_place=way)
-        ]
         ops: tuple[ReduceOp, ...] = self.options.op if operation.reduces else ("sum",)
         return [
-            Variant(name=name, operation=operation, dtype=dtype, op=op, in_place=way)
+            Variant(name=name, operation=operation, dtype=dtype, op=op)
             for dtype in dict.fromkeys(self.options.dtype)
             for op in dict.fromkeys(ops)
-            for way in offered
         ]
 
     def _case(self, variant: Variant, size: int, world_size: int) -> Case:
@@ -217,7 +173,7 @@ class Collectives(MicroBenchmark):
             dict.fromkeys(
                 tuple(operation.ranks(world_size))
                 for operation in operations
-                if "group" in operation.in_place
+                if "group" in operation.methods
             )
         )
 
@@ -226,9 +182,9 @@ class Collectives(MicroBenchmark):
         op = variant.op if variant.operation.reduces else None
         if op == "avg" and not variant.torch_dtype.is_floating_point:
             return "the mean of whole numbers need not be one"
-        methods = variant.operation.methods(in_place=variant.in_place)
         reasons = (
-            communicator.unsupported_reason(name, op=op, dtype=variant.dtype) for name in methods
+            communicator.unsupported_reason(name, op=op, dtype=variant.dtype)
+            for name in variant.operation.methods
         )
         return next((reason for reason in reasons if reason), None)
 
@@ -243,11 +199,10 @@ class Collectives(MicroBenchmark):
             return Idle()
         return OperationRun(
             operation,
-            communicator.group(ranks) if "group" in operation.in_place else communicator,
+            communicator.group(ranks) if "group" in operation.methods else communicator,
             ranks,
             elements=case.message_bytes // variant.torch_dtype.itemsize,
             like=torch.empty(0, dtype=variant.torch_dtype, device=device),
             op=variant.op,
             root=self.options.root if operation.has_root else 0,
-            in_place=variant.in_place,
         )

@@ -4,8 +4,7 @@ classifier.
 
 from __future__ import annotations
 
-from functools import cached_property
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -13,13 +12,12 @@ from pydantic import Field
 from torch import nn
 from torch.utils.data import Dataset
 
-from measurement.errors import PlanError
-from workloads.data.files import DataOptions, entries, first_few, missing, part_of
+from measurement.errors import PlanError, shortened
+from workloads.data.files import DataOptions, readable
 from workloads.data.input import Augmented, Sample, Transformed
 from workloads.supervised import SGDOptions, SGDTrained
 from workloads.synthetic import ClassifierName, build_classifier
 
-PARTS = ("train", "val")
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet by channel, as torchvision's pretrained weights expect
 them."""
@@ -73,70 +71,50 @@ class Imagenet(SGDTrained):
         middle = [v2.Resize(round(size * BORDER), antialias=True), v2.CenterCrop(size)]
         return Transformed(self._folder("val"), v2.Compose([*middle, *_fixed()]))
 
-    @cached_property
-    def _parts(self) -> dict[str, Path]:
-        """The folder of each part."""
-        folders = [path for path in entries(self.options.data_dir) if path.is_dir()]
-        return {
-            part: part_of(folders, part, name=part) or self.options.data_dir / part
-            for part in PARTS
-        }
-
     def _classes(self) -> list[str]:
         """List the folders in ``train/``; ``val/`` must have the same."""
-        train, val = (self._names(part) for part in PARTS)
-        each_way = (("train", train - val), ("val", val - train))
-        different = [
-            f"only in {part}/: {first_few(sorted(alone))}" for part, alone in each_way if alone
-        ]
-        if different:
-            raise PlanError(
-                f"'{self.options.data_dir}' has other classes in val/ than in train/:"
-                f" {'; '.join(different)}"
-            )
-        return sorted(train)
+        from torchvision.datasets.folder import find_classes
 
-    def _names(self, part: str) -> set[str]:
-        folder = self._parts[part]
-        paths = entries(folder)
-        names = {path.name for path in paths if path.is_dir()}
-        if names:
-            return names
-        loose = sum(path.is_file() for path in paths)
-        if loose:
+        folder = self.options.data_dir
+        with self._readable():
+            train: list[str] = find_classes(str(folder / "train"))[0]
+            val: list[str] = find_classes(str(folder / "val"))[0]
+        if train != val:
+            different = sorted({*train} ^ {*val})
             raise PlanError(
-                f"'{folder}' holds {loose} files and no class folders, as ImageNet's validation"
-                " archive is unpacked; move each image into a folder named like its class in"
-                f" '{self.options.data_dir / 'train'}': ILSVRC2012_validation_ground_truth.txt of"
-                " the development kit, or LOC_val_solution.csv, says which"
+                f"'{folder}' has other classes in val/ than in train/: {shortened(different)}"
+                " only in one of them"
             )
-        expected = " and ".join(
-            f"'{(self.options.data_dir / part).absolute()}/CLASS/*.jpg'" for part in PARTS
-        )
-        remedy = (
-            "set data_dir to the folder of train/ and val/ (ImageNet's own: image-net.org, after"
-            " registration)"
-        )
-        raise missing("imagenet", expected, folders=[self.options.data_dir, folder], remedy=remedy)
+        return train
 
     def _folder(self, part: str) -> Dataset[Sample]:
-        from torchvision.datasets.folder import IMG_EXTENSIONS
-
-        from workloads.data.image_folder import Images
+        from torchvision.datasets import ImageFolder
 
         self._classes()
-        folder = self._parts[part]
-        images = Images(folder)
-        filled = set(images.targets)
-        empty = [
-            str(folder / name) for number, name in enumerate(images.classes) if number not in filled
-        ]
-        if empty:
-            raise PlanError(
-                f"class folder without an image: {first_few(empty)}; put images there"
-                f" ({', '.join(IMG_EXTENSIONS)}), or remove it from train/ and val/"
+        with self._readable():
+            images: Dataset[Sample] = ImageFolder(
+                str(self.options.data_dir / part), loader=read_image
             )
         return images
+
+    def _readable(self) -> AbstractContextManager[None]:
+        place = self.options.data_dir.absolute()
+        return readable(
+            f"imagenet in '{place}'",
+            remedy="set data_dir to the folder of train/CLASS/*.jpg and val/CLASS/*.jpg",
+        )
+
+
+def read_image(path: str) -> Any:
+    """Read a PIL image in RGB.
+
+    Raises:
+        PlanError: the file is damaged, or is no image.
+    """
+    from torchvision.datasets.folder import pil_loader
+
+    with readable(f"image '{path}'", remedy="replace it, or remove it"):
+        return pil_loader(path)
 
 
 def _fixed() -> list[Any]:

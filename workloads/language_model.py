@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,23 +15,13 @@ from torch.optim import AdamW, Optimizer
 from torch.utils.data import Dataset
 
 from measurement.errors import PlanError
-from workloads.data.files import (
-    WORDS,
-    DataOptions,
-    ExpandedPath,
-    entries,
-    missing,
-    part_of,
-    readable,
-)
+from workloads.data.files import DataOptions, ExpandedPath, readable
 from workloads.data.input import Sample
 from workloads.supervised import Supervised
 
 BYTES = 256
 HELD_OUT_SHARE = 10
 """In a single file, the last 1/HELD_OUT_SHARE is held out for evaluation."""
-NAMES = ("train.txt", "val.txt")
-PACKED = (".gz", ".xz", ".bz2", ".zst", ".zip")
 
 
 class LanguageModelOptions(DataOptions):
@@ -62,9 +51,7 @@ class LanguageModel(Supervised):
         """Return a model of 0.1 (nano), 0.8 (micro), 2.7 (mini) or 85 (gpt2-small) million
         parameters, besides the positions.
         """
-        return Decoder(
-            SIZES[self.options.size], vocabulary=BYTES, sequence_length=self.options.sequence_length
-        )
+        return Decoder(SIZES[self.options.size], sequence_length=self.options.sequence_length)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         """Return AdamW, without weight decay for biases and norms."""
@@ -90,27 +77,14 @@ class LanguageModel(Supervised):
         set.
         """
         place = self.options.data_dir
-        with readable(place):
-            is_file = place.is_file()
-        if is_file:
+        remedy = "set data_dir to a text file, or to a folder with train.txt and val.txt"
+        with readable(f"text '{place.absolute()}'", remedy=remedy):
+            if place.is_dir():
+                paths = [place / "train.txt", place / "val.txt"]
+                return [(path, range(path.stat().st_size)) for path in paths]
             size = place.stat().st_size
-            cut = size - size // HELD_OUT_SHARE
-            return [(place, range(cut)), (place, range(cut, size))]
-        files = [path for path in entries(place) if path.is_file()]
-        paths = [
-            path
-            for part, name in zip(WORDS, NAMES, strict=True)
-            if (path := part_of(files, part, name=name))
-        ]
-        if len(paths) < len(NAMES):
-            raise missing(
-                "language_model",
-                f"a text file '{place.absolute()}', or {' and '.join(NAMES)} in a folder of that"
-                " name",
-                folders=[place],
-                remedy="set data_dir to any plain text, of 100 kB or more to learn something",
-            )
-        return [(path, range(path.stat().st_size)) for path in paths]
+        cut = size - size // HELD_OUT_SHARE
+        return [(place, range(cut)), (place, range(cut, size))]
 
 
 class Sequences(Dataset[Sample]):
@@ -131,10 +105,6 @@ class Sequences(Dataset[Sample]):
                 f" {'(of its last tenth) ' if part.start else ''}to make sequences of {length}"
                 " bytes and the next one; give a longer text, or a smaller sequence_length"
             )
-        if path.suffix in PACKED:
-            raise PlanError(
-                f"'{path}' is compressed, and tokens are the bytes of a text; unpack it"
-            )
         self.length = length
         self._bytes = np.memmap(
             path, dtype=np.uint8, mode="r", offset=part.start, shape=(len(part),)
@@ -152,8 +122,7 @@ class Sequences(Dataset[Sample]):
 INITIAL_DEVIATION = 0.02
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
+class Size(NamedTuple):
     """The size of a decoder."""
 
     layers: int
@@ -162,10 +131,10 @@ class Size:
 
 
 SIZES = {
-    "nano": Size(layers=3, heads=3, width=48),
-    "micro": Size(layers=4, heads=4, width=128),
-    "mini": Size(layers=6, heads=6, width=192),
-    "gpt2-small": Size(layers=12, heads=12, width=768),
+    "nano": Size(3, 3, 48),
+    "micro": Size(4, 4, 128),
+    "mini": Size(6, 6, 192),
+    "gpt2-small": Size(12, 12, 768),
 }
 
 
@@ -200,13 +169,11 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Predicts the next token at every position: int64 [batch, length] to logits [batch, length,
-    vocabulary].
-    """
+    """Predicts the next byte at every position: int64 [batch, length] to [batch, length, BYTES]."""
 
-    def __init__(self, size: Size, *, vocabulary: int, sequence_length: int) -> None:
+    def __init__(self, size: Size, *, sequence_length: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, size.width)
+        self.tokens = nn.Embedding(BYTES, size.width)
         self.positions = nn.Embedding(sequence_length, size.width)
         self.blocks = nn.Sequential(*(Block(size) for _ in range(size.layers)))
         self.norm = nn.LayerNorm(size.width)

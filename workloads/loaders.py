@@ -59,11 +59,6 @@ class Loaders(MicroBenchmark):
                 " workload_options.workload"
             )
         read_options = implied | (self.options.model_extra or {})
-        if "loader_workers" in read_options:
-            raise PlanError(
-                "workload 'loaders' tries several numbers of loader workers: write workers in place"
-                " of loader_workers"
-            )
         self._operation = f"{name}, batches of {local_batch_size}"
         self._workers = {
             f"{self._operation}/{count} worker{'s' * (count != 1)}": count

@@ -39,14 +39,14 @@ COMBINE: dict[ReduceOp, Callable[[Tensor], Tensor]] = {
 class Operation:
     """An operation: how it runs on a rank that takes part, and its expected result."""
 
-    run: Callable[[OperationRun], None]
+    run: Callable[[OperationRun], Tensor | None]
+    """Returns the result; None: it is in ``out``."""
     expected: Callable[[OperationRun], Tensor | None]
     """The expected ``result``; None where this rank has none."""
-    in_place: tuple[str, ...] = ()
-    """Methods of the communicator that it calls where the result overwrites the input; empty: there
-    is no such variant."""
-    out_of_place: tuple[str, ...] = ()
-    """Methods that it calls where the result is another tensor; empty: there is no such variant."""
+    methods: tuple[str, ...]
+    """Methods of the communicator that it calls."""
+    in_place: bool = False
+    """Whether the result overwrites the input."""
     ranks: Callable[[int], Sequence[int]] = range
     """The ranks that take part, for a number of ranks."""
     least_ranks: int = 2
@@ -63,17 +63,6 @@ class Operation:
     in_shares: bool = False
     """Whether the message has one equal share for each rank."""
 
-    @property
-    def is_usually_in_place(self) -> bool:
-        """The default, where it has both variants."""
-        return not self.in_shares
-
-    def methods(self, *, in_place: bool) -> tuple[str, ...]:
-        """Return the methods of the communicator that a variant calls; empty where there is no such
-        variant.
-        """
-        return self.in_place if in_place else self.out_of_place
-
 
 class OperationRun(Repetition):
     """An operation on a rank that takes part in it, with its tensors."""
@@ -88,28 +77,27 @@ class OperationRun(Repetition):
         like: Tensor,
         op: ReduceOp = "sum",
         root: int = 0,
-        in_place: bool = True,
     ) -> None:
         """``ranks``: those that take part.
 
         ``elements``: of the message. ``like``: a tensor of their dtype, on the device.
         """
         self._operation, self.communicator, self.ranks = operation, communicator, ranks
-        self.op, self.root, self.in_place = op, root, in_place
+        self.op, self.root = op, root
         share = elements // len(ranks)
         self.input = like.new_zeros(share if operation.gives_share else elements)
         self.out = self.input
-        if not in_place or operation.gives_share:
+        if not operation.in_place:
             self.out = like.new_zeros(share if operation.takes_share else elements)
-        if in_place and operation.gives_share:
-            self.input = self.own_share(self.out)
         self.result = self.out
 
     def fill(self) -> None:
         self.input.copy_(self.values(self.communicator.rank))
 
     def run(self) -> None:
-        self._operation.run(self)
+        result = self._operation.run(self)
+        if result is not None:
+            self.result = result
 
     def clear(self) -> None:
         if self._operation.reduces:
@@ -195,33 +183,6 @@ class Idle(Repetition):
         return None
 
 
-def _all_reduce(it: OperationRun) -> None:
-    if it.in_place:
-        it.communicator.all_reduce(it.input, op=it.op)
-    else:
-        it.result = it.communicator.all_reduce_to(it.input, op=it.op, out=it.out)
-
-
-def _broadcast(it: OperationRun) -> None:
-    if it.in_place:
-        it.communicator.broadcast(it.input, root=it.root)
-    else:
-        it.result = it.communicator.broadcast_to(it.input, root=it.root, out=it.out)
-
-
-def _all_gather(it: OperationRun) -> None:
-    gather = it.communicator.all_gather_in_place if it.in_place else it.communicator.all_gather
-    it.result = gather(it.input, out=it.out)
-
-
-def _reduce_scatter(it: OperationRun) -> None:
-    it.result = it.communicator.reduce_scatter(it.input, op=it.op, out=it.out)
-
-
-def _all_to_all(it: OperationRun) -> None:
-    it.result = it.communicator.all_to_all(it.input, out=it.out)
-
-
 def _send_recv(it: OperationRun) -> None:
     first, other = it.ranks
     if it.communicator.rank == first:
@@ -232,33 +193,8 @@ def _send_recv(it: OperationRun) -> None:
         it.communicator.send(it.out, to=first)
 
 
-def _isend_irecv(it: OperationRun) -> None:
-    first, other = it.ranks
-    if it.communicator.rank == first:
-        it.communicator.isend(it.input, to=other).wait()
-        it.communicator.irecv(it.out, source=other).wait()
-    else:
-        it.communicator.irecv(it.out, source=first).wait()
-        it.communicator.isend(it.out, to=first).wait()
-
-
-def _root_isend(it: OperationRun) -> None:
-    if it.is_root:
-        under_way = [
-            it.communicator.isend(it.input, to=rank) for rank in it.ranks if rank != it.root
-        ]
-        for message in under_way:
-            message.wait()
-    else:
-        it.communicator.recv(it.input, source=it.root)
-
-
 def _everyones(it: OperationRun) -> Tensor:
     return torch.cat([it.values(rank) for rank in it.ranks])
-
-
-def _all_but_last(world_size: int) -> Sequence[int]:
-    return range(world_size - 1)
 
 
 def _first_and_last(world_size: int) -> Sequence[int]:
@@ -270,50 +206,44 @@ def _but_own(ranks: int) -> float:
     return (ranks - 1) / ranks
 
 
-def _roots(it: OperationRun) -> Tensor:
-    return it.values(it.root)
-
-
 ALL_REDUCE = Operation(
-    run=_all_reduce,
+    run=lambda it: it.communicator.all_reduce(it.input, op=it.op),
     expected=OperationRun.reduced,
-    in_place=("all_reduce",),
-    out_of_place=("all_reduce_to",),
+    methods=("all_reduce",),
+    in_place=True,
     reduces=True,
     # every element is sent once to be added and once as a part of the sum
     busbw=lambda ranks: 2 * (ranks - 1) / ranks,
 )
 BROADCAST = Operation(
-    run=_broadcast,
-    expected=_roots,
-    in_place=("broadcast",),
-    out_of_place=("broadcast_to",),
+    run=lambda it: it.communicator.broadcast(it.input, root=it.root),
+    expected=lambda it: it.values(it.root),
+    methods=("broadcast",),
+    in_place=True,
     has_root=True,
 )
 SEND_RECV = Operation(
     run=_send_recv,
     expected=lambda it: it.values(it.ranks[0]),
-    out_of_place=("send", "recv"),
+    methods=("send", "recv"),
     ranks=lambda _: (0, 1),
     messages=2,
 )
-ISEND_IRECV = replace(SEND_RECV, run=_isend_irecv, out_of_place=("isend", "irecv"))
 OPERATIONS: dict[str, Operation] = {
     "all_reduce": ALL_REDUCE,
     "broadcast": BROADCAST,
     "all_gather": Operation(
-        run=_all_gather,
+        run=lambda it: it.communicator.all_gather(it.input, out=it.out),
         expected=_everyones,
-        in_place=("all_gather_in_place",),
-        out_of_place=("all_gather",),
+        methods=("all_gather",),
         in_shares=True,
         gives_share=True,
         busbw=_but_own,
     ),
     "reduce_scatter": Operation(
-        run=_reduce_scatter,
+        run=lambda it: it.communicator.reduce_scatter(it.input, op=it.op, out=it.out),
         expected=lambda it: it.own_share(it.reduced()),
-        out_of_place=("reduce_scatter",),
+        methods=("reduce_scatter",),
         reduces=True,
         in_shares=True,
         takes_share=True,
@@ -322,14 +252,15 @@ OPERATIONS: dict[str, Operation] = {
     "reduce": Operation(
         run=lambda it: it.communicator.reduce(it.input, op=it.op, root=it.root),
         expected=lambda it: it.reduced() if it.is_root else None,
-        in_place=("reduce",),
+        methods=("reduce",),
+        in_place=True,
         reduces=True,
         has_root=True,
     ),
     "gather": Operation(
         run=lambda it: it.communicator.gather(it.input, root=it.root, out=it.out),
         expected=lambda it: _everyones(it) if it.is_root else None,
-        out_of_place=("gather",),
+        methods=("gather",),
         has_root=True,
         in_shares=True,
         gives_share=True,
@@ -338,51 +269,37 @@ OPERATIONS: dict[str, Operation] = {
     "scatter": Operation(
         run=lambda it: it.communicator.scatter(it.input, root=it.root, out=it.out),
         expected=lambda it: it.own_share(it.values(it.root)),
-        out_of_place=("scatter",),
+        methods=("scatter",),
         has_root=True,
         in_shares=True,
         takes_share=True,
         busbw=_but_own,
     ),
     "all_to_all": Operation(
-        run=_all_to_all,
+        run=lambda it: it.communicator.all_to_all(it.input, out=it.out),
         expected=lambda it: torch.cat([it.own_share(it.values(rank)) for rank in it.ranks]),
-        out_of_place=("all_to_all",),
+        methods=("all_to_all",),
         in_shares=True,
         busbw=_but_own,
     ),
     "group_all_reduce": replace(
         ALL_REDUCE,
-        in_place=("all_reduce", "group"),
-        out_of_place=(),
-        ranks=_all_but_last,
+        methods=("all_reduce", "group"),
+        ranks=lambda world_size: range(world_size - 1),
         least_ranks=3,
     ),
     "group_broadcast": replace(
         BROADCAST,
-        in_place=("broadcast", "group"),
-        out_of_place=(),
+        methods=("broadcast", "group"),
         has_root=False,
-        ranks=_all_but_last,
+        ranks=lambda world_size: range(world_size - 1),
         least_ranks=3,
     ),
     "send_recv": SEND_RECV,
     "send_recv_last": replace(SEND_RECV, ranks=_first_and_last, least_ranks=3),
-    "isend_irecv": ISEND_IRECV,
-    "isend_irecv_last": replace(ISEND_IRECV, ranks=_first_and_last, least_ranks=3),
-    "root_isend": Operation(
-        run=_root_isend,
-        expected=_roots,
-        in_place=("isend", "recv"),
-        has_root=True,
-        # the root's link carries the message once for each other rank
-        busbw=lambda ranks: float(ranks - 1),
-    ),
 }
 """The groups are all ranks but the last. Ping-pongs are between rank 0 and rank 1, or the last,
-which may be on another host.
-
-``root_isend``: the root sends to every other rank, all at once by nonblocking calls."""
+which may be on another host."""
 BY_DEFAULT = (
     "all_reduce",
     "broadcast",
@@ -390,6 +307,5 @@ BY_DEFAULT = (
     "reduce_scatter",
     "group_all_reduce",
     "send_recv",
-    "isend_irecv",
 )
 """The operations that are measured where a plan names none."""

@@ -13,8 +13,17 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from backends.base import Backend, BuildOptimizer, Prepared, Setting, Store, bytes_of, tensor_of
-from backends.carried_tensors import require_reduced, require_sent, state_tensors
+from backends.base import (
+    Backend,
+    BuildOptimizer,
+    Prepared,
+    Setting,
+    Store,
+    bytes_of,
+    state_tensors,
+    tensor_of,
+    trained_parameters,
+)
 from backends.horovod.communicator import HorovodCommunicator
 from backends.horovod.optimizer import (
     REDUCED,
@@ -22,7 +31,6 @@ from backends.horovod.optimizer import (
     LayoutKept,
     broadcast_state,
     carry_over,
-    of_another_layout,
     require_wrappable,
 )
 from backends.horovod.options import (
@@ -32,10 +40,10 @@ from backends.horovod.options import (
     space_of,
     users_code,
 )
-from backends.horovod.rendezvous import is_without_rendezvous, rendezvous_over_gloo
+from backends.horovod.rendezvous import rendezvous_over_gloo
 from backends.horovod.timeline import traced
 from backends.mpi.library import find_wheel
-from backends.remade_optimizer import constructor_needs, without_constructor
+from backends.remade_optimizer import without_constructor
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
 from measurement.communicator import Communicator
 from measurement.errors import LaunchError, PlanError, shortened
@@ -57,26 +65,13 @@ class Horovod(Backend):
     customary_launchers = ("horovodrun", "mpirun", "srun")
 
     def check(self, *, world_size: int) -> None:
-        """Refuse options that Horovod accepts and that then fail, or that would make arms take
-        different steps.
-        """
-        options, micro_steps = self.options, self.micro_steps
-        passes = options.backward_passes_per_step
+        """Refuse what would make arms take different steps."""
+        passes, micro_steps = self.options.backward_passes_per_step, self.micro_steps
         if passes is not None and passes != micro_steps:
             raise PlanError(
                 f"backward_passes_per_step = {passes} but micro_steps = {micro_steps}: arms would"
                 f" take different steps; set micro_steps: {passes} in the plan, which holds for all"
                 " arms"
-            )
-        if options.op == "Adasum" and self.transport == "gloo":
-            raise PlanError(
-                "op 'Adasum' over gloo: Horovod answers 'No Adasum operation enabled'; use"
-                " transport 'mpi'"
-            )
-        if options.gradient_predivide_factor != 1.0 and options.op != "Average":
-            raise PlanError(
-                f"gradient_predivide_factor needs op 'Average', not '{options.op}'; drop one of"
-                " them"
             )
 
     def check_model(
@@ -89,28 +84,16 @@ class Horovod(Backend):
     ) -> list[str]:
         """Horovod sends zeros for missing gradients, and gathers the rows of sparse ones."""
         options = self.options
-        require_sent(state_tensors(model).items(), library="Horovod", dtypes=None)
-        remedy = (
-            "keep the weights in float32, which precision: amp-bf16 or amp-fp16 computes with less,"
-            " or leave this arm out"
-        )
         dtypes = REDUCED | ({torch.bfloat16} if options.compression == "fp16" else set())
-        require_reduced(model, library="Horovod 0.28.1", dtypes=dtypes, remedy=remedy)
+        for name, parameter in trained_parameters(model).items():
+            if parameter.dtype not in dtypes:
+                raise PlanError(
+                    f"Horovod 0.28.1 reduces no {str(parameter.dtype).removeprefix('torch.')}"
+                    f" gradients, which '{name}' has; keep the weights in float32, which precision:"
+                    " amp-bf16 or amp-fp16 computes with less, or leave this arm out"
+                )
         require_wrappable(optimizer)
         notes = []
-        needs = constructor_needs(optimizer)
-        if needs:
-            notes.append(
-                f"hvd.DistributedOptimizer calls the optimizer's class '{type(optimizer).__name__}'"
-                f" with parameter groups alone ({needs}); Ringside does without its constructor,"
-                " and a script of your own needs defaults there"
-            )
-        turned = of_another_layout(model)
-        if turned:
-            notes.append(
-                "Horovod takes contiguous tensors only, so gradients in another layout"
-                f" ({shortened(turned)}) are copied before and after their exchange"
-            )
         if missing:
             notes.append(
                 f"Horovod exchanges zeros for {shortened(missing)}, which get no gradient, and its"
@@ -174,12 +157,7 @@ class Horovod(Backend):
         if self.transport == "mpi":
             # under srun it would not look for MPI by itself
             os.environ.setdefault("HOROVOD_CONTROLLER", "mpi")
-        elif (
-            self.transport == "gloo"
-            and RENDEZVOUS in world.gives
-            and is_without_rendezvous(os.environ)
-            and world.world_size > 1
-        ):
+        elif self.transport == "gloo" and RENDEZVOUS in world.gives and world.world_size > 1:
             self._rendezvous = rendezvous_over_gloo(world, store)
         process_sets = [hvd.ProcessSet(list(ranks)) for ranks in self.groups]
         hvd.init(process_sets=process_sets)
@@ -206,10 +184,12 @@ class Horovod(Backend):
         hvd, optimizer = self._hvd, build_optimizer(model)
         require_wrappable(optimizer)
         compression = getattr(hvd.Compression, self.options.compression)
+        if not all(part.is_contiguous() for part in trained_parameters(model).values()):
+            compression = LayoutKept(compression)
         wrapped = hvd.DistributedOptimizer(
             without_constructor(optimizer),
             named_parameters=model.named_parameters(),
-            compression=LayoutKept(compression) if of_another_layout(model) else compression,
+            compression=compression,
             backward_passes_per_step=self.micro_steps,
             op=getattr(hvd, self.options.op),
             gradient_predivide_factor=self.options.gradient_predivide_factor,
@@ -230,23 +210,12 @@ class Horovod(Backend):
         """``hvd.SyncBatchNorm``, module by module: Horovod has no conversion of its own."""
         for name, module in model.named_children():
             setattr(model, name, self.synchronize_batch_norm(module))
-        return (
-            self._synchronized(model)
-            if isinstance(model, nn.modules.batchnorm._BatchNorm)
-            else model
-        )
-
-    def _synchronized(self, norm: Any) -> nn.Module:
-        features, affine = norm.num_features, norm.affine
-        synchronised: Any = self._hvd.SyncBatchNorm(
-            features, norm.eps, norm.momentum, affine, norm.track_running_stats
-        )
-        synchronised._parameters, synchronised._buffers, synchronised.training = (
-            norm._parameters,
-            norm._buffers,
-            norm.training,
-        )
-        return synchronised  # type: ignore[no-any-return]
+        if not isinstance(model, nn.modules.batchnorm._BatchNorm):
+            return model
+        arguments = (model.eps, model.momentum, model.affine, model.track_running_stats)
+        synchronised: nn.Module = self._hvd.SyncBatchNorm(model.num_features, *arguments)
+        synchronised._parameters, synchronised._buffers = model._parameters, model._buffers
+        return synchronised.train(model.training)
 
     def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
         """Horovod gathers tensors of unequal lengths; a second gather says their lengths.
@@ -291,7 +260,9 @@ class Horovod(Backend):
             "library": "horovod",
             "version": horovod.__version__,
             "controller": controller,
-            "transport": self._transport_in_force(controller),
+            "transport": "nccl"
+            if self._device.type == "cuda" and hvd.nccl_built()
+            else os.environ.get("HOROVOD_CPU_OPERATIONS", controller).lower(),
             "built_with": [
                 name for name in ("mpi", "gloo", "nccl") if getattr(hvd, f"{name}_built")()
             ],
@@ -305,11 +276,6 @@ class Horovod(Backend):
 
             facts["nccl"] = nccl_of(mpi_lib_v2.__file__) or version_of(hvd.nccl_built())
         return facts | knobs_in_force(os.environ)
-
-    def _transport_in_force(self, controller: str) -> str:
-        if self._device.type == "cuda" and self._hvd.nccl_built():
-            return "nccl"
-        return os.environ.get("HOROVOD_CPU_OPERATIONS", controller).lower()
 
     def teardown(self) -> None:
         """``hvd.shutdown()``. Collective."""

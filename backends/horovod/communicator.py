@@ -47,7 +47,9 @@ class HorovodCommunicator(Communicator):
     def _op(self, op: ReduceOp) -> Any:
         return getattr(self._hvd, HOROVOD_OPS[op])
 
-    def unsupported_type(self, operation: str, *, op: ReduceOp | None, dtype: str) -> str | None:
+    def unsupported_reason(
+        self, operation: str, *, op: ReduceOp | None = None, dtype: str = "float32"
+    ) -> str | None:
         """What Horovod 0.28.1's torch binding refuses: it has no functions for these types, and no
         such reduce-scatter.
         """
@@ -55,28 +57,16 @@ class HorovodCommunicator(Communicator):
             return f"not offered by {self.library} for {dtype}"
         if operation == "reduce_scatter" and op not in ("sum", "avg"):
             return f"not offered by {self.library}, whose reducescatter sums and averages only"
-        return None
+        return super().unsupported_reason(operation, op=op, dtype=dtype)
 
     def all_reduce(self, tensor: Tensor, *, op: ReduceOp = "sum") -> None:
         name = self._name(f"all_reduce.{op}", tensor)
         self._hvd.allreduce_(tensor, op=self._op(op), name=name, **self._among)
 
-    def all_reduce_to(self, tensor: Tensor, *, op: ReduceOp, out: Tensor) -> Tensor:
-        """Reduce into a new tensor: Horovod allocates the result, and ``out`` is not used."""
-        name = self._name(f"all_reduce_to.{op}", tensor)
-        reduced: Tensor = self._hvd.allreduce(tensor, op=self._op(op), name=name, **self._among)
-        return reduced
-
     def broadcast(self, tensor: Tensor, *, root: int) -> None:
         self._hvd.broadcast_(
             tensor, root_rank=root, name=self._name("broadcast", tensor), **self._among
         )
-
-    def broadcast_to(self, tensor: Tensor, *, root: int, out: Tensor) -> Tensor:
-        """Broadcast into a new tensor: Horovod allocates the result, and ``out`` is not used."""
-        name = self._name("broadcast_to", tensor)
-        received: Tensor = self._hvd.broadcast(tensor, root_rank=root, name=name, **self._among)
-        return received
 
     def all_gather(self, tensor: Tensor, *, out: Tensor) -> Tensor:
         """Gather into a new tensor: Horovod allocates the result, and ``out`` is not used."""

@@ -13,11 +13,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from backends.base import Prepared
-from backends.carried_tensors import trained_parameters
 from backends.remade_optimizer import (
     STATE_HOOKS,
     STEP_HOOKS,
-    require_no_hooks,
     require_remade,
     share_attributes,
     share_hooks,
@@ -96,37 +94,20 @@ def carry_over(optimizer: Optimizer, wrapped: Any) -> None:
     Horovod 0.28.1 makes a subclass whose ``step`` exchanges gradients and then calls the ``step``
     of the workload's class. PyTorch would run the hooks in both. Here only the inner one does, once
     for each step and with averaged gradients, as under DDP.
-
-    Raises:
-        PlanError: Adasum, and there are step hooks.
     """
-    if hasattr(wrapped, "_starting_models"):
-        require_no_hooks(
-            optimizer,
-            STEP_HOOKS,
-            reason=(
-                "Horovod's op 'Adasum' steps each parameter by itself during backward, so that it"
-                " would run once for each parameter; use op 'Average', or leave out the hook"
-            ),
-        )
-    else:
-        _unhook_step(type(wrapped))
+    if not hasattr(wrapped, "_starting_models"):  # Adasum's, which steps within backward
+        cls: Any = type(wrapped)
+        exchange_and_step = cls.step.__wrapped__
+
+        def step(self: Any, closure: Any = None) -> Any:
+            return exchange_and_step(self, closure)
+
+        # without PyTorch's wrapper that runs hooks around it; no other optimizer has this class
+        step.hooked = True  # type: ignore[attr-defined]
+        cls.step = step
     wrapped.state = optimizer.state
     share_attributes(optimizer, wrapped)
     share_hooks(optimizer, wrapped, STEP_HOOKS + STATE_HOOKS)
-
-
-def _unhook_step(cls: Any) -> None:
-    """Remove PyTorch's wrapper that runs hooks around ``cls.step``; no other optimizer has this
-    class.
-    """
-    exchange_and_step = cls.step.__wrapped__
-
-    def step(self: Any, closure: Any = None) -> Any:
-        return exchange_and_step(self, closure)
-
-    step.hooked = True  # type: ignore[attr-defined]
-    cls.step = step
 
 
 REDUCED = frozenset({torch.float64, torch.float32, torch.float16})
@@ -178,8 +159,3 @@ class LayoutKept:
         return torch.empty_strided(
             gradient.shape, stride, dtype=gradient.dtype, device=gradient.device
         ).copy_(gradient)
-
-
-def of_another_layout(model: nn.Module) -> list[str]:
-    """Names of the parameters whose gradients are not contiguous, which Horovod refuses."""
-    return [name for name, parameter in trained_parameters(model) if not parameter.is_contiguous()]

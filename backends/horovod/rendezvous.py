@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
 from typing import Any
 
 from backends.base import Store
@@ -20,19 +19,17 @@ from measurement.agent.ringside_agent.place import World
 KEY = "horovod/rendezvous"
 
 
-def is_without_rendezvous(environment: Mapping[str, str]) -> bool:
-    """Whether this rank lacks the variables that ``horovodrun`` sets."""
-    return "HOROVOD_RANK" not in environment
-
-
 def rendezvous_over_gloo(world: World, store: Store) -> Any:
-    """Set Horovod's variables for this rank, before ``hvd.init()``.
+    """Set Horovod's variables for this rank, before ``hvd.init()``, unless ``horovodrun`` has.
 
     The store has the address of rank 0's server. Collective.
 
     Returns:
-        The server, to be stopped after Horovod has shut down; None on other ranks.
+        The server, to be stopped after Horovod has shut down; None on other ranks, and where none
+        is needed.
     """
+    if "HOROVOD_RANK" in os.environ:
+        return None
     one_host = world.local_world_size == world.world_size
     hostname = socket.gethostname()
     store.set(f"{KEY}/{world.rank}", f"{hostname} {world.local_rank}")

@@ -71,10 +71,11 @@ def noting_submits(optimizer: Any, spans: list[Span]) -> Iterator[None]:
                 for parameter in parameters
                 for part in _gathered(parameter, names[parameter], optimizer)
             ]
-            for sent, size in gathered or [(list(names.values()), sum(map(_size, parameters)))]:
-                spans.append(
-                    Span(row="exchange", name="submitted", num_bytes=size, tensors=sent, **when)
-                )
+            size = sum(parameter.nbytes for parameter in parameters)
+            spans.extend(
+                Span(row="exchange", name="submitted", num_bytes=size, tensors=sent, **when)
+                for sent, size in gathered or [(list(names.values()), size)]
+            )
             return handle
 
         return note
@@ -96,14 +97,8 @@ def _gathered(parameter: Tensor, name: str, optimizer: Any) -> list[tuple[list[s
     gradient = parameter.grad
     if gradient is None or not gradient.is_sparse or optimizer.sparse_as_dense:
         return []
-    return [
-        ([f"{name}.indices"], _size(gradient._indices())),
-        ([f"{name}.values"], _size(gradient._values())),
-    ]
-
-
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    parts = {"indices": gradient._indices(), "values": gradient._values()}
+    return [([f"{name}.{part}"], tensor.nbytes) for part, tensor in parts.items()]
 
 
 def _when_written(path: Path) -> Sequence[Mapping[str, Any]]:
@@ -150,8 +145,10 @@ def _operations(events: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -
             name, begin_us = open_spans.pop()
             if OPERATION.match(name):
                 tensor = names.get(event["pid"], "").partition(".")[2]
-                length_ns = int(1e3 * (event["ts"] - begin_us))
-                times: dict[str, Any] = {"begin_ns": int(1e3 * begin_us), "length_ns": length_ns}
                 yield Span(
-                    row="exchange", name=f"horovod:{name.lower()}", tensors=[tensor], **times
+                    row="exchange",
+                    name=f"horovod:{name.lower()}",
+                    tensors=[tensor],
+                    begin_ns=int(1e3 * begin_us),
+                    length_ns=int(1e3 * (event["ts"] - begin_us)),
                 )

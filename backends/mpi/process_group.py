@@ -304,7 +304,8 @@ class MpiProcessGroup(ProcessGroup):
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Send a tensor to every rank and receive one from each."""
         opts = opts or dist.AllToAllOptions()
-        if len(outputs) != self.size() or len(inputs) != self.size():
+        counts_in, counts_out = ([part.numel() for part in parts] for parts in (outputs, inputs))
+        if not len(outputs) == len(inputs) == self.size():
             raise ValueError(
                 f"all_to_all over {self.size()} ranks: lists of {len(inputs)} and {len(outputs)};"
                 " one tensor for each rank"
@@ -312,10 +313,6 @@ class MpiProcessGroup(ProcessGroup):
 
         def run(stage: Stage) -> None:
             place, packed = stage.write_all(outputs), stage.read_all(inputs)
-            counts_in, counts_out = (
-                [tensor.numel() for tensor in outputs],
-                [tensor.numel() for tensor in inputs],
-            )
             operations.all_to_all(self._comm, place, counts_in, packed, counts_out)
 
         return self._submit("all_to_all", run, opts, outputs=outputs)
@@ -389,17 +386,12 @@ def require_list(
     Raises:
         ValueError: with both sizes.
     """
-    if len(tensors) != count:
+    is_one_each = len(tensors) == count and tensors[rank].numel() == like.numel()
+    if not is_one_each or any(tensor.dtype != like.dtype for tensor in tensors):
+        sizes = ", ".join(f"{tensor.numel()} {tensor.dtype}" for tensor in tensors)
         raise ValueError(
-            f"{label} over {count} ranks: the list has {len(tensors)} tensors; one for each rank is"
-            " needed"
-        )
-    if tensors[rank].numel() != like.numel() or any(
-        tensor.dtype != like.dtype for tensor in tensors
-    ):
-        raise ValueError(
-            f"{label}: the list has {tensors[rank].numel()} {tensors[rank].dtype} for rank {rank},"
-            f" and its own tensor has {like.numel()} {like.dtype}; sizes and dtypes must agree"
+            f"{label} over {count} ranks: a list of {sizes}; one tensor for each rank is needed,"
+            f" for rank {rank} one of {like.numel()} {like.dtype}"
         )
 
 
@@ -437,18 +429,12 @@ def _create(options: Any, _: Any) -> MpiProcessGroup:
     is_default = not options.global_ranks_in_group
     if is_default:
         check_rank(options.group_rank, options.group_size)
-    _await_members(options)
+    # wait over the store until all are there: making a communicator cannot time out
+    options.store.set(f"ready/{options.group_rank}", "")
+    options.store.wait([f"ready/{rank}" for rank in range(options.group_size)], options.timeout)
     members = world.group if is_default else world.group.Incl(options.global_ranks_in_group)
     comm = world.Create_group(members, tag=zlib.crc32(options.group_id.encode()) % LOWEST_TAG_LIMIT)
     return MpiProcessGroup(comm, name=options.group_id, timeout=options.timeout)
-
-
-def _await_members(options: Any) -> None:
-    """Wait over the store until all members are there: making a communicator cannot time out, and
-    the store can.
-    """
-    options.store.set(f"ready/{options.group_rank}", "")
-    options.store.wait([f"ready/{rank}" for rank in range(options.group_size)], options.timeout)
 
 
 if NAME.upper() not in dist.Backend._plugins:  # a reload would find the URL scheme taken

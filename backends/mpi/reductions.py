@@ -36,9 +36,10 @@ DATATYPES = {
 
 HALVES = (torch.float16, torch.bfloat16)
 
-NUMERIC = {"SUM": "SUM", "AVG": "SUM", "PRODUCT": "PROD", "MIN": "MIN", "MAX": "MAX"}
-BITWISE = {"BAND": "BAND", "BOR": "BOR", "BXOR": "BXOR"}
-LOGICAL = {
+SUMS = {"SUM": "SUM", "AVG": "SUM", "PRODUCT": "PROD"}
+ORDER = {"MIN": "MIN", "MAX": "MAX"}
+WHOLE = {"SUM": "SUM", "PRODUCT": "PROD", **ORDER, "BAND": "BAND", "BOR": "BOR", "BXOR": "BXOR"}
+BOOL = {
     "SUM": "LOR",
     "PRODUCT": "LAND",
     "MIN": "LAND",
@@ -47,7 +48,8 @@ LOGICAL = {
     "BOR": "LOR",
     "BXOR": "LXOR",
 }
-"""For bool tensors: one-bit numbers whose sum saturates, as in NCCL."""
+"""mpi4py's operations by ReduceOp. Bool tensors are one-bit numbers whose sum saturates, as in
+NCCL."""
 
 HALF_OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
     "SUM": torch.add,
@@ -90,39 +92,21 @@ def _find(kind: Any, dtype: torch.dtype) -> Reduction:
             f"MPI has no datatype to reduce {dtype} tensors (it reduces {names}); convert the"
             " tensor first"
         )
-    operation = _operation_name(name, dtype)
-    if operation is None:
+    if dtype.is_complex or dtype.is_floating_point:
+        operations = SUMS if dtype.is_complex else SUMS | ORDER
+    else:
+        operations = BOOL if dtype == torch.bool else WHOLE
+    if name not in operations:
         raise NotImplementedError(
-            f"ReduceOp.{name} of {dtype} tensors: {_unsupported_reason(name, dtype)}"
+            f"MPI has no ReduceOp.{name} of {dtype} tensors; it has {', '.join(operations)}"
         )
+    operation = operations[name]
     mpi = load_mpi()
     return Reduction(
         datatype=getattr(mpi, DATATYPES[dtype]),
         operation=_half_operation(operation, dtype) if dtype in HALVES else getattr(mpi, operation),
         is_mean=name == "AVG",
     )
-
-
-def _operation_name(name: str, dtype: torch.dtype) -> str | None:
-    """Return mpi4py's name of the operation, or None if there is none."""
-    is_fraction = dtype.is_floating_point or dtype.is_complex
-    if dtype == torch.bool:
-        return LOGICAL.get(name)
-    if dtype.is_complex and name in ("MIN", "MAX"):
-        return None
-    if name in BITWISE:
-        return None if is_fraction else BITWISE[name]
-    return None if name == "AVG" and not is_fraction else NUMERIC.get(name)
-
-
-def _unsupported_reason(name: str, dtype: torch.dtype) -> str:
-    if name == "PREMUL_SUM":
-        return "MPI cannot multiply before it sums; multiply the tensor and use SUM"
-    if name == "AVG":
-        return "their mean need not be a whole number; use SUM and divide"
-    if dtype.is_complex:
-        return "complex numbers have no order; use SUM, AVG or PRODUCT"
-    return "only whole numbers and bool have bits to combine; use SUM, AVG, PRODUCT, MIN or MAX"
 
 
 @functools.cache

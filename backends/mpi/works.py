@@ -34,7 +34,41 @@ REMEDY = "look for a rank that failed, waits elsewhere or issued another operati
 """What to do about an operation that not all ranks have called."""
 
 
-class Work(dist._Work):
+class Pending(dist._Work):
+    """An operation over MPI, with its tensors."""
+
+    def __init__(self, label: str, queue: Queue, outputs: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.outputs = list(outputs)
+        self.label, self._queue = label, queue
+        self._is_finished = False
+        self._future: torch.futures.Future[Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the operation in words, such as ``all_reduce of float32 [4, 3] and 2 more``."""
+        if not self.outputs:
+            return self.label
+        first, *others = self.outputs
+        more = f" and {len(others)} more" if others else ""
+        return (
+            f"{self.label} of {str(first.dtype).removeprefix('torch.')} {list(first.shape)}{more}"
+        )
+
+    def result(self) -> list[torch.Tensor]:
+        return self.outputs
+
+    def synchronize(self) -> None:
+        """Wait. When an operation is done, its data is on the GPU too."""
+        self.wait()
+
+    def new_future(self) -> torch.futures.Future[Any]:
+        """Return a future that knows the GPUs of the tensors."""
+        devices = {tensor.device for tensor in self.outputs if tensor.is_cuda}
+        return torch.futures.Future(devices=[*devices])
+
+
+class Work(Pending):
     """One collective. ``wait`` raises the error with which it failed."""
 
     observers: ClassVar[list[Callable[[Work], None]]] = []
@@ -49,16 +83,13 @@ class Work(dist._Work):
         outputs: Sequence[torch.Tensor],
         timeout_s: float | None,
     ) -> None:
-        super().__init__()
-        self.outputs = list(outputs)
+        super().__init__(label, queue, outputs)
         self.timeout_s = timeout_s if timeout_s is not None else queue.timeout_s
         self.error: Exception | None = None
         self.made_at_s, self.entered_at_s = time.monotonic(), 0.0
-        self._label, self._run, self._queue = label, run, queue
-        self._is_finished = False
+        self._run: Callable[[], None] | None = run
         self._finished: threading.Condition | None = None
         self._base: torch.futures.Future[Any] | None = None
-        self._future: torch.futures.Future[Any] | None = None
 
     def share(self) -> None:
         """Prepare for being run by another thread while this one waits.
@@ -67,22 +98,18 @@ class Work(dist._Work):
         """
         self._finished = threading.Condition()
 
-    @property
-    def name(self) -> str:
-        """Return the operation in words, for messages."""
-        return describe(self._label, self.outputs)
-
     def run(self) -> None:
         """Make the MPI calls. Called once, after the barrier."""
-        run, self._run = self._run, _nothing
+        run, self._run = self._run, None
         self.entered_at_s = time.monotonic()
-        run()
+        if run is not None:
+            run()
 
     def finish(self, error: Exception | None) -> None:
         """Mark the operation as ended. Called once, by the thread that ran it."""
         for observe in self.observers:
             observe(self)
-        self.error, self._run = error, _nothing
+        self.error, self._run = error, None
         if self._finished is None:
             self._is_finished = True
             return
@@ -130,21 +157,12 @@ class Work(dist._Work):
         """Return the error with which it ended, if any."""
         return self.error
 
-    def result(self) -> list[torch.Tensor]:
-        return self.outputs
-
-    def synchronize(self) -> None:
-        """Wait. When an operation is done, its data is on the GPU too."""
-        self.wait()
-
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future of the output tensors. It fails if the operation fails."""
         with self._finished or contextlib.nullcontext():
             if self._future is not None:
                 return self._future
-            base: torch.futures.Future[Any] = torch.futures.Future(
-                devices=cuda_devices(self.outputs)
-            )
+            base = self.new_future()
             # DDP's reducer, in C++, only sees an error that a callback raises; set_exception is not
             # visible to it.
             self._future = base.then(self._deliver)
@@ -171,18 +189,14 @@ def traced() -> Iterator[list[Span]]:
             int(1e9 * (at_s + offset_s))
             for at_s in (work.made_at_s, work.entered_at_s, time.monotonic())
         )
-        size = sum(tensor.numel() * tensor.element_size() for tensor in work.outputs)
-        times: dict[str, Any] = {
-            "begin_ns": begin_ns,
-            "length_ns": end_ns - begin_ns,
-            "entered_ns": entered_ns,
-        }
         spans.append(
             Span(
                 row="exchange",
-                name="mpi:" + work.name.partition(" of ")[0],
-                num_bytes=size,
-                **times,
+                name=f"mpi:{work.label}",
+                num_bytes=sum(tensor.nbytes for tensor in work.outputs),
+                begin_ns=begin_ns,
+                length_ns=end_ns - begin_ns,
+                entered_ns=entered_ns,
             )
         )
 
@@ -193,7 +207,7 @@ def traced() -> Iterator[list[Span]]:
         Work.observers.remove(note)
 
 
-class PointWork(dist._Work):
+class PointWork(Pending):
     """A pending send or receive in MPI.
 
     It makes progress only while a thread waits for it or tests it.
@@ -209,20 +223,11 @@ class PointWork(dist._Work):
         finish: Callable[[], None],
         keep: Any,
     ) -> None:
-        super().__init__()
-        self.outputs = list(outputs)
-        self._label, self._request, self._queue, self._finish = label, request, queue, finish
-        self._memory = keep
+        super().__init__(label, queue, outputs)
+        self._request, self._finish, self._memory = request, finish, keep
         self._status = load_mpi().Status()
-        self._is_finished = False
         self._lock = threading.Lock()
-        self._future: torch.futures.Future[Any] | None = None
         queue.hold(self)
-
-    @property
-    def name(self) -> str:
-        """Return the operation in words, for messages."""
-        return describe(self._label, self.outputs)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait until the data is sent or received.
@@ -270,12 +275,6 @@ class PointWork(dist._Work):
 
     _source_rank = source_rank
 
-    def result(self) -> list[torch.Tensor]:
-        return self.outputs
-
-    def synchronize(self) -> None:
-        self.wait()
-
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future of the tensors.
 
@@ -284,12 +283,10 @@ class PointWork(dist._Work):
         """
         with self._lock:
             if self._future is None:
-                base: torch.futures.Future[Any] = torch.futures.Future(
-                    devices=cuda_devices(self.outputs)
-                )
+                base = self.new_future()
                 self._future = base.then(lambda _: self.wait() and self.outputs)
                 threading.Thread(
-                    target=self._fulfil, args=(base,), name=f"future of {self._label}", daemon=True
+                    target=self._fulfil, args=(base,), name=f"future of {self.label}", daemon=True
                 ).start()
             return self._future
 
@@ -313,25 +310,6 @@ def poll(request: Any, *, timeout_s: float, polls: int) -> bool:
             return False
         time.sleep(POLL_SLEEP_S)
     return True
-
-
-def cuda_devices(tensors: Sequence[torch.Tensor]) -> list[int | str | torch.device]:
-    """Return the GPUs of the tensors, which their future must know."""
-    return [*{tensor.device for tensor in tensors if tensor.is_cuda}]
-
-
-def describe(label: str, tensors: Sequence[torch.Tensor]) -> str:
-    """Describe an operation, such as ``all_reduce of float32 [4, 3] and 2 more``."""
-    if not tensors:
-        return label
-    more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
-    return (
-        f"{label} of {str(tensors[0].dtype).removeprefix('torch.')} {list(tensors[0].shape)}{more}"
-    )
-
-
-def _nothing() -> None:
-    return
 
 
 POLLS_IN_BACKGROUND = 50
@@ -401,19 +379,16 @@ class Queue:
                 continue
             if work is None:
                 return
-            error = self._attempt(work)
+            error = None
+            with self._turn:
+                try:
+                    self._perform(work, polls=POLLS_IN_BACKGROUND)
+                except dist.DistBackendError as failure:
+                    error = failure
             with self._count:
                 self._waiting -= 1
             work.finish(error)
             del work, error  # no tensor is kept alive until the next one comes
-
-    def _attempt(self, work: Work) -> Exception | None:
-        with self._turn:
-            try:
-                self._perform(work, polls=POLLS_IN_BACKGROUND)
-            except dist.DistBackendError as error:
-                return error
-        return None
 
     def _perform(self, work: Work, *, polls: int) -> None:
         if self.failure is not None:

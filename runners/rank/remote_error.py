@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from measurement.agent.ringside_agent.users_lines import Described, describe
 from measurement.errors import RingsideError, printable
-from measurement.own_packages import remedy_of_clash
 
 FULL = (
     "see 'df -h /dev/shm', through which loader processes pass tensors (docker run --shm-size=8g"
@@ -38,9 +37,6 @@ def describe_error(error: Exception) -> Described:
     if isinstance(error, RingsideError):  # its message has all of these
         first, *more = printable(str(error)).splitlines() or [""]
         return Described(f"{type(error).__name__}: {first}", more)
-    remedy = next(
-        (f"; {remedy}" for text, remedy in REMEDIES.items() if text in str(error)),
-        remedy_of_clash(str(error)),
-    )
+    remedy = next((f"; {remedy}" for text, remedy in REMEDIES.items() if text in str(error)), "")
     message, excerpt = describe(error)
     return Described(printable(message) + remedy, [printable(line) for line in excerpt])

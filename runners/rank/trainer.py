@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from backends import Backend
-from backends.base import BuildOptimizer, Prepared
-from backends.carried_tensors import trained_parameters
+from backends.base import BuildOptimizer, Prepared, trained_parameters
 from measurement.agent.ringside_agent.machine.core_use import (
     own_threads,
     read_threads,
@@ -369,10 +368,9 @@ class Trainer:
 
 def sampled(model: nn.Module) -> dict[str, list[float]]:
     """Some elements of each trained parameter that every rank holds whole."""
-    trained = trained_parameters(model)
     return {
         name: some_elements(parameter, DRIFT_ELEMENTS)
-        for name, parameter in trained
+        for name, parameter in trained_parameters(model).items()
         if not hasattr(parameter, "to_local") and parameter.numel()
     }
 

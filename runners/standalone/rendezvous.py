@@ -82,7 +82,7 @@ def _served_store(world: World, environment: Mapping[str, str], timeout: timedel
     except RuntimeError as error:
         raise LaunchError(
             f"rank {world.rank} has no store at {with_port(host, port)}:"
-            f" {str(error).splitlines()[0]}; give a free port of that host to all ranks"
+            f" {str(error).splitlines()[0]}; if the port is in use, give another one to all ranks"
         ) from error
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0") if agent_serves else "0"
     return PrefixStore(f"ringside/{attempt}", store)

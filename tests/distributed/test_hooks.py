@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import hooked
-from tests.kit.commands import forked, seen_by_ranks, under_mpirun
+from tests.kit.commands import forked, seen_by_ranks
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 TRAINED = ["ddp", "zero", "naive", "fsdp2", "engine", pytest.param("horovod", marks=needs_horovod)]
@@ -30,8 +30,6 @@ def found(tmp_path_factory):
         (partial(forked, 1), ["single"]),
         (partial(forked, 2), ["ddp", "zero", "naive", "fsdp2", "engine", *HOROVOD]),
     ]
-    if HAS_HOROVOD:  # over MPI alone
-        launches.append((under_mpirun, ["adasum"]))
     for start, names in launches:
         found |= seen_by_ranks(partial(start, hooked), tmp_path_factory.mktemp("launch"), *names)
     return found
@@ -78,34 +76,3 @@ def test_hooks_of_parameters_run_as_often(found, name):
     single = found["single"][0]["parameter"]["steps"]
     assert single["gradient"] == single["accumulated gradient"] == PASSES
     assert all(rank["parameter"]["steps"] == single for rank in found[name])
-
-
-def test_what_cannot_run_as_often_is_refused(found):
-    for rank in found["fsdp2"]:
-        assert (
-            "parameter '2.bias' has a gradient hook, and fully_shard replaces the parameter"
-            in rank["parameter"]
-        )
-    for rank in found["zero"]:
-        assert (
-            "the optimizer has a state_dict_pre hook; under zero_redundancy_optimizer it would see"
-            in rank["refused"]
-        )
-        assert (
-            "method 'step' was replaced on the object, and ZeroRedundancyOptimizer would"
-            in rank["replaced"]
-        )
-
-
-@needs_horovod
-def test_what_horovod_cannot_carry_over_is_refused(found):
-    for rank in found["adasum"]:
-        assert (
-            "the optimizer has a step_pre hook; Horovod's op 'Adasum' steps each parameter"
-            in rank["refused"]
-        )
-    for rank in found["horovod"]:
-        assert (
-            "method 'step' was replaced on the object, and hvd.DistributedOptimizer would"
-            in rank["replaced"]
-        )

@@ -4,14 +4,15 @@ JPEG, a text."""
 from __future__ import annotations
 
 import gzip
+import hashlib
 import pickle
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
+from torchvision.datasets import CIFAR10
 
-from workloads.cifar10 import HELD_OUT_BATCHES, TRAINING_BATCHES
 from workloads.digits import read_table
 
 HELD_OUT_SAMPLES = 23
@@ -70,17 +71,6 @@ def write_mnist(
             )
 
 
-class Python2Pickler(pickle._Pickler):
-    """Writes strings as Python 2 did, which is how CIFAR's own files are written."""
-
-    def save_text(self, text: str | bytes) -> None:
-        data = text.encode("latin1") if isinstance(text, str) else text
-        self.write(pickle.BINSTRING + len(data).to_bytes(4, "little") + data)
-        self.memoize(text)
-
-    dispatch = {**pickle._Pickler.dispatch, str: save_text, bytes: save_text}  # noqa: RUF012 - as pickle has it
-
-
 def cifar_batch(seed: int, images: int) -> dict[str, object]:
     """One batch's content."""
     rng = np.random.default_rng(seed)
@@ -92,21 +82,22 @@ def cifar_batch(seed: int, images: int) -> dict[str, object]:
     }
 
 
-def write_python2_pickle(path: Path, content: object) -> None:
-    """As Python 2 and an old numpy write it."""
-    with path.open("wb") as file:
-        Python2Pickler(file, protocol=2).dump(content)
-    path.write_bytes(path.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
-
-
 def write_cifar10(folder: Path) -> None:
-    """Five batches of 7 images, and the test batch."""
-    place = folder / "cifar-10-batches-py"
+    """Five batches of 7 images, and the test batch; torchvision accepts them in this process."""
+    place = folder / CIFAR10.base_folder
     place.mkdir(parents=True)
-    for seed, name in enumerate((*TRAINING_BATCHES, *HELD_OUT_BATCHES)):
-        write_python2_pickle(
-            place / name, cifar_batch(seed, HELD_OUT_SAMPLES if name in HELD_OUT_BATCHES else 7)
-        )
+
+    def write(name: str, content: object) -> list[str]:
+        written = pickle.dumps(content)
+        (place / name).write_bytes(written)
+        return [name, hashlib.md5(written).hexdigest()]
+
+    CIFAR10.train_list = [
+        write(f"data_batch_{number}", cifar_batch(number - 1, 7)) for number in range(1, 6)
+    ]
+    CIFAR10.test_list = [write("test_batch", cifar_batch(5, HELD_OUT_SAMPLES))]
+    name, digest = write("batches.meta", {"label_names": list("0123456789")})
+    CIFAR10.meta = {"filename": name, "key": "label_names", "md5": digest}
 
 
 def write_imagenet(folder: Path) -> None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gzip
 import io
 import itertools
 import json
-import pickle
 import time
 import traceback
 from collections.abc import Callable
@@ -22,13 +20,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 import torchvision.models  # noqa: F401 - which takes seconds, and not of the first plan
 import yaml
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
-from torchvision.datasets import mnist
 
 from measurement.errors import RingsideError
 from reports import conclude
@@ -42,10 +38,7 @@ from runners.planning.arms import resolve_arms
 from runners.planning.plan_reading import read_plan
 from runners.planning.workload import resolve_cases, resolve_workload
 from tests.conftest import REPOSITORY, TINY
-from tests.kit.dataset_files import cifar_batch, idx
 from tests.kit.results_factory import Truth, make_plan, write_results
-from workloads.cifar10 import read_batch
-from workloads.mnist import read_idx
 
 MAX_CHARACTERS = 600
 """Of a message, without the path of the folder that the test lies in."""
@@ -397,47 +390,6 @@ def parquet_files():
     return st.builds(change, column, kinds, cells, st.integers(0, 9)) | edited(content)
 
 
-# Data sets
-
-
-def idx_files():
-    """Raw and compressed files of images, altered before or after compression."""
-    content = idx(np.zeros((3, 4, 4), dtype=np.uint8))
-    raw = edited(content).map(lambda data: ("images", data))
-    inside = edited(content).map(lambda data: ("images.gz", gzip.compress(data)))
-    return raw | inside | edited(gzip.compress(content)).map(lambda data: ("images.gz", data))
-
-
-def take_idx(given, folder):
-    """A file of images, or of labels."""
-    name, content = given
-    path = folder / name
-    path.write_bytes(content)
-    read_idx(
-        path,
-        kind="digits",
-        read=mnist.read_image_file if len(content) % 5 else mnist.read_label_file,
-    )
-
-
-def cifar_files():
-    """Pickled batches, altered as values or as bytes."""
-    batch = cifar_batch(0, 2)
-    plain = {key: value for key, value in batch.items() if not isinstance(value, np.ndarray)}
-    whole = [pickle.dumps(batch, protocol=protocol) for protocol in (0, 2, 4, 5)]
-    values = st.builds(
-        lambda given, data: pickle.dumps({**given, "data": data}), altered(plain), VALUES
-    )
-    return values | st.one_of([edited(content) for content in whole]) | st.binary(max_size=40)
-
-
-def take_cifar(content, folder):
-    """A batch."""
-    path = folder / "data_batch_1"
-    path.write_bytes(content)
-    read_batch(path)
-
-
 # Environment variables
 
 
@@ -479,7 +431,5 @@ def targets():
         Target("record", json_files(RECORD), take_results(RECORD), cost=20),
         Target("manifest", json_files(MANIFEST), take_results(MANIFEST), cost=20),
         Target("parquet", parquet_files(), take_results(STEPS), cost=20),
-        Target("idx", idx_files(), take_idx),
-        Target("cifar", cifar_files(), take_cifar),
         Target("environment", environments(), take_environment),
     ]

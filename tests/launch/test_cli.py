@@ -23,7 +23,7 @@ from tests.kit.refusals import refused_command
         ),
         (
             {"workload": "mnist", "workload_options": {"data_dir": "/nowhere"}},
-            "workload 'mnist' finds",
+            "MNIST in '/nowhere' cannot be read",
         ),
     ],
 )
@@ -46,7 +46,7 @@ def test_a_plan_that_cannot_run_is_refused_in_one_line(tmp_path, changes, messag
         (["compare"], "name a plan, such as 'ringside compare local'"),
         (
             ["check", "examples/parameter_server.py"],
-            "'examples/parameter_server.py' has no workload: no class in it derives",
+            "'examples/parameter_server.py' is a file; name a workload in it",
         ),
         (["compare", "README.md"], "not valid YAML at line"),
         (
@@ -71,16 +71,11 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
 
 
-def test_check_proposes_the_classes_of_a_file(tmp_path):
-    names = ("First", "Second")
-    classes = [f"class {name}(Workload):\n    pass\n" for name in names]
-    (tmp_path / "two.py").write_text(
-        "from workloads.base import Workload\n" + "\n".join([*classes, "class Other:\n    pass\n"])
-    )
-    assert (
-        refused_command("check", tmp_path / "two.py")
-        == f"ringside: '{tmp_path}/two.py' has the workloads First, Second; name one: '{tmp_path}/two.py:First'\n"
-    )
+def test_a_file_without_a_class_is_told_how_to_name_one(tmp_path):
+    file = tmp_path / "two.py"
+    file.write_text("")
+    told = f"'{file}' is a file; name a workload in it as '{file}:Class'"
+    assert told in refused_command("check", file)
 
 
 def test_the_version_is_printed():

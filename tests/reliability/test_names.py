@@ -7,15 +7,13 @@ import sys
 
 import pytest
 
-from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
-from runners.planning.workload import resolve_workload
 from tests.conftest import HAS_HOROVOD, HOROVOD, write_plan
 from tests.kit.commands import NO_LOCAL, run
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 LOUD = "raise SystemExit('a file of the user was imported in the place of a package')\n"
-WORKLOAD = '''
+WORKLOAD = """
 import torch
 from torch import nn
 from torch.utils.data import Dataset
@@ -24,8 +22,6 @@ from workloads.supervised import SGDOptions, SGDTrained
 
 
 class Points(Dataset):
-    """Loader processes by spawn have to find this class, in a file whose name is taken."""
-
     def __len__(self):
         return 1 << 14  # one epoch, and so one start of the loaders
 
@@ -44,7 +40,7 @@ class Own(SGDTrained):
 
     def read_held_out_set(self):
         return Points()
-'''
+"""
 STANDALONE = (
     *(
         "--workload",
@@ -95,16 +91,8 @@ def test_a_comparison_in_a_folder_with_all_six(folder):
 
 
 @pytest.mark.costly
-def test_the_command_of_its_own_name_and_loaders_by_spawn_in_a_folder_with_all_six(folder):
-    """Processes by spawn import the script that was started, and then a class in a file whose name
-    is taken."""
-    spawn = (
-        "--workload-option",
-        "loader_workers=1",
-        "--workload-option",
-        "loader_start_method=spawn",
-    )
-    done = run("ringside-ddp", *STANDALONE, *spawn, cwd=folder)
+def test_the_command_of_its_own_name_in_a_folder_with_all_six(folder):
+    done = run("ringside-ddp", *STANDALONE, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(ResultsFolder(folder / "out").records()) == 1
 
@@ -115,22 +103,6 @@ def test_runners_on_pythonpath_is_named(folder, command):
     assert (done.returncode, done.stdout) == (2, "")
     told = f"ringside: '{folder}/runners.py' is on PYTHONPATH, and Python would import it in the place of our package 'runners'"
     assert done.stderr == f"{told}; rename it\n"
-
-
-@pytest.mark.costly
-def test_a_class_that_is_looked_for_in_our_package_is_told_where_it_is(folder, monkeypatch):
-    done = run("ringside", "check", "workloads:Own", cwd=folder)
-    assert done.returncode == 2
-    assert (
-        f"that is a package of ringside's: rename '{folder}/workloads.py', or name its classes as "
-        in done.stderr
-    )
-    (folder / "model.py").write_text("from reports import layers\n")
-    monkeypatch.chdir(folder)
-    with pytest.raises(
-        PlanError, match=f"that is a package of ringside's: rename '{folder}/reports/__init__.py'"
-    ):
-        resolve_workload(f"{folder / 'model.py'}:Own", {})
 
 
 @pytest.mark.costly

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import base64
-import gc
 import importlib
 import importlib.util
 import json
@@ -420,21 +419,6 @@ def test_models_are_found_by_their_tops():
         "Linear.",
         "Linear#2.",
     ]
-
-
-def test_models_and_schedules_are_found_that_the_garbage_collector_no_longer_sees(monkeypatch):
-    monkeypatch.setattr(gc, "freeze", gc.freeze)
-    models.watch_freeze()
-    model = torch.nn.Linear(2, 2)
-    schedule = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), lr=0.1), 1)
-    gc.freeze()
-    try:
-        assert not any(candidate is model for candidate in gc.get_objects())
-        assert [candidate is model for candidate in models.find_roots()].count(True) == 1
-        assert any(candidate is schedule for candidate in models.objects_of(models.is_schedule))
-    finally:
-        gc.unfreeze()
-    assert [candidate is model for candidate in models.find_roots()].count(True) == 1
 
 
 class Steps:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.distributed._composable import replicate_with_fsdp
 
-from backends import backend_class, make_backend
+from backends import backend_class
 from measurement.errors import PlanError
 from reports import make_reports, write_reports
 from reports.base import Report
@@ -104,10 +103,3 @@ def test_a_sharded_engine_that_drops_its_gradients_is_compared_all_the_same():
     watched.note()
     assert all(parameter.grad is None for parameter in engine.module.parameters())
     assert watched.names == watched.some_steps == set()
-
-
-def test_a_replicate_that_takes_other_arguments_is_refused(monkeypatch):
-    """As PyTorch 2.9's does: its ranks would end with a TypeError."""
-    monkeypatch.setattr(replicate_with_fsdp, "replicate", lambda module, **options: module)
-    with pytest.raises(PlanError, match="has a different replicate over FSDP2; use 'ddp'"):
-        make_backend("replicate", transport="gloo", options={}).check(world_size=2)

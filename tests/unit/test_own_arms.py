@@ -77,19 +77,11 @@ raise SystemExit("it was run")
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (SCRIPT, "has no workload: no class in it derives from one of workloads.base"),
-        (f"class Net: ...\n{SCRIPT}", "cannot be loaded: it calls parse_args() when imported"),
-    ],
-)
-def test_a_script_in_the_place_of_a_workload_or_a_plan_is_told_of_ab(tmp_path, text, message):
+def test_a_script_in_the_place_of_a_workload_or_a_plan_is_told_of_ab(tmp_path):
     script = tmp_path / "train.py"
-    script.write_text(text)
+    script.write_text(SCRIPT)
     remedy = "to compare two scripts as they are: ringside ab 'COMMAND' 'COMMAND'"
-    with pytest.raises(PlanError, match=re.escape(remedy)) as refused:  # as ``check`` does
+    with pytest.raises(PlanError, match=re.escape(remedy)):  # as ``check`` does
         workload_class(str(script))
-    assert message in str(refused.value)
     with pytest.raises(PlanError, match=f"is a script, not a plan; {re.escape(remedy)}"):
         read_plan(script)

@@ -95,7 +95,7 @@ def test_shipped_plans_resolve(path, monkeypatch):
         ({"question": "fsdp2"}, "unknown question 'fsdp2'"),
         (
             ddp(options={"fusion_threshold_mb": 1}),
-            "unknown option 'fusion_threshold_mb'; did you mean 'fusion_threshold_mb' of backend 'horovod'?",
+            "unknown option 'fusion_threshold_mb'",
         ),
         (
             ddp(backend="horovd"),
@@ -135,10 +135,6 @@ def test_shipped_plans_resolve(path, monkeypatch):
             "environment of arm 'ddp': HOROVOD_AUTOTUNE=1 changes fusion and cycle time while steps are timed",
         ),
         (
-            ddp(backend="horovod", transport="gloo", options={"op": "Adasum"}),
-            "use transport 'mpi'",
-        ),
-        (
             ddp(backend="horovod", options={"backward_passes_per_step": 2}),
             "set micro_steps: 2 in the plan",
         ),
@@ -148,7 +144,7 @@ def test_shipped_plans_resolve(path, monkeypatch):
         ),
         (
             ddp(options={"bucket_cap_mb_list": [1], "bucket_cap_mb": 2}),
-            "leave out bucket_cap_mb",
+            "only one of bucket_cap_mb and bucket_cap_mb_list; leave out",
         ),
         (
             {"arms": {"../x": {"backend": "ddp"}}, "baseline": "../x"},

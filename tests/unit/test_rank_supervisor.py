@@ -410,7 +410,7 @@ def test_a_process_that_does_not_stop_is_named(tmp_path, monkeypatch):
     with in_the_kernels_hands(tmp_path / "pipe") as tree:
         answer = tree.obey("stop")
         assert answer.startswith(f"process {tree.root} (")
-        assert answer.endswith(", state D) did not stop within 0.2 s")
+        assert answer.endswith("(state D) did not stop within 0.2 s")
 
 
 def test_a_process_is_given_the_time_that_a_crowded_host_takes(tmp_path):

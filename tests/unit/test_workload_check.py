@@ -4,7 +4,6 @@ remedy."""
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import sys
 import threading
@@ -274,42 +273,6 @@ def holding(*, parameter=None, buffer=None, trained=False):
             lambda: nn.Linear(2, 1).to(torch.complex64),
             "reduces no complex64 gradients, which 'weight' has",
         ),
-        (
-            "horovod",
-            "gloo",
-            lambda: holding(buffer=torch.eye(2).to_sparse()),
-            "'held' to the other ranks: its layout is sparse_coo",
-        ),
-        (
-            "ddp",
-            "gloo",
-            lambda: holding(buffer=torch.eye(2).to_sparse_csr()),
-            "its layout is sparse_csr; keep it as a plain",
-        ),
-        (
-            "ddp",
-            "gloo",
-            lambda: holding(parameter=torch.ones(4, dtype=torch.int16)),
-            "its dtype is int16",
-        ),
-        (
-            "fsdp2",
-            "gloo",
-            lambda: holding(parameter=torch.tensor(1.0), trained=True),
-            "takes no parameter without dimensions",
-        ),
-        (
-            "fsdp2",
-            "gloo",
-            lambda: holding(parameter=torch.ones(2, 3).t(), trained=True),
-            "takes no non-contiguous parameter",
-        ),
-        (
-            "fsdp2",
-            "gloo",
-            lambda: holding(parameter=torch.ones(2).bfloat16(), trained=True),
-            "takes parameters of one dtype in a",
-        ),
     ],
 )
 def test_tensors_that_a_library_cannot_carry_are_refused_by_name(
@@ -361,11 +324,7 @@ def test_what_becomes_of_optimizers_that_groups_alone_do_not_make():
         NoDefault(model.parameters(), 0.1),
         Around(torch.optim.SGD(model.parameters(), lr=0.1)),
     ):
-        notes = check_model(horovod, model, optimizer=optimizer, **given)
-        assert (
-            type(optimizer).__name__ == "Around"
-            or "calls the optimizer's class 'NoDefault' with parameter groups alone" in notes[0]
-        )
+        assert check_model(horovod, model, optimizer=optimizer, **given) == []
         assert check_model(ddp, model, optimizer=optimizer, **given) == []
     sealed = Sealed(torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(
@@ -403,8 +362,8 @@ def test_what_a_backend_makes_of_parameters_without_gradient():
 @pytest.mark.parametrize(
     ("backend", "transport", "options", "message"),
     [
-        ("ddp", "gloo", {"comm_hook": "fp16"}, "not with comm_hook 'fp16'"),
-        ("ddp", "mpi", {}, "not with transport 'mpi'"),
+        ("ddp", "gloo", {"comm_hook": "fp16"}, "without comm_hook only"),
+        ("ddp", "mpi", {}, "over gloo or nccl"),
         ("fsdp2", "gloo", {}, "build the embedding with sparse=False"),
         ("horovod", "mpi", {"op": "Adasum"}, "use op 'Average'"),
     ],
@@ -421,18 +380,14 @@ def test_sparse_gradients_are_refused_where_they_cannot_be_exchanged(
 
 def test_what_is_no_model_is_refused_before_anything_starts():
     unfinished = refused_command("check", f"{IDIOMS}:Unfinished")
-    wanted = "has yet to define batches(rank, world_size, device), build_optimizer(model), compute_loss(model, batch), "
-    assert wanted in unfinished and "count_samples(batch)" in unfinished
+    wanted = "has yet to define batches, build_optimizer, compute_loss, count_samples, which every"
+    assert wanted in unfinished
     assert "'collectives' is a micro-benchmark" in refused_command("check", "collectives")
 
 
 @pytest.mark.parametrize(
     ("text", "messages"),
     [
-        (
-            "from .model import Net\n",
-            ["attempted relative import", "name it as 'package.module:Class'", ":1"],
-        ),
         (
             "import gpt_model_missing\n",
             ["No module named 'gpt_model_missing'; install 'gpt_model_missing', or put it beside"],
@@ -445,11 +400,6 @@ def test_what_is_no_model_is_refused_before_anything_starts():
         (
             "import sys\nif len(sys.argv) < 9:\n    sys.exit('usage')\n",
             ["ends the program when imported, by sys.exit('usage')", ":3"],
-        ),
-        ("import os\nos._exit(3)\n", ["calls os._exit(3) when imported", ":2"]),
-        (
-            "import sys\nRATE = float(sys.argv[1])\n",
-            ["IndexError", "the command line is ringside's", ":2"],
         ),
         (
             "import torch\nVOCABULARY = undefined_size\n",
@@ -469,7 +419,7 @@ def test_threads_that_import_at_once_leave_the_process_as_it_was():
     """Each host's command asks the launchers for their variables, in a thread of its own.
 
     The first to begin ends first."""
-    before = (os._exit, sys.stderr, sys.argv)
+    before = sys.argv
     began, joined, ended = (threading.Event() for _ in range(3))
 
     def import_first():
@@ -487,4 +437,4 @@ def test_threads_that_import_at_once_leave_the_process_as_it_was():
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(import_first), pool.submit(import_second)]:
             done.result()
-    assert (os._exit, sys.stderr, sys.argv) == before
+    assert sys.argv == before

@@ -32,7 +32,15 @@ def begin() -> None:
     if agent_settings is None:
         return
     impose_variables(agent_settings.impose)
-    keep_to_sandbox(agent_settings)
+    if agent_settings.sandbox:
+        from . import sandbox
+
+        box = sandbox.enter(
+            agent_settings.sandbox,
+            os.path.dirname(agent_settings.key_file),
+            *filter(None, [agent_settings.state_file]),
+        )
+        after_import({name: partial(box.wrap, name, save) for name, save in sandbox.SAVE.items()})
     if agent_settings.cpu:
         from .machine import cpus_for_gpus
 
@@ -60,28 +68,14 @@ def begin() -> None:
         call_safely(places.watch_stores)
 
     def watch_horovod() -> None:
-        from .machine import core_use
+        from .machine.core_use import counting_threads
 
-        core_use.watch_horovod(sys.modules["horovod.common.basics"])
+        basics: Any = sys.modules["horovod.common.basics"].HorovodBasics
+        basics.init = counting_threads(basics.init)
 
     after_import(
         {"socket": places.watch_sockets, "torch": watch, "horovod.common.basics": watch_horovod}
     )
-
-
-def keep_to_sandbox(agent_settings: settings.Settings) -> None:
-    """Redirect what this process writes into the folder of the start, if it has one."""
-    if agent_settings.sandbox:
-        from . import sandbox
-
-        own_files = sandbox.enter(
-            agent_settings.sandbox,
-            os.path.dirname(agent_settings.key_file),
-            *filter(None, [agent_settings.state_file]),
-        )
-        after_import(
-            {name: partial(own_files.wrap, name, save) for name, save in sandbox.SAVE.items()}
-        )
 
 
 def after_import(functions: dict[str, Callable[[], None]]) -> None:

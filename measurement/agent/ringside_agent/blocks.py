@@ -74,18 +74,15 @@ class Block:
         warm, warm_losses = self._warm
         phases = [phases_of(row) for row in rows]
         samples = self.script.samples_of
+        skipped = {number for number, row in enumerate(rows) if row[7]}
         # rows in which a fused optimizer found that gradients had overflowed, and changed nothing
-        overflowed = {
-            row for row, has_overflowed in recorder.overflows if row >= 0 and float(has_overflowed)
-        }
+        skipped |= {row for row, overflow in recorder.overflows if row >= 0 and float(overflow)}
         steps = {
             **self.rank_fields,
             "untimed_s": self._untimed_s + sum(row[4] for row in rows) / 1e9,
             "samples": [samples(row[5]) for row in rows],
             "phases_s": phases,
-            "skipped_steps": len(
-                {number for number, row in enumerate(rows) if row[7]} | overflowed
-            ),
+            "skipped_steps": len(skipped),
             "first_step": self._first_step,
             "losses": means(warm, warm_losses) + means(rows, losses_of(recorder)),
             "loss_samples": [samples(row[5]) for row in [*warm, *rows]],

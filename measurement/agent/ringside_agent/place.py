@@ -98,36 +98,28 @@ def read_place(environment: Mapping[str, str], variables: VariableNames) -> Worl
     Raises:
         ValueError: one holds no number, or they do not fit together.
     """
-    rank, world_size = (
-        _number(environment, variables.rank),
-        _number(environment, variables.world_size),
-    )
-    node = (
-        _number(environment, variables.node_rank)
-        if variables.node_rank and variables.node_rank in environment
-        else None
-    )
-    local_world_size = (
-        _count_on_node(environment, variables, node or 0)
-        if variables.local_world_size in environment
-        else world_size
-    )
-    local_rank = (
-        _number(environment, variables.local_rank)
-        if variables.local_rank in environment
-        else rank % max(local_world_size, 1)
-    )
-    node_rank = rank // max(local_world_size, 1) if node is None else node
+
+    def number(name: str | None, default: int | None = None) -> int:
+        """The number in a variable; ``default`` where that is not set."""
+        text = environment.get(name or "")
+        if text is None and default is not None:
+            return default
+        try:
+            return int(text or "")
+        except ValueError:
+            raise ValueError(
+                f"environment variable {name} is {text!r}; a whole number is expected"
+            ) from None
+
+    rank, world_size = number(variables.rank), number(variables.world_size)
+    node = number(variables.node_rank, -1)
+    local_world_size = world_size
+    if variables.local_world_size in environment:
+        local_world_size = _count_on_node(environment, variables, max(node, 0))
+    each = max(local_world_size, 1)
+    local_rank = number(variables.local_rank, rank % each)
+    node_rank = number(variables.node_rank, rank // each)
     return World(rank, world_size, local_rank, local_world_size, node_rank, variables.launcher)
-
-
-def _number(environment: Mapping[str, str], name: str) -> int:
-    try:
-        return int(environment[name])
-    except ValueError:
-        raise ValueError(
-            f"environment variable {name} is {environment[name]!r}; a whole number is expected"
-        ) from None
 
 
 def _count_on_node(environment: Mapping[str, str], variables: VariableNames, node: int) -> int:

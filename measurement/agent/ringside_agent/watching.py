@@ -15,7 +15,7 @@ from typing import Any
 
 from . import rank
 from .machine import core_use
-from .reading import batches, models
+from .reading import batches
 from .reading.first_steps import FirstSteps
 from .recorder import Recorder
 from .reporting import call_safely
@@ -36,9 +36,9 @@ def watch_torch(settings: Settings) -> rank.Rank:
     call_safely(watch_sampler, sys.modules.get("torch.utils.data.distributed"))
     call_safely(watch_scaler, torch, recorder)
     call_safely(watch_autocast, torch, this_rank.first)
-    call_safely(models.watch_freeze)
     if hasattr(torch.distributed, "init_process_group"):
-        core_use.watch_torch(torch.distributed)
+        begin = torch.distributed.init_process_group
+        torch.distributed.init_process_group = core_use.counting_threads(begin)
     if settings.untimed == "evaluation":
         watch_evaluation(torch.nn.Module, recorder)
     os.register_at_fork(after_in_child=this_rank.forget_after_fork)

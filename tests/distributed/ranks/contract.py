@@ -171,14 +171,14 @@ def odd_step(backend, rank, world_size, kind):
     model = Odd(rank, kind)
     try:
         backend.check_model(model, odd_optimizer(kind, model), missing=[], sparse=[])
-    except PlanError as error:
+        prepared = backend.prepare(model, lambda made: odd_optimizer(kind, made))
+    except (PlanError, NotImplementedError) as error:
         return str(error)
     wanted = {
         name: one
         for name, one in Odd(0, kind).state_dict().items()
         if isinstance(one, torch.Tensor)
     }
-    prepared = backend.prepare(model, lambda made: odd_optimizer(kind, made))
     started = {
         name: one
         for name, one in prepared.full_parameters().items()

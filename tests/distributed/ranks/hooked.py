@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from backends import make_backend
-from measurement.errors import PlanError
 from runners.rank.precision import StepPrecision
 from tests.distributed.ranks.contract import make_batch, make_model
 from tests.kit.ranks import leave_what_is_seen
@@ -30,7 +29,6 @@ BACKENDS = {
     "fsdp2": ("fsdp2", "gloo", {}),
     "engine": (ENGINE, "gloo", {}),
     "horovod": ("horovod", "gloo", {}),
-    "adasum": ("horovod", "mpi", {"op": "Adasum"}),
 }
 
 
@@ -156,36 +154,20 @@ def train(backend, hooked, world, *, max_gradient_norm):
     return found
 
 
-class Replaced(Hooked):
-    """Somebody put another method into the object."""
-
-    def optimizer(self, model):
-        optimizer = super().optimizer(model)
-        optimizer.step = lambda closure=None: None
-        return optimizer
-
-
 def seen(name, world, store=None):
     """From ``setup`` to ``teardown``. Collective."""
     backend = backend_of(name, world, store)
-    cases = {"refused": Hooked()} if name in ("adasum", "zero") else {}
-    if name != "adasum":
-        cases |= {
-            "plain": Hooked(state_hooks=name != "zero"),
-            "parameter": Hooked(parameter_hooks=True, state_hooks=False),
-        }
-    if name not in ("adasum", "engine"):
+    cases = {
+        "plain": Hooked(state_hooks=name != "zero"),
+        "parameter": Hooked(parameter_hooks=True, state_hooks=False),
+    }
+    if name != "engine":
         cases["clipped"] = Hooked(state_hooks=False)
-    if name in ("zero", "horovod"):
-        cases["replaced"] = Replaced(state_hooks=False)
     found = {}
     for case, hooked in cases.items():
-        try:
-            found[case] = train(
-                backend, hooked, world, max_gradient_norm=0.01 if case == "clipped" else None
-            )
-        except PlanError as error:
-            found[case] = str(error)
+        found[case] = train(
+            backend, hooked, world, max_gradient_norm=0.01 if case == "clipped" else None
+        )
     backend.barrier()
     backend.teardown()
     return found

@@ -4,7 +4,6 @@ nothing of Ringside."""
 import atexit
 import contextlib
 import functools
-import gc
 import itertools
 import sys
 import tempfile
@@ -105,13 +104,10 @@ forks_tidy_ranks = functools.partial(starts_tidy_ranks, "fork")
 
 
 def two_optimizers():
-    """Two models in turn, as GANs have it; the second one's optimizer steps twice.
-
-    The garbage collector sees neither."""
+    """Two models in turn, as GANs have it; the second one's optimizer steps twice."""
     one, other = net(), torch.nn.Linear(6, 3)
     first = torch.optim.SGD(one.parameters(), lr=0.01)
     second = torch.optim.Adam(other.parameters(), lr=0.02)
-    gc.freeze()
     for batch in forever(data()):
         for model, optimizer in ((one, first), (other, second), (other, second)):
             optimizer.zero_grad()

@@ -54,17 +54,6 @@ def thread_name(thread: int) -> str:
     return read_file(f"/proc/self/task/{thread}/comm").strip()
 
 
-def watch_horovod(basics: Any) -> None:
-    """Look at the threads before and after ``horovod.init()``."""
-    basics.HorovodBasics.init = counting_threads(basics.HorovodBasics.init)
-
-
-def watch_torch(distributed: Any) -> None:
-    """Look at the threads before and after ``init_process_group()``."""
-    original = distributed.init_process_group
-    distributed.init_process_group = counting_threads(original)
-
-
 def counting_threads(original: Any) -> Any:
     """A function; threads that appear while it runs are recorded as the library's."""
 

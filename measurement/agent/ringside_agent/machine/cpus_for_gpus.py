@@ -3,7 +3,7 @@ none.
 
 It shows what a script computes, not how fast. A tensor's own ``device`` stays ``cpu``, its
 ``is_cuda`` False, and ``torch.compile`` compiles nothing. What cannot be emulated raises: captured
-graphs, and custom kernels.
+graphs, and custom kernels. ``SyncBatchNorm`` takes the statistics of its own rank.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def emulate_cuda(torch: Any, rank_variables: Sequence[Sequence[str | None]]) -> 
     ddp._passing_sync_batchnorm_handle = torch.nn.Module.compile = returns(None)
     torch.compile = lambda model=None, **_: (lambda function: function) if model is None else model
     torch.nn.DataParallel.__init__ = without_devices
-    torch.nn.SyncBatchNorm.forward = synchronised_forward
+    torch.nn.SyncBatchNorm.forward = torch.nn.BatchNorm1d.forward  # by its own rank's batch
     if hasattr(torch.distributed, "init_process_group"):
         over_gloo(torch.distributed, to_cpu)
 
@@ -335,35 +335,6 @@ def over_gloo(distributed: Any, to_cpu: Callable[[Any], Any]) -> None:
             setattr(module, name, function)
     if hasattr(distributed, "init_device_mesh"):
         distributed.init_device_mesh = mapped(distributed.init_device_mesh, to_cpu)
-
-
-def synchronised_forward(self: Any, batch: Any) -> Any:
-    """``SyncBatchNorm.forward``, which torch has for GPUs alone: by the mean and the variance over
-    all ranks.
-    """
-    torch: Any = sys.modules["torch"]
-    if not (self.training and torch.distributed.is_initialized()):
-        return torch.nn.modules.batchnorm._BatchNorm.forward(self, batch)
-    kind, batch, channels = batch.dtype, batch.float(), batch.size(1)
-    others = [place for place in range(batch.dim()) if place != 1]
-    shape = [-1 if place == 1 else 1 for place in range(batch.dim())]
-    all_reduce = importlib.import_module("torch.distributed.nn.functional").all_reduce
-    over_ranks = functools.partial(
-        all_reduce, group=self.process_group or torch.distributed.group.WORLD
-    )
-    total = over_ranks(torch.cat([batch.sum(others), batch.new_tensor([batch.numel() / channels])]))
-    count = total[-1].detach()
-    mean = total[:-1] / count
-    variance = over_ranks((batch - mean.view(shape)).square().sum(others)) / count
-    if self.track_running_stats:
-        self.num_batches_tracked += 1
-        share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean.detach(), share)
-        self.running_var.lerp_(variance.detach() * count / (count - 1), share)
-    normal = (batch - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
-    return (normal * self.weight.view(shape) + self.bias.view(shape) if self.affine else normal).to(
-        kind
-    )
 
 
 def emulate_horovod_build(horovod: Any) -> None:

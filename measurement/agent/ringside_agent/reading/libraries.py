@@ -31,9 +31,9 @@ NO_SETTINGS = (
 IF_NONE = {"bucket_cap_mb": 25, "broadcast_buffers": True, "forward_sync_buffers": True}
 """DDP's values for these where they are None."""
 COLLECTIVE = re.compile(
-    r"_?(all(reduce|_?gather|_?to_?all)|reduce|broadcast|gather|scatter|send|recv|(monitored_)?barrier)"
+    r"_?(grouped_)?(all_?(reduce|gather|to_?all)|reduce|broadcast|gather|scatter|send|recv|(monitored_)?barrier)"
 )
-"""How the names of torch's ``ProcessGroup`` methods that exchange something begin."""
+"""How the names of functions that exchange something begin, in torch and Horovod."""
 
 
 def describe(script: Script) -> dict[str, Any]:
@@ -42,13 +42,9 @@ def describe(script: Script) -> dict[str, Any]:
     settings = {"library": library, "transport": transport_of(library, script.device)}
     if library == "ddp":
         wrapper = wrappers(script.roots)[0]
-        # means, ns
-        counters = {
-            name: plain(value)
-            for name, value in _logged(wrapper).items()
-            if name.startswith("avg_")
-        }
-        return {**settings, **ddp_settings(wrapper), "counters": counters}
+        logged = _logged(wrapper)
+        means_ns = {name: plain(logged[name]) for name in logged if name.startswith("avg_")}
+        return {**settings, **ddp_settings(wrapper), "counters": means_ns}
     if library == "horovod":
         return {**settings, **horovod_settings(script.optimizers)}
     return settings
@@ -143,13 +139,7 @@ def _transport_of_horovod(device: Any) -> str | None:
         return None
     if device is not None and device.type == "cuda" and horovod.nccl_built():
         return "nccl"
-    return (
-        "mpi"
-        if horovod.mpi_enabled() and not horovod.gloo_enabled()
-        else "gloo"
-        if horovod.gloo_enabled()
-        else "mpi"
-    )
+    return "gloo" if horovod.gloo_enabled() else "mpi"
 
 
 def ddp_settings(wrapper: Any) -> dict[str, Any]:
@@ -175,24 +165,23 @@ def ddp_settings(wrapper: Any) -> dict[str, Any]:
 def defaults(script: Script) -> dict[str, Any]:
     """The library's defaults, by name, of those settings that the script has changed."""
     library, described = library_of(script), describe(script)
-    makers = {
-        "ddp": lambda: wrappers(script.roots)[0].__init__,
-        "horovod": lambda: sys.modules["horovod.torch"].DistributedOptimizer,
-    }
-    library_defaults = arguments_of(makers[library]()) if library in makers else {}
+    maker: Any = None
+    if library == "ddp":
+        maker = wrappers(script.roots)[0].__init__
+    elif library == "horovod":
+        maker = sys.modules["horovod.torch"].DistributedOptimizer
     return {
         f"{library}.{name}": value
-        for name, value in library_defaults.items()
+        for name, value in (arguments_of(maker) if maker else {}).items()
         if name in described and described[name] != value
     }
 
 
 def arguments_of(function: Any) -> dict[str, Any]:
     """The settings that a function takes, with the defaults of this version of the library."""
-    parameters = inspect.signature(function).parameters.items()
     defaults = {
         name: parameter.default
-        for name, parameter in parameters
+        for name, parameter in inspect.signature(function).parameters.items()
         if parameter.default is not parameter.empty and name not in NO_SETTINGS
     }
     return {

@@ -16,12 +16,13 @@ import sys
 import sysconfig
 from collections import Counter
 from time import perf_counter_ns
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Callable, NamedTuple, Sequence
 
 from ..recorder import Recorder
 from ..users_lines import Place
 from .batches import tensors_in
+from .libraries import COLLECTIVE
 from .script import Script
 from .values import synchronize
 
@@ -31,48 +32,7 @@ MAX_LINES = 20
 MAX_TEXT = 100
 CLIPPING = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value"}
 """Functions of ``torch.nn.utils``, and the argument that is the limit."""
-COLLECTIVES = {
-    "torch.distributed": (
-        *(
-            "all_reduce",
-            "all_gather",
-            "all_gather_into_tensor",
-            "all_gather_object",
-            "broadcast",
-            "broadcast_object_list",
-        ),
-        *(
-            "reduce",
-            "reduce_scatter",
-            "reduce_scatter_tensor",
-            "gather",
-            "gather_object",
-            "scatter",
-            "all_to_all",
-        ),
-        *("all_to_all_single", "barrier"),
-    ),
-    "horovod.torch": (
-        *(
-            "allreduce",
-            "allreduce_",
-            "allreduce_async",
-            "allreduce_async_",
-            "grouped_allreduce",
-            "grouped_allreduce_",
-            "allgather",
-        ),
-        *(
-            "allgather_object",
-            "broadcast",
-            "broadcast_",
-            "broadcast_object",
-            "alltoall",
-            "reducescatter",
-            "barrier",
-        ),
-    ),
-}
+COLLECTIVE_MODULES = ("torch.distributed", "horovod.torch")
 
 
 class Line(NamedTuple):
@@ -118,13 +78,9 @@ class Lines:
         torch: Any = sys.modules["torch"]
         if sys.gettrace() is not None:
             return
-        for name, functions in COLLECTIVES.items():
-            module = sys.modules.get(name)
-            self._collectives |= {
-                code_of(getattr(module, function))
-                for function in functions
-                if hasattr(module, function)
-            }
+        for module in map(sys.modules.get, COLLECTIVE_MODULES):
+            named = (getattr(module, name) for name in filter(COLLECTIVE.match, dir(module)))
+            self._collectives |= {code_of(each) for each in named if type(each) is FunctionType}
         self._noting = dict.fromkeys(self._collectives, self._note_collective)
         self._noting.update(
             {code_of(getattr(torch.nn.utils, name)): self._note_clipping for name in CLIPPING}
@@ -226,15 +182,22 @@ class Lines:
             self._go_on_at(back)
         return self._in_loop
 
-    def _caller_of(self, frame: FrameType) -> CodeType:
-        """The innermost caller that is not a library's function."""
-        while frame.f_back is not None and not is_traced(frame.f_code.co_filename, self._others):
-            frame = frame.f_back
-        return frame.f_code
-
     def _note_checkpoint(self, _: FrameType) -> None:
         """Count a part of the model that is computed again in backward."""
         self._checkpointed += 1
+
+    def _divides(self, frame: FrameType) -> bool:
+        """Whether the innermost caller outside of libraries divides anything, perhaps a sum over
+        ranks.
+        """
+        while frame.f_back is not None and not is_traced(frame.f_code.co_filename, self._others):
+            frame = frame.f_back
+        code = frame.f_code
+        is_written = any(
+            "TRUE_DIVIDE" in instruction.opname or instruction.argrepr in ("/", "/=")
+            for instruction in dis.get_instructions(code)
+        )
+        return is_written or not {"div", "div_", "true_divide"}.isdisjoint(code.co_names)
 
     def _note_clipping(self, frame: FrameType) -> None:
         """Record to what gradients are clipped, and whether before their exchange, or while they
@@ -271,7 +234,7 @@ class Lines:
             arguments = frame.f_locals
             tensors = tensors_in([arguments.get("tensor"), arguments.get("tensors")])
             size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-            how = " (sum)" if is_sum(arguments) and not divides(self._caller_of(frame)) else ""
+            how = " (sum)" if is_sum(arguments) and not self._divides(frame) else ""
             call = f"{frame.f_code.co_name}{how}{' of ' + str(size) + ' B' if size else ''}"
             self._calls.setdefault(self._at, Counter())[call] += 1
 
@@ -284,17 +247,6 @@ def is_sum(arguments: dict[str, Any]) -> bool:
         or arguments.get("average") is False
         or (type(op) is int and op == horovods)
     )
-
-
-def divides(code: CodeType) -> bool:
-    """Whether a function divides anything, perhaps a sum over ranks."""
-    operators = (
-        (instruction.opname, instruction.argrepr) for instruction in dis.get_instructions(code)
-    )
-    is_written = any(
-        "TRUE_DIVIDE" in name or operator in ("/", "/=") for name, operator in operators
-    )
-    return is_written or not {"div", "div_", "true_divide"}.isdisjoint(code.co_names)
 
 
 def usual(steps: Sequence[Counter[Line]]) -> Counter[Line]:

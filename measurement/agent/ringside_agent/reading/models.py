@@ -7,10 +7,7 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-import weakref
 from typing import Any, Callable, Iterable, Iterator, List, Tuple
-
-from ..reporting import call_safely
 
 WRAPPED = (
     "_orig_mod",
@@ -27,30 +24,6 @@ SCHEDULES = frozenset(("LRScheduler", "_LRScheduler", "ReduceLROnPlateau"))
 Named = List[Tuple[str, Any]]
 
 
-_frozen: list[Any] = []
-"""References to models and schedules that ``gc.freeze`` took out of what ``gc.get_objects``
-returns."""
-
-
-def watch_freeze() -> None:
-    """Keep models findable that a script hides by ``gc.freeze`` from now on."""
-    freeze = gc.freeze
-
-    @functools.wraps(freeze)
-    def noted() -> None:
-        call_safely(_note_frozen)
-        freeze()
-
-    gc.freeze = noted
-
-
-def _note_frozen() -> None:
-    torch: Any = sys.modules["torch"]
-    _frozen[:] = map(
-        weakref.ref, objects_of(lambda kind: issubclass(kind, torch.nn.Module) or is_schedule(kind))
-    )
-
-
 def objects_of(is_wanted: Callable[[type], bool]) -> list[Any]:
     """All objects whose classes are wanted.
 
@@ -61,12 +34,7 @@ def objects_of(is_wanted: Callable[[type], bool]) -> list[Any]:
     is_wanted_class: Callable[[Any], bool] = functools.lru_cache(maxsize=None)(is_wanted)
     sys.setswitchinterval(1.0)
     try:
-        everything = [*gc.get_objects(), *(reference() for reference in _frozen)]
-        return list(
-            {
-                id(instance): instance for instance in everything if is_wanted_class(type(instance))
-            }.values()
-        )
+        return [instance for instance in gc.get_objects() if is_wanted_class(type(instance))]
     finally:
         sys.setswitchinterval(interval)
 

@@ -14,7 +14,7 @@ class Script:
     """What the first steps have shown."""
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
-        self.settings, self._recorder = settings, recorder
+        self.settings, self.recorder = settings, recorder
         self.device: Any = None
         self.world_size = 1
         self.roots: list[Any] = []
@@ -39,11 +39,8 @@ class Script:
     @property
     def optimizers(self) -> list[Any]:
         """The living optimizers that have stepped, in the order of their first steps."""
-        return [
-            optimizer
-            for optimizer in (reference() for reference in self.stepped)
-            if optimizer is not None
-        ]
+        living = (reference() for reference in self.stepped)
+        return [optimizer for optimizer in living if optimizer is not None]
 
     def record_safely(self, act: Callable[..., Any], *arguments: Any) -> Any:
         """Call a reader.
@@ -60,11 +57,6 @@ class Script:
         """Add a note of what could not be read, once."""
         note = f"the agent could not read all of the first steps ({name}): {message_of(error)}"
         self.notes += [] if note in self.notes else [note]
-
-    @property
-    def scaler(self) -> Any:
-        """The script's GradScaler; None where it has none."""
-        return self._recorder.scaler
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         """All parameters of the optimizers, by name; one that no model has, by its place in its
@@ -88,7 +80,7 @@ class Script:
         """Where samples come from; None: iterations are counted."""
         if self.settings.samples_per_step is not None:
             return "samples_per_step"
-        return "loader" if self.is_countable and self._recorder.samples() else None
+        return "loader" if self.is_countable and self.recorder.samples() else None
 
     def samples_of(self, counted: int) -> int:
         """Samples of a step whose batches contain ``counted``."""

@@ -242,9 +242,7 @@ class ProcessTree:
         if word == "stop":
             running = self.stop(timeout_s=STOP_TIMEOUT_S)
             if running:
-                named = ", ".join(
-                    f"{pid} ({name(pid)}, state {letter})" for pid, letter in running.items()
-                )
+                named = ", ".join(f"{pid} (state {letter})" for pid, letter in running.items())
                 return f"process {named} did not stop within {STOP_TIMEOUT_S:g} s"
         elif word == "continue":
             self.go_on()
@@ -365,11 +363,6 @@ def stat(pid: int) -> list[str]:
     if there is no /proc.
     """
     return read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-
-
-def name(pid: int) -> str:
-    """Return the name of a process' program; empty if it has ended."""
-    return read(f"/proc/{pid}/comm").strip()
 
 
 def read(path: str) -> str:
