@@ -172,14 +172,7 @@ def test_a_workload_alone_is_tried_on_two_ranks_with_what_lies_beside_its_file(t
             "everyday.py:KeepsHiddenInClass",
             ["ringside: the workload's loss is not repeatable", "everyday.py:"],
         ),
-        (
-            "mistakes.py:Crashes",
-            [
-                "died without reporting an error, at ",
-                "mistakes.py:",
-                "os.kill(os.getpid(), signal.SIGSEGV)",
-            ],
-        ),
+        ("mistakes.py:Crashes", ["died without reporting an error", "logs: "]),
     ],
 )
 def test_what_cannot_work_is_told_with_the_users_line(name, messages):

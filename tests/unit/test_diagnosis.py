@@ -178,7 +178,7 @@ def test_ranks_that_died_without_a_word_have_the_variables_named_that_may_be_why
             "exec sleep 60",
             {"r0": 12.75, "r2": 12.5, "r1": 12.25},
             {},
-            "rank 1 died without reporting an error, then ranks 2, 0; the launcher still runs",
+            "rank 1 died without reporting an error; the launcher still runs",
         ),
         # at the same time
         (
@@ -230,9 +230,7 @@ def test_who_raised_first_is_the_cause_across_hosts_whose_clocks_differ(tmp_path
         failed = scene.diagnosis.for_exit({2: raised(NO_MORE, at_s=now + 100.0)})
         assert failed.failure.message == "rank 2 on host2: ValueError: no more"
         later = scene.diagnosis.for_exit({2: raised(LOST_PEER, at_s=now + 101.0)})
-        assert later.failure.message.startswith(
-            "rank 0 on host1 died without reporting an error, then rank 1 on host1"
-        )
+        assert later.failure.message.startswith("rank 0 on host1 died without reporting an error; ")
     finally:
         scene.close()
 
@@ -372,5 +370,4 @@ def test_a_lost_host_is_the_cause_of_all_that_its_ranks_took_with_them(two_hosts
     failed = two_hosts.diagnosis.for_exit({1: raised(LOST_PEER, at_s=12.0)})
     assert failed.failure.message.startswith("rank 2 on no-such-host.invalid lost with the host; ")
     assert "host 'no-such-host.invalid': ssh: Could not resolve hostname" in failed.failure.message
-    assert failed.failure.message.endswith("; the launcher still runs")
     assert (failed.failure.ranks, failed.failure.hosts) == ([2], ["no-such-host.invalid"])

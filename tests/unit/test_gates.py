@@ -1,84 +1,18 @@
-"""The driver's side of the gate, with ranks that answer at once: whose failure it is, and what goes
-on after it."""
+"""After which outcomes of the gate another launch would end alike."""
 
 from __future__ import annotations
 
 import pytest
 
-from measurement.plans.measuring import Measurement
 from measurement.records.record import Failure
-from runners.driver import gates
-from runners.driver.gates import gate_fails_for_all, run_gates
+from runners.driver.gates import gate_fails_for_all
 from runners.protocol.gate_verdict import NOT_REPEATABLE
-from runners.protocol.messages import GateReply
-from runners.session.arm_run import ArmRun, Exchange
-from tests.kit.changed import changed
-from tests.kit.parity_reports import reports
 from tests.kit.results_factory import make_record
 
 
-def report(rank, **changes):
-    return changed(reports(2)[rank], **changes)
-
-
-class Session:
-    """Ranks whose reports are given."""
-
-    exit_codes: tuple[int, ...] = ()
-
-    def __init__(self, name, reports):
-        self.name, self.reports, self.is_ended = name, reports, False
-
-    def exchange(self, command, expected, *, timeout_s):
-        return Exchange(
-            replies=[GateReply.model_construct(report=report) for report in self.reports],
-            took_s=0,
-            hosts={},
-        )
-
-    def end(self):
-        self.is_ended = True
-
-
-def arm(name, reports, *, role="candidate", status="ok", error=None):
+def record(name, *, role="candidate", status="ok", error=None):
     error = Failure(message=error) if error else None
-    record = make_record(arm=name, role=role, world_size=2, status=status, error=error)
-    return ArmRun(session=Session(name, reports), job=None, record=record, say=lambda text: None)
-
-
-def opened(*arms):
-    run_gates(
-        arms, compared=arms, measurement=Measurement(), after_blocks=True, say=lambda text: None
-    )
-    return {arm.record.arm: arm.record for arm in arms}
-
-
-def test_what_cannot_be_judged_is_that_arms_error_and_no_others():
-    damaged = [report(rank, sizes=None) for rank in range(2)]
-    records = opened(
-        arm("ddp", [report(0), report(1)], role="baseline"),
-        arm("odd", damaged),
-        arm("hvd", [report(0), report(1)]),
-    )
-    assert {name: record.status for name, record in records.items()} == {
-        "ddp": "ok",
-        "odd": "failed",
-        "hvd": "ok",
-    }
-    assert "could not be judged (AttributeError: " in records["odd"].error.message
-    assert records["hvd"].parity.compared_with == "ddp"
-
-
-def test_what_cannot_be_compared_with_another_arm_is_that_arms_error(monkeypatch):
-    def fail(*_arguments, **_more):
-        raise KeyError("version")
-
-    monkeypatch.setattr(gates, "compare_state", fail)
-    records = opened(
-        arm("ddp", [report(0), report(1)], role="baseline"), arm("hvd", [report(0), report(1)])
-    )
-    assert (records["ddp"].status, records["hvd"].status) == ("ok", "failed")
-    assert "could not be judged (KeyError: 'version')" in records["hvd"].error.message
+    return make_record(arm=name, role=role, world_size=2, status=status, error=error)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +26,9 @@ def test_what_cannot_be_compared_with_another_arm_is_that_arms_error(monkeypatch
 )
 def test_no_launch_follows_one_in_which_no_arm_passed(outcomes, is_hopeless):
     records = [
-        arm(str(number), [], status=status, error=error).record
+        record(str(number), status=status, error=error)
         for number, (status, error) in enumerate(outcomes)
     ]
-    floor = arm("floor", [], role="floor").record
+    floor = record("floor", role="floor")
     assert gate_fails_for_all([*records, floor]) == is_hopeless
     assert not gate_fails_for_all([floor])
