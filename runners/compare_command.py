@@ -132,7 +132,6 @@ compare = command(
 def print_commands(plan: Plan) -> None:
     """Check all that needs no start, then print the command of each arm at each point of a plan."""
     from runners.driver.compared_arms import ComparedArms
-    from runners.driver.rehearsal_here import FOUND_LATER
     from runners.driver.run_study import point_plans
 
     say = partial(print, file=sys.stderr)
@@ -147,7 +146,11 @@ def print_commands(plan: Plan) -> None:
             setup = compared.arms[name]
             command = setup.command(compared.inspection.placement, setup.plan.seed)
             size = setup.plan.world_size
-            batch = f", with {FOUND_LATER}" if setup.arm.fit else ""
+            batch = (
+                ", with the largest batch that fits in memory, found before timing"
+                if setup.arm.fit
+                else ""
+            )
             # scripts' are known once they run
             ranks = "" if point_plan.are_scripts else f", {size} rank{'s' if size > 1 else ''}"
             print(

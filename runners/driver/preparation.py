@@ -28,7 +28,7 @@ from runners.driver.batch_search import find_batch
 from runners.driver.compared_arms import ComparedArms
 from runners.driver.comparison_folder import ComparisonHistory
 from runners.driver.launch import is_comparable
-from runners.driver.rehearsal import rehearse, require_something_to_measure, try_commands
+from runners.driver.rehearsal import UncountedLaunches, require_something_to_measure
 from runners.hosts.placement import Placement
 from runners.planning.arm_specs import TrialFacts
 from runners.planning.workload import WorkloadSetup
@@ -36,18 +36,17 @@ from runners.progress import LaunchProgress
 from runners.scripts.initial_state import FIRST_STATE, SharedInitialState
 
 NOT_REHEARSED = {
-    *(
-        "name",
-        "measurement",
-        "reports",
-        "question",
-        "baseline",
-        "points",
-        "scaling",
-        "training",
-        "left_out",
-    ),
-    *("peak_tflops", "trace"),
+    "name",
+    "measurement",
+    "reports",
+    "question",
+    "baseline",
+    "points",
+    "scaling",
+    "training",
+    "left_out",
+    "peak_tflops",
+    "trace",
 }
 """Fields of a plan that do not change what a rehearsal shows."""
 
@@ -94,22 +93,23 @@ class Preparation:
         it.
         """
         fitted = history.manifest.fitted
-        placement, folder = self.compared.inspection.placement, self.folder.root / "fit"
-        for name in (
-            name for name, arm in self.plan.arms.items() if arm.fit and name not in fitted
-        ):
-            fitted[name] = find_batch(
-                self.plan,
-                name,
-                workload,
-                placement=placement,
-                folder=folder,
-                progress=self.progress,
-            )
-            history.write()
+        for name, arm in self.plan.arms.items():
+            if arm.fit and name not in fitted:
+                fitted[name] = find_batch(self.uncounted, name, workload)
+                history.write()
         if fitted:
             history.begin_clock()
         self.compared.fit(fitted)
+
+    @property
+    def uncounted(self) -> UncountedLaunches:
+        """Runs rehearsals, trials and traces of the arms. After ``check`` of these."""
+        return UncountedLaunches(
+            plan=self.compared.plan,
+            placement=self.compared.inspection.placement,
+            folder=self.folder.root,
+            progress=self.progress,
+        )
 
     def _rehearse(self, history: ComparisonHistory) -> list[str]:
         """Rehearse, or try commands, unless arms take the gate first; returns notes."""
@@ -137,33 +137,18 @@ class Preparation:
         """Run the rehearsal of a workload, or the trial of commands, and then show the differences
         between these.
         """
-        placement, progress = self.compared.inspection.placement, self.progress
         if workload is not None:
-            folder, on_gpus = self.folder.root / "rehearsal", self.compared.are_on_gpus
-            rehearsal = rehearse(
-                self.compared.plan,
-                workload,
-                placement=placement,
-                folder=folder,
-                progress=progress,
-                on_gpus=on_gpus,
-            )
+            rehearsal = self.uncounted.rehearse(workload, on_gpus=self.compared.are_on_gpus)
             self.refused = rehearsal.failed
-            require_something_to_measure(self.plan, self.refused, folder=folder)
+            require_something_to_measure(
+                self.plan, self.refused, folder=self.folder.root / "rehearsal"
+            )
             return Passed(notes=rehearsal.notes, learned={})
         tried = {record.arm for record in self._tried}
         commands = [arm for arm in self.compared.without_control if arm.name not in tried]
         notes: list[str] = []
         if commands:
-            folder, state = self.folder.root / "trial", self.initial_state()
-            trial = try_commands(
-                self.plan,
-                commands,
-                placement=placement,
-                folder=folder,
-                state=state,
-                progress=progress,
-            )
+            trial = self.uncounted.try_commands(commands, state=self.initial_state())
             self.refused, notes = trial.failed, trial.notes
             self._tried += [arm.record for arm in trial.arms]
         self.show_differences(self._tried)
@@ -206,8 +191,7 @@ class Preparation:
         """Show what changed since last time: files that scripts write, their differences, and
         whether they train the same.
         """
-        if not self._shown_differences:
-            self.show_files(records)
+        self.show_files(records)
         if self.plan.is_alone:
             return
         tried = {record.arm for record in records}

@@ -36,7 +36,6 @@ from runners.driver.gates import gate_fails_for_all
 from runners.driver.launch import Launch, is_comparable
 from runners.driver.launch_schedule import LaunchSchedule
 from runners.driver.preparation import Preparation
-from runners.driver.rehearsal import trace_arms
 from runners.driver.rounds import RoundLimit
 from runners.event_log import EVENT_FILES
 from runners.hosts.batch_jobs import job_id
@@ -196,13 +195,8 @@ class ComparisonRun:
         yet.
         """
         if self.plan.trace and self.compared.workload is not None and self.folder.traces() is None:
-            trace_arms(
-                self.compared.plan,
-                self.compared.workload,
-                placement=self.compared.inspection.placement,
-                folder=self.folder.traces_folder,
-                progress=self.progress,
-                refused=self.preparation.refused,
+            self.preparation.uncounted.trace(
+                self.compared.workload, refused=self.preparation.refused
             )
 
     def _must_stop(self, number: int) -> bool:

@@ -78,20 +78,11 @@ class StudyRun:
     def prepare(self) -> None:
         """Refuse what cannot work at some point, before a process starts or a file is written."""
         require_same_plan(self.folder, self.study)
-        changes: dict[str, list[str]] = {}
         to_measure = {name: run for name, run in self.runs.items() if not run.is_measured}
         for name, run in to_measure.items():
             with about(f"point '{name}'"):
                 run.check_hosts()
-                for change in run.changes():
-                    changes.setdefault(change, []).append(name)
-        refuse_another_environment(
-            self.folder,
-            [
-                change if len(at) == len(self.runs) else f"{change} at {', '.join(at)}"
-                for change, at in changes.items()
-            ],
-        )
+                refuse_another_environment(run.folder, run.changes())
         first = next(
             (run.compared for run in to_measure.values() if run.compared.has_ranks_here), None
         )

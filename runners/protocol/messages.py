@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -15,7 +15,6 @@ from measurement.records.record import (
     BlockKind,
     BlockRecord,
     FlopCount,
-    LaunchRecord,
     RankReport,
     RankSteps,
     ranks_of,
@@ -23,9 +22,6 @@ from measurement.records.record import (
 from measurement.records.record_types import Sketch
 from measurement.records.script_report import ScriptReport
 from measurement.records.trace import NcclChoices, Span
-
-if TYPE_CHECKING:
-    from measurement.plans.plan import Plan
 
 Read = TypeVar("Read")
 
@@ -69,28 +65,6 @@ class Job(Message):
     tries: int | None = None
     """Try a user's workload before the ranks connect: for a training of this many epochs; 0: for
     blocks; None: do not."""
-
-    def new_record(
-        self, plan: Plan, *, comparison_id: str, launch: int, **fields: Any
-    ) -> LaunchRecord:
-        """The record of this arm in a launch of a plan, to be filled; ``fields``: those that only
-        the caller knows.
-        """
-        header = self.model_dump(
-            include={"arm", "backend", "options", "workload", "workload_options", "world_size"}
-        )
-        # only for the driver: ranks need no plan
-        from measurement.conditions.same_environment import (
-            plan_digest,
-        )
-
-        place = {
-            "comparison_id": comparison_id,
-            "plan_digest": plan_digest(plan),
-            "launch": launch,
-            "role": plan.role(self.arm),
-        }
-        return LaunchRecord(**{**header, **place, "status": "ok", **fields})
 
 
 class BlockCommand(Message):

@@ -85,12 +85,7 @@ class ArmProcesses:
 
     def exit_summary(self) -> str:
         """Which launchers ended with which exit code, or that they still run, in words."""
-        several = len(self.commands) > 1
-        codes = [
-            f"{process.poll()}{f' on {command.host}' if several else ''}"
-            for command, process in zip(self.commands, self._launchers, strict=False)
-            if process.poll() is not None
-        ]
+        codes = [str(code) for code in self.codes if code is not None]
         return (
             f"the launcher ended with code {', '.join(codes)}"
             if codes

@@ -40,8 +40,6 @@ class Session(Protocol):
     """How often they were started in this launch."""
     restarting_s: float
     """Seconds that restarting them took."""
-    counts_iterations: bool
-    """Whether a step counts as one, since samples cannot be counted in every arm."""
 
     @property
     def exit_codes(self) -> list[int | None]:

@@ -24,7 +24,6 @@ from runners.processes.remote_results import log_name
 from runners.processes.sandbox import Sandbox
 from runners.protocol.messages import (
     BlockCommand,
-    BlockReply,
     Command,
     FinishCommand,
     FinishedReply,
@@ -72,7 +71,6 @@ class ArmSession:
         self.started_s = 0.0
         self.starts = 0
         self.restarting_s = 0.0
-        self.counts_iterations = False
         self._setup, self._endpoint, self._say, self._state = (
             setup,
             endpoint,
@@ -297,9 +295,6 @@ class ArmSession:
         took_s = time.monotonic() - began
         after = self._tell("stop", "counters")  # counted while ranks wait
         hosts = {host: now.since(before[host]) for host, now in after.items() if host in before}
-        for reply in replies if self.counts_iterations else ():
-            if isinstance(reply, BlockReply):  # on rank 0
-                reply.steps.samples = [int(reply.steps.rank == 0)] * len(reply.steps.samples)
         return Exchange(replies=replies, took_s=took_s, hosts=hosts)
 
     def _tell(self, *words: str) -> dict[str, HostCounters]:

@@ -110,7 +110,7 @@ def test_nothing_is_measured_where_every_arm_fails(tmp_path):
         tmp_path, dict.fromkeys(["one", "two"], f"{WRONG}:RaisesAtSetup"), code=2
     ).done.stderr
     assert "nothing was measured" in said
-    assert said.count("every arm: rank") == 1
+    assert said.count(": rank") == 2
     assert not list((tmp_path / "out").glob("launch-*"))
     assert not list((tmp_path / "cache").rglob("rehearsals/*")), "a failure is not remembered"
 
@@ -153,9 +153,6 @@ def test_a_workload_alone_is_tried_on_two_ranks_with_what_lies_beside_its_file(t
     (tmp_path / "mine_beside.py").write_text(BESIDE)
     done = ringside_here("check", f"{tmp_path / 'mine_beside.py'}:Mine")
     assert done.returncode == 0, done.stderr
-    assert (
-        "11 parameters; gradients of 2 tensors" in done.stdout and "optimizer  SGD" in done.stdout
-    )
     assert done.stdout.splitlines()[-2:] == ["  arm        ddp: ok", "no problems found"]
 
 

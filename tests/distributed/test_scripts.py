@@ -262,7 +262,8 @@ def test_where_the_trial_fails_no_launch_is_spent_and_nothing_is_said_of_what_wa
     said = ran.done.stderr + ran.done.stdout
     assert "trial: a failed: rank 0: ValueError: the disk of the user is full" in said
     assert (
-        "starting 2 arms" not in said and "no further launches: nothing is left to compare" in said
+        "launch 1 of 2: starting" not in said
+        and "no further launches: nothing is left to compare" in said
     )
     assert "nothing differently" not in said and "same work: not known" in said
     assert "a has nothing to be compared with" in said and "scripts, 1 rank" not in said

@@ -295,14 +295,6 @@ def test_what_a_script_raised_is_told_with_its_remedy_however_much_its_launcher_
     assert scene.diagnosis.for_exit({}).failure.message.startswith(message)
 
 
-def test_of_several_launchers_each_code_is_told_with_its_host(scene):
-    scene.launch("exit 3", "exec sleep 60")
-    wait_until(scene.processes.has_ended)
-    assert scene.diagnosis.for_exit({}).failure.message.endswith(
-        f"the launcher ended with code 3 on {HERE}"
-    )
-
-
 def test_an_arm_whose_ranks_and_launcher_live_is_not_dead(scene):
     scene.launch("exec sleep 60")
     scene.connect(0, 1, 2)
