@@ -81,10 +81,6 @@ class LaunchProgress:
         self._ends_at = time.monotonic() + left_s
         self._budget_s = self._budget_s or left_s
 
-    def expect_start(self, seconds: float) -> None:
-        """Expect that the first launch takes ``seconds`` to start, as trials of its arms did."""
-        self._launch_s = self._launch_s or seconds + self._seconds
-
     def start(self, *, uncounted: str | None = None) -> None:
         """Begin a launch; ``uncounted``: the name of one that does not count, such as the
         rehearsal.

@@ -150,8 +150,6 @@ def require_same_plan(folder: ResultsFolder, plan: Plan) -> None:
         raise RecordError(
             f"'{folder.root}' is not empty and holds no plan.yaml; give another folder with -o"
         )
-    elif folder.root.exists() and not folder.root.is_dir():
-        raise RecordError(f"'{folder.root}' is a file; give a folder with -o")
 
 
 def refuse_another_environment(folder: ResultsFolder, changes: Sequence[str]) -> None:
@@ -166,9 +164,6 @@ def refuse_another_environment(folder: ResultsFolder, changes: Sequence[str]) ->
 
 
 def open_folder(folder: ResultsFolder, plan: Plan) -> None:
-    """Lock the folder and write the plan into it, unless it holds another plan or another process
-    writes into it.
-    """
-    require_same_plan(folder, plan)
+    """Lock the folder and write the plan into it, unless another process writes into it."""
     folder.lock()
     folder.write_plan(plan)

@@ -14,8 +14,7 @@ from functools import partial
 
 from measurement.conditions.differences import arm_differences, own_work
 from measurement.plans.measuring import Measurement
-from measurement.records.record import LaunchRecord
-from runners.protocol.gate_verdict import NOT_REPEATABLE, compare_state, drift_between, judge_gate
+from runners.protocol.gate_verdict import compare_state, drift_between, judge_gate
 from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
 from runners.session.arm_run import ArmRun, Say
 from runners.session.diagnosis import ArmFailed
@@ -49,17 +48,6 @@ def run_gates(
                 _compare_work(first, arm)
             except ArmFailed as failed:
                 arm.fail(failed)
-
-
-def gate_fails_for_all(records: Sequence[LaunchRecord]) -> bool:
-    """Whether every arm of a launch failed in the gate, as it would in the next launch;
-    ``records``: of all its arms.
-    """
-    errors = [(record.status, record.error) for record in records if record.role != "floor"]
-    return bool(errors) and all(
-        status == "wrong" or (error is not None and NOT_REPEATABLE in error.message)
-        for status, error in errors
-    )
 
 
 def require_together(reports: Sequence[DriftReport | None]) -> None:

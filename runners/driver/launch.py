@@ -81,7 +81,7 @@ class Launch:
 
     def __post_init__(self) -> None:
         self.measure = self.plan.measurement
-        self._began = self.ended_s = self._kept_at_s = time.monotonic()
+        self._began = self._kept_at_s = time.monotonic()
         self._is_interleaved = self.measure.mode == "interleaved"
         self._gate_comes_first = self.workload is not None and self.workload.gate_comes_first(
             self.plan.training
@@ -222,10 +222,9 @@ class Launch:
             except ArmFailed as failed:
                 if arm.is_running:
                     arm.fail(failed)
-        self.ended_s = time.monotonic()
         for arm in self.arms:
             arm.record.complete = is_whole or arm.record.status != "ok"
-            arm.record.launch_s = self.ended_s - self._began
+            arm.record.launch_s = time.monotonic() - self._began
         with ExitStack() as stack:
             for arm in self.arms:
                 stack.callback(self._write, arm)

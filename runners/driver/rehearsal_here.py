@@ -8,14 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from measurement.errors import PlanError, UnavailableError, about
+from measurement.errors import PlanError, about
 from measurement.plans.arm import Arm
 from measurement.plans.plan import Plan
 from runners.driver.rehearsal import UncountedLaunches, reason_of
 from runners.hosts.preflight import inspect
-from runners.planning.arm_checks import require_executables
-from runners.planning.arm_specs import ArmSpec
 from runners.planning.arms import resolve_arm
+from runners.planning.available import why_not_here
 from runners.planning.check_process import require_own_work
 from runners.planning.workload import require_model, resolve_workload
 from runners.planning.workload_check import require_data
@@ -90,18 +89,16 @@ def _plan_for_here(plan: Plan) -> tuple[Plan, dict[str, str]]:
 
     Raises a ``PlanError`` if an arm is refused on any machine, or its own workload cannot run.
     """
-    outcomes = dict.fromkeys(plan.arms, "ok")
-    able = dict[str, ArmSpec]()
-    for name, arm in plan.arms.items():
-        try:
-            setup = resolve_arm(name, arm, plan)
-            require_executables([setup])
-            able[name] = setup
-        except UnavailableError as error:
-            outcomes[name] = f"not tried here: {error}"
-    require_own_work(able.values(), host=None)
-    tried: dict[str, Any] = {"arms": ON_THE_CPU, "device": "cpu", "precision": "fp32"}
-    if able:
-        tried = {"arms": {name: setup.arm for name, setup in able.items()}}
-    baseline = plan.baseline if plan.baseline in able else next(iter(tried["arms"]))
-    return plan.model_copy(update=tried | {"baseline": baseline}), outcomes
+    lacks = {name: why_not_here(name, arm, plan) for name, arm in plan.arms.items()}
+    outcomes = {name: f"not tried here: {lack}" if lack else "ok" for name, lack in lacks.items()}
+    changes: dict[str, Any] = {
+        "arms": {name: arm for name, arm in plan.arms.items() if not lacks[name]}
+    }
+    require_own_work(
+        [resolve_arm(name, arm, plan) for name, arm in changes["arms"].items()], host=None
+    )
+    if not changes["arms"]:
+        changes = {"arms": ON_THE_CPU, "device": "cpu", "precision": "fp32"}
+    if plan.baseline not in changes["arms"]:
+        changes["baseline"] = next(iter(changes["arms"]))
+    return plan.model_copy(update=changes), outcomes

@@ -32,11 +32,9 @@ from runners.driver.comparison_folder import (
     refuse_another_environment,
     require_same_plan,
 )
-from runners.driver.gates import gate_fails_for_all
 from runners.driver.launch import Launch, is_comparable
 from runners.driver.launch_schedule import LaunchSchedule
 from runners.driver.preparation import Preparation
-from runners.driver.rounds import RoundLimit
 from runners.event_log import EVENT_FILES
 from runners.hosts.batch_jobs import job_id
 from runners.hosts.ssh_probe import probe_hosts
@@ -71,7 +69,7 @@ class ComparisonRun:
         self._notes = [left_out_line(plan.left_out)] if plan.left_out else []
         self._schedule = LaunchSchedule(plan, folder, progress)
         self.preparation = Preparation(
-            plan, folder, compared=self.compared, progress=progress, tried=tried
+            plan, folder, compared=self.compared, progress=progress, tried=list(tried)
         )
         self.comparison: Comparison | None = None
         """The result, once reports are written."""
@@ -210,7 +208,8 @@ class ComparisonRun:
         ]
         records = [record for record in self.folder.records() if record.launch == number]
         failed = {record.arm for record in records if record.status != "ok"}
-        if not reasons and gate_fails_for_all(records):
+        statuses = {record.status for record in records if record.role != "floor"}
+        if not reasons and statuses == {"wrong"}:
             reasons = ["no arm passed the gate, and none would in another"]
         elif not reasons and self.plan.are_scripts and not is_comparable(self.plan, failed):
             reasons = [
@@ -224,26 +223,18 @@ class ComparisonRun:
     def _launch(self, number: int, endpoint: DriverEndpoint) -> None:
         self.progress.start()
         self.history.note_launch(number)
-        schedule, is_first = self._schedule, self._schedule.ended_s is None
-        schedule.note_begin()
-        launch = self._new_launch(number, endpoint, limit=schedule.limit)
+        launch = self._new_launch(number, endpoint)
         try:
             launch.run()
             if launch.failed:
                 self.preparation.forget()
-            if is_first:
-                self.preparation.show_files([arm.record for arm in launch.arms])
         finally:
             self._note_trial(launch.notes)
             self.history.starting_s += launch.starting_s
             self.history.training_s += launch.measuring_s
-            schedule.ended_s = launch.ended_s
         self.progress.launch_done()
 
-    def _new_launch(
-        self, number: int, endpoint: DriverEndpoint, *, limit: RoundLimit | None
-    ) -> Launch:
-        """Make a launch; ``limit``: see ``Launch``."""
+    def _new_launch(self, number: int, endpoint: DriverEndpoint) -> Launch:
         if endpoint.placement.spare:
             drawn = endpoint.placement.sample(random.Random(f"{self.plan.seed}/{number}/nodes"))
             endpoint = dataclasses.replace(endpoint, placement=drawn)
@@ -268,7 +259,7 @@ class ComparisonRun:
             progress=self.progress,
             events_folder=partial(self._events_folder, number) if self.plan.writes_events else None,
             refused=self.preparation.refused,
-            limit=limit,
+            limit=self._schedule.limit,
             tries=self.plan.training.epochs if self.plan.training else None,
         )
 
@@ -285,12 +276,10 @@ def _without_garbage_collection() -> Iterator[None]:
     While a thousand ranks reply, it would take a fourth of the time and find nothing. Imported
     objects are frozen.
     """
-    was_on = gc.isenabled()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        gc.enable()

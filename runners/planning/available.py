@@ -52,7 +52,7 @@ def arms_to_compare(
             else plan
         )
     reasons = (
-        {name: _why_not_here(name, arm, plan) for name, arm in plan.arms.items()}
+        {name: why_not_here(name, arm, plan) for name, arm in plan.arms.items()}
         if only_available
         else {}
     )
@@ -62,7 +62,7 @@ def arms_to_compare(
     arms = {name: arm for name, arm in plan.arms.items() if name not in left_out}
     if len(arms) == 1 and has_next:
         runnable = [
-            name for name, arm in FALLBACK_ARMS.items() if not _why_not_here(name, arm, plan)
+            name for name, arm in FALLBACK_ARMS.items() if not why_not_here(name, arm, plan)
         ]
         arms |= {name: FALLBACK_ARMS[name] for name in runnable[:1]}
     if len(arms) < 2:
@@ -89,7 +89,7 @@ def _with_arms(plan: Plan, arms: Mapping[str, Arm], *, left_out: Mapping[str, st
     return plan.model_copy(update=changes)
 
 
-def _why_not_here(name: str, arm: Arm, plan: Plan) -> str | None:
+def why_not_here(name: str, arm: Arm, plan: Plan) -> str | None:
     """What an arm needs and this machine lacks; None if nothing. A mistake in the plan is
     raised.
     """

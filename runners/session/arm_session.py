@@ -119,7 +119,6 @@ class ArmSession:
             processes=self._processes,
             placement=placement,
             run_id=run_id,
-            variables=setup.disturbances,
             may_end=setup.may_end,
             sandbox=self._sandbox,
             has_reported=self.starts > 0,

@@ -13,7 +13,6 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from measurement.conditions.disturbing_variables import Disturbance
 from measurement.errors import LaunchError, cut
 from measurement.records.record import Failure
 from runners.hosts.placement import Placement
@@ -73,8 +72,6 @@ class Diagnosis:
     processes: ArmProcesses
     placement: Placement
     run_id: str
-    variables: Sequence[Disturbance] = ()
-    """Variables of the ranks' environment that may be the cause."""
     may_end: bool = False
     """Whether its ranks may end by themselves: a script's. Its agent may not start, and its
     launcher chooses hosts."""
@@ -311,22 +308,19 @@ class Diagnosis:
         return ""
 
     def _suspects(self) -> list[str]:
-        if self.may_end:
-            log, command = self._launchers_log(), self.processes.commands[0]
-            hint = hint_of(log) or lacking_module(
-                log, command.argv, (command.inherited or {}).get("PATH", os.defpath)
+        """What may be why a script's ranks ended, and what to do."""
+        if not self.may_end:
+            return []
+        log, command = self._launchers_log(), self.processes.commands[0]
+        path = (command.inherited or {}).get("PATH", os.defpath)
+        hint = hint_of(log) or lacking_module(log, command.argv, path)
+        if hint is None and not self.has_reported and set(self.processes.codes) == {0}:
+            hint = (
+                self._never
+                or "it ended without a step that the agent saw; does it train, by torch.optim, and"
+                " is its Python the right one?"
             )
-            if hint is None and not self.has_reported and set(self.processes.codes) == {0}:
-                hint = (
-                    self._never
-                    or "it ended without a step that the agent saw; does it train, by torch.optim, "
-                    "and is its Python the right one?"
-                )
-            return [hint] if hint else []
-        return [
-            f"their environment has {disturbance.setting}, which {disturbance.variable.does}"
-            for disturbance in self.variables
-        ]
+        return [hint] if hint else []
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
         if self.placement.is_local or self.may_end:

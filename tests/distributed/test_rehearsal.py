@@ -9,7 +9,7 @@ import pytest
 
 from measurement.plans.plan_file import check_plan
 from runners.driver import compared_arms
-from runners.driver.preparation import Passed, PassedRehearsals
+from runners.driver.preparation import Passed, keep, passed_path, recall
 from runners.planning.arm_specs import TrialFacts
 from tests.conftest import TINY, ringside_here, write_plan
 from tests.kit.comparisons import compare, compare_plan
@@ -69,7 +69,7 @@ def test_another_plan_or_another_environment_is_rehearsed_again():
     passed = Passed(
         notes=["a note"], learned={"ddp": TrialFacts(ranks=2, first_steps_s=3.5, ports=(29500,))}
     )
-    PassedRehearsals(plan, conditions=conditions).keep(passed)
+    keep(passed_path(plan, conditions=conditions), passed)
     longer = plan.model_copy(
         update={
             "name": "longer",
@@ -78,16 +78,14 @@ def test_another_plan_or_another_environment_is_rehearsed_again():
     )
     same = [(plan, conditions), (longer, conditions)]
     others = [(plan.model_copy(update={"micro_steps": 2}), conditions), (plan, {"torch": "2.16.0"})]
-    assert [PassedRehearsals(planned, conditions=now).recall() for planned, now in same] == [
+    assert [recall(passed_path(planned, conditions=now)) for planned, now in same] == [
         passed,
         passed,
     ]
-    assert [PassedRehearsals(planned, conditions=now).recall() for planned, now in others] == [
+    assert [recall(passed_path(planned, conditions=now)) for planned, now in others] == [
         None,
         None,
     ]
-    PassedRehearsals(plan, conditions=conditions).forget()
-    assert PassedRehearsals(plan, conditions=conditions).recall() is None, "an arm failed since"
 
 
 @pytest.mark.costly

@@ -13,7 +13,6 @@ import time
 import pytest
 
 from measurement.agent.ringside_agent.supervision.rank_supervisor import GONE, greet
-from measurement.conditions.disturbing_variables import Disturbance, disturbances
 from measurement.errors import PlanError
 from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostCommand, HostSlots
@@ -50,7 +49,6 @@ class Scene:
         )
         self.supervisors = SupervisorServer(address="127.0.0.1", key="k")
         self.ranks: dict[int, socket.socket] = {}
-        self.variables: list[Disturbance] = []
         self.is_script = False
         self.processes = ArmProcesses(
             [], run_id="test-of-diagnosis", folder=folder, placement=self.placement
@@ -68,7 +66,6 @@ class Scene:
             LAUNCH,
             **place,
             run_id="test-of-diagnosis",
-            variables=self.variables,
             may_end=self.is_script,
         )
 
@@ -144,17 +141,6 @@ def test_the_first_to_raise_is_blamed_and_not_those_that_lost_it(scene):
 def test_where_nobody_raised_nobody_is_blamed(scene):
     assert scene.diagnosis.for_exit({0: ANSWERED, 1: ANSWERED, 2: ANSWERED}) is None
     assert scene.diagnosis.for_errors({}) is None
-
-
-def test_ranks_that_died_without_a_word_have_the_variables_named_that_may_be_why(scene):
-    scene.variables = disturbances({"LD_PRELOAD": "/opt/tracer.so"}, [])
-    scene.connect(0)
-    scene.go(r0=12.5)
-    message = scene.diagnosis.for_exit({}).failure.message
-    assert message.startswith("rank 0 died without reporting an error")
-    assert message.endswith(
-        "; their environment has LD_PRELOAD=/opt/tracer.so, which loads its library before all others"
-    )
 
 
 @pytest.mark.parametrize(
