@@ -152,17 +152,6 @@ def require_same_plan(folder: ResultsFolder, plan: Plan) -> None:
         )
 
 
-def refuse_another_environment(folder: ResultsFolder, changes: Sequence[str]) -> None:
-    """Refuse to mix launches of two environments, with a ``RecordError``."""
-    if changes:
-        raise RecordError(
-            f"'{folder.root}' was measured in another environment ({'; '.join(changes)}), and"
-            " launches of both would be mixed; give another folder with -o, restore that"
-            " environment (the folder has copies of the sources), or go on all the same with"
-            " --resume-elsewhere: the report will say so"
-        )
-
-
 def open_folder(folder: ResultsFolder, plan: Plan) -> None:
     """Lock the folder and write the plan into it, unless another process writes into it."""
     folder.lock()

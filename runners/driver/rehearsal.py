@@ -85,10 +85,7 @@ class UncountedLaunches:
         )
 
         def report(_: DriverEndpoint, arm: ArmRun) -> None:
-            self.progress.say(
-                f"{arm.record.arm} has {count(arm.record.world_size, 'rank')}, and took its first"
-                f" steps within {arm.record.start_s or 0.0:.0f} s"
-            )
+            self.progress.say(f"{arm.record.arm} has {count(arm.record.world_size, 'rank')}")
 
         return self.run("trial", plan, commands, act=report, state=state)
 

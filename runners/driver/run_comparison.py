@@ -16,7 +16,7 @@ from pathlib import Path
 
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
 from measurement.conditions.sources import digests
-from measurement.errors import PlanError
+from measurement.errors import PlanError, RecordError
 from measurement.plans.plan import Plan
 from measurement.probes.fingerprint import BUSY_REMEDY, busy_warning
 from measurement.records.record import LaunchRecord
@@ -29,7 +29,6 @@ from runners.driver.comparison_folder import (
     ComparisonHistory,
     new_manifest,
     open_folder,
-    refuse_another_environment,
     require_same_plan,
 )
 from runners.driver.launch import Launch, is_comparable
@@ -83,7 +82,6 @@ class ComparisonRun:
         require_same_plan(self.folder, self.plan)
         if not self.is_measured:
             self.check_hosts()
-            refuse_another_environment(self.folder, self.changes())
             if self.earlier is not None:
                 self.earlier.require_like(
                     StoredComparison(
@@ -99,7 +97,11 @@ class ComparisonRun:
         return self._schedule.is_measured
 
     def check_hosts(self) -> None:
-        """Check hosts and launchers; raises a ``PlanError`` or ``LaunchError`` with what to do."""
+        """Check hosts, launchers and the environment of earlier launches.
+
+        Raises:
+            PlanError, LaunchError, RecordError: what cannot work, and what to do.
+        """
         compared = self.compared
         self._note(compared.check())
         sources = compared.sources()
@@ -116,13 +118,13 @@ class ComparisonRun:
         self.history = self._schedule.history = ComparisonHistory(
             self.folder, now, sources=sources | compared.own_work.files
         )
-
-    def changes(self) -> list[str]:
-        """What has changed since the folder was measured; empty if the user accepts all changes.
-
-        After ``check_hosts``.
-        """
-        return [] if self.resume_elsewhere else self.history.changes
+        if self.history.changes and not self.resume_elsewhere:
+            raise RecordError(
+                f"'{self.folder.root}' was measured in another environment"
+                f" ({'; '.join(self.history.changes)}), and launches of both would be mixed; give"
+                " another folder with -o, restore that environment (the folder has copies of the"
+                " sources), or go on all the same with --resume-elsewhere: the report will say so"
+            )
 
     def _note(self, notes: Iterable[str]) -> None:
         for note in (note for note in notes if note not in self._notes):

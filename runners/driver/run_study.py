@@ -18,7 +18,6 @@ from reports.schema import Comparison
 from runners.driver.comparison_folder import (
     new_manifest,
     open_folder,
-    refuse_another_environment,
     require_same_plan,
 )
 from runners.driver.run_comparison import ComparisonRun
@@ -82,7 +81,6 @@ class StudyRun:
         for name, run in to_measure.items():
             with about(f"point '{name}'"):
                 run.check_hosts()
-                refuse_another_environment(run.folder, run.changes())
         first = next(
             (run.compared for run in to_measure.values() if run.compared.has_ranks_here), None
         )

@@ -33,8 +33,6 @@ REMEDY = (
     "every rank must take the same steps: no schedule may follow a rank's own loss, and parameters"
     " may not differ between averages"
 )
-LEARNING_RATE = "lr"
-"""The name that PyTorch's optimizers have for it."""
 
 
 def drift_between(reports: Sequence[DriftReport | None]) -> str | None:
@@ -52,8 +50,7 @@ def _hyperparameters(reports: Sequence[DriftReport]) -> Iterator[str]:
         ranks = zip(*(report.hyperparameters.get(name, values) for report in reports), strict=False)
         for each in ranks:
             if not np.allclose(each, each[0], rtol=RANK_TOLERANCE, atol=0, equal_nan=True):
-                what = "learning rates" if name == LEARNING_RATE else name
-                yield f"{what} {', '.join(f'{value:g}' for value in dict.fromkeys(each))}"
+                yield f"{name} {', '.join(f'{value:g}' for value in dict.fromkeys(each))}"
                 break
 
 
@@ -101,17 +98,17 @@ def judge_gate(
     """Judge all ranks' reports, by rank: the verdict, and by name why cases of a micro-benchmark
     are not offered.
     """
+    parity = [report for report in reports if isinstance(report, ParityReport)]
+    if parity:
+        return judge_parity(parity), {}
     checks = [report for report in reports if isinstance(report, CheckReport)]
-    if not checks:
-        return judge_parity([report for report in reports if isinstance(report, ParityReport)]), {}
     failures = [
         f"rank {rank}: {failure}"
         for rank, report in enumerate(checks)
         for failure in report.failures
     ]
-    notes = [f"{checks[0].cases} cases ran once and were checked, and again before each block"]
     return (
-        ParityResult(passed=not failures, failures=_shown(failures), notes=notes),
+        ParityResult(passed=not failures, failures=_shown(failures)),
         checks[0].not_offered,
     )
 

@@ -215,8 +215,6 @@ class CheckReport(Message):
     """
 
     gate: Literal["check"] = "check"
-    cases: int
-    """How many it ran."""
     failures: list[str]
     """One line for each wrong result: the case, the value seen, the right one."""
     not_offered: dict[str, str]

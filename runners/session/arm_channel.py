@@ -151,18 +151,16 @@ class ArmChannel:
 
     def _raise_if_ended(self, heard: Mapping[int, Reply]) -> None:
         ended = {rank: reply for rank, reply in heard.items() if isinstance(reply, EndedReply)}
-        if not ended:
-            return
-        steps = max(reply.steps for reply in ended.values())
-        bad = next((rank for rank, reply in ended.items() if reply.exit_code), None)
-        if bad is not None:
-            message = (
-                f"rank {bad} ended itself with code {ended[bad].exit_code} after {steps} steps"
-            )
-            raise self._diagnosis.failed(
-                message, ranks=[bad], excerpt=self._diagnosis.processes.last_words([])
-            )
-        raise ArmEnded(steps)
+        for rank, reply in ended.items():
+            if reply.exit_code:
+                raise self._diagnosis.failed(
+                    f"rank {rank} ended itself with code {reply.exit_code} after {reply.steps}"
+                    " steps",
+                    ranks=[rank],
+                    excerpt=self._diagnosis.processes.last_words([]),
+                )
+        if ended:
+            raise ArmEnded(max(reply.steps for reply in ended.values()))
 
 
 def raise_if(failure: ArmFailed | None) -> None:

@@ -247,29 +247,22 @@ class ArmSession:
         """Thaw the ranks, give them a command, wait for all replies and freeze them again; see
         ``ArmChannel.receive``.
 
-        An arm that ends by itself is restarted once and given the command again, unless it has too
-        few steps in all.
+        An arm that ends by itself is restarted once and given the command again.
         """
-        needed = command.warmup_steps + command.steps if isinstance(command, BlockCommand) else 0
         try:
             return self._exchange(command, expected, timeout_s=timeout_s)
         except ArmEnded as ended:
-            if ended.steps is not None and ended.steps < COMPARED_STEPS + needed:
-                raise self._too_short(ended, needed) from ended
             began = time.monotonic()
             self._restart(ended)
             self.restarting_s += time.monotonic() - began
         try:
             return self._exchange(command, expected, timeout_s=timeout_s)
         except ArmEnded as again:
-            raise self._too_short(again, needed) from again
-
-    def _too_short(self, ended: ArmEnded, needed: int) -> ArmFailed:
-        """The failure of a script that ends before a block of ``needed`` steps is over."""
-        return self._diagnosis.failed(
-            f"the script ends {ended.when}; a block needs {needed} after those that are compared:"
-            " give it more epochs, or set measurement.block_steps"
-        )
+            steps = command.warmup_steps + command.steps if isinstance(command, BlockCommand) else 0
+            raise self._diagnosis.failed(
+                f"the script ends {again.when}; a block needs {steps} after those that are"
+                " compared: give it more epochs, or set measurement.block_steps"
+            ) from again
 
     def _restart(self, ended: ArmEnded) -> None:
         """End what is left of the arm, start it again and wait until it is ready."""

@@ -17,7 +17,7 @@ from measurement.errors import LaunchError, cut
 from measurement.records.record import Failure
 from runners.hosts.placement import Placement
 from runners.processes.sandbox import Sandbox
-from runners.processes.supervised_arm import SupervisedRank
+from runners.processes.supervised_arm import SupervisedArm
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import ErrorReply, Reply, mentions_lost_peer
 from runners.scripts.arrival import (
@@ -85,14 +85,9 @@ class Diagnosis:
         self._never: str | None = None
 
     @property
-    def _ranks(self) -> dict[int, SupervisedRank]:
-        """The ranks that have connected."""
-        return self.supervisors.of(self.arm, self.launch)
-
-    @property
-    def _gone(self) -> dict[int, float]:
-        """The ranks that have ended, and when."""
-        return self.supervisors.gone(self.arm, self.launch)
+    def _supervised(self) -> SupervisedArm:
+        """What its supervisors have reported."""
+        return self.supervisors.heard(self.arm, self.launch)
 
     @property
     def world_size(self) -> int | None:
@@ -102,11 +97,11 @@ class Diagnosis:
         """
         if not self.may_end:
             return self.placement.world_size
-        return next((rank.world_size for rank in self._ranks.values()), None)
+        return next((rank.world_size for rank in self._supervised.ranks.values()), None)
 
     def looks_dead(self) -> bool:
         """Whether any rank or launcher has ended. Does not wait."""
-        return bool(self._gone) or self.processes.has_ended()
+        return bool(self._supervised.gone) or self.processes.has_ended()
 
     def has_ended_well(self) -> bool:
         """Whether it is a script whose launchers all ended with code 0 once its ranks had reported.
@@ -119,15 +114,15 @@ class Diagnosis:
         """Name a script's ranks that disagree on the world size."""
         if not self.may_end:
             return None
-        connected = [rank for rank in self._ranks.values() if not rank.is_gone]
-        why = why_others(connected, self.supervisors.refused(self.arm, self.launch))
+        connected = [rank for rank in self._supervised.ranks.values() if not rank.is_gone]
+        why = why_others(connected, self._supervised.refused)
         return self.failed(why) if why else None
 
     def for_lost_agent(self) -> ArmFailed | None:
         """Name what keeps a script's ranks from reporting, once several looks at its processes show
         it. Does not wait.
         """
-        if not self.may_end or self.has_reported or self._ranks:
+        if not self.may_end or self.has_reported or self._supervised.ranks:
             return None
         if time.monotonic() < self._next_look_s:
             return None
@@ -147,7 +142,9 @@ class Diagnosis:
         bad input, such as a damaged file. The loss of a host comes before all others.
         """
         silent = {
-            rank: self._at(rank, at_s) for rank, at_s in self._gone.items() if rank not in heard
+            rank: self._at(rank, at_s)
+            for rank, at_s in self._supervised.gone.items()
+            if rank not in heard
         }
         errors = [(rank, reply) for rank, reply in heard.items() if isinstance(reply, ErrorReply)]
         if silent and not any(reply.cause == "bad input" for _, reply in errors):
@@ -171,7 +168,7 @@ class Diagnosis:
         if not self.processes.has_ended():
             return None
         time.sleep(SETTLE_S)
-        if self._gone:
+        if self._supervised.gone:
             return None
         return self.failed(
             f"{self.processes.exit_summary()}, before its ranks",
@@ -325,7 +322,11 @@ class Diagnosis:
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
         if self.placement.is_local or self.may_end:
             return sorted(
-                {supervised.host for rank, supervised in self._ranks.items() if rank in ranks}
+                {
+                    supervised.host
+                    for rank, supervised in self._supervised.ranks.items()
+                    if rank in ranks
+                }
             )
         return sorted({self.placement.host_of(rank) for rank in ranks})
 

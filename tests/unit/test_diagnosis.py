@@ -32,7 +32,7 @@ def raised(error, *, at_s):
     return ErrorReply(**{**error_reply(error), "at_s": at_s})
 
 
-ANSWERED = GateReply(report=CheckReport(cases=1, failures=[], not_offered={}))
+ANSWERED = GateReply(report=CheckReport(failures=[], not_offered={}))
 """The words of a rank that is well."""
 DAMAGED = PlanError("image 'a.jpg' cannot be read")
 LOST_PEER = RuntimeError("Connection closed by peer")
@@ -87,14 +87,14 @@ class Scene:
             self.ranks[rank] = greet(
                 (address, int(port)), "k", who, clock=lambda: time.time() + clock_ahead_s
             )
-            wait_until(lambda rank=rank: rank in self.supervisors.of(ARM, LAUNCH))
+            wait_until(lambda rank=rank: rank in self.supervisors.heard(ARM, LAUNCH).ranks)
 
     def go(self, **at_s):
         """Ranks end at a time that their supervisors tell: ``r0=12.5``."""
         for rank, when in ((int(name[1:]), when) for name, when in at_s.items()):
             self.ranks[rank].sendall(f"{GONE} {rank} {when}\n".encode())
             self.ranks[rank].close()
-            wait_until(lambda rank=rank: rank in self.supervisors.gone(ARM, LAUNCH))
+            wait_until(lambda rank=rank: rank in self.supervisors.heard(ARM, LAUNCH).gone)
 
     def write_log(self, name, text):
         (self.folder / name).write_text(text)
