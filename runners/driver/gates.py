@@ -9,7 +9,7 @@ cases, since the gate says which of them an arm offers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from measurement.conditions.differences import arm_differences, own_work
@@ -87,7 +87,7 @@ def _pass_gate(arm: ArmRun, *, measurement: Measurement, after_blocks: bool) -> 
         raise ArmFailed("; ".join(arm.record.parity.failures), status="wrong")
 
 
-def _with_reference(arms: Sequence[ArmRun]) -> list[tuple[ArmRun, ArmRun]]:
+def _with_reference(arms: Sequence[ArmRun]) -> Iterator[tuple[ArmRun, ArmRun]]:
     """Every arm that is ok, each after its reference: the baseline if possible.
 
     An arm with another number of ranks has the first arm of as many ranks as reference, since these
@@ -98,11 +98,12 @@ def _with_reference(arms: Sequence[ArmRun]) -> list[tuple[ArmRun, ArmRun]]:
         key=lambda arm: arm.record.role != "baseline",
     )
     firsts: dict[int, ArmRun] = {}
-    pairs = []
     for arm in passing:
         first = firsts.setdefault(arm.record.world_size, arm)
-        pairs.append((passing[0] if first is arm else first, arm))
-    return [(first, arm) for first, arm in pairs if first is not arm]
+        if first is arm:
+            first = passing[0]
+        if first is not arm:
+            yield first, arm
 
 
 def _compare_work(first: ArmRun, arm: ArmRun) -> None:

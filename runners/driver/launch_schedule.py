@@ -49,10 +49,10 @@ class LaunchSchedule:
             or (plan.trace and folder.traces() is None)
         ):
             return False
-        if measure.minutes is None and not done.issuperset(range(measure.launches)):
-            return False
-        spent_s = manifest.seconds.get("total", 0.0)
-        if measure.minutes is not None and self._choose(done, spent_s=spent_s):
+        if measure.minutes is None:
+            if not done.issuperset(range(measure.launches)):
+                return False
+        elif self._choose(done, spent_s=manifest.seconds.get("total", 0.0)):
             return False
         return not measure.until_decided or (
             folder.read_plan().measurement == measure and not conclude(folder).undecided

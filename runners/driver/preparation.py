@@ -24,7 +24,6 @@ from measurement.records.results import ResultsFolder
 from reports.formats.terminal import differences_table, shown
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
-from reports.scripts.lines import TIMED
 from reports.scripts.script_arms import notes_on_files
 from runners.driver.batch_search import find_batch
 from runners.driver.compared_arms import ComparedArms
@@ -69,10 +68,8 @@ class Preparation:
     _is_done: bool = field(default=False, init=False)
     _passed_path: Path | None = field(default=None, init=False)
     """Where it is stored that this rehearsal was passed."""
-    _shown_differences: str = field(default="", init=False)
-    """The differences between scripts as shown last."""
-    _shown_notes: list[str] = field(default_factory=list, init=False)
-    """The notes on files that scripts write, as shown last."""
+    _is_shown: bool = field(default=False, init=False)
+    """Whether it was shown what the scripts do differently."""
 
     def prepare(self, history: ComparisonHistory) -> list[str]:
         """Find batches and rehearse at the first call of a session; returns notes for readers of
@@ -173,33 +170,22 @@ class Preparation:
         )
 
     def show_differences(self, records: Sequence[LaunchRecord]) -> None:
-        """Show what changed since last time: files that scripts write, their differences, and
+        """Show once, when all arms have started: files that scripts write, their differences, and
         whether they train the same.
         """
-        notes = notes_on_files(records)
-        if notes != self._shown_notes:
-            self._shown_notes = notes
-            for note in notes:
-                self.progress.show(shown(note))
-        if self.plan.is_alone:
-            return
         tried = {record.arm for record in records}
         failed = [record.arm for record in records if record.status != "ok"]
-        if any(arm.name not in tried for arm in self.compared.without_control) or not is_comparable(
-            self.plan, failed
-        ):
+        if self._is_shown or any(arm.name not in tried for arm in self.compared.without_control):
             return
-        differences = script_differences(records, allow=self.plan.allow)
-        summary = repr(
-            [
-                (difference.field, difference.sentence)
-                for difference in differences
-                if not difference.field.startswith(TIMED)
-            ]
-        )
-        if summary != self._shown_differences and any(record.scripts for record in records):
-            self._shown_differences = summary
-            self.progress.show(differences_table(differences))
+        self._is_shown = True
+        for note in notes_on_files(records):
+            self.progress.show(shown(note))
+        if self.plan.is_alone or not is_comparable(self.plan, failed):
+            return
+        if any(record.scripts for record in records):
+            self.progress.show(
+                differences_table(script_differences(records, allow=self.plan.allow))
+            )
             self.progress.show(shown(judge_equality(self.plan, records).sentence))
 
 

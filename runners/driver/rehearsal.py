@@ -24,7 +24,7 @@ from measurement.records.record import LaunchRecord
 from measurement.records.results import TRACES_FILE, ResultsFolder, write_result
 from measurement.records.trace import ArmTrace, Traces
 from reports.wording.formatting import count
-from runners.driver.launch import Launch
+from runners.driver.launch import Launch, is_comparable
 from runners.hosts.placement import Placement
 from runners.planning.arm_specs import ArmSpec
 from runners.planning.arms import GATE_SAMPLES, resolve_arms
@@ -215,8 +215,7 @@ def require_something_to_measure(
             " measurement.mode: sequential, which runs one at a time, or a smaller"
             " local_batch_size"
         )
-    candidates = plan.arms.keys() - {plan.baseline}
-    if plan.baseline not in failed and (not candidates or candidates - failed.keys()):
+    if is_comparable(plan, failed):
         return
     raise LaunchError(
         "\n".join(

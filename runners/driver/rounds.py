@@ -293,23 +293,15 @@ class TrainingRounds:
         """Train until every arm is done or has failed."""
         began = time.monotonic()
         self.progress.say(f"training {self.training.epochs} epochs")
-        self._count(arms)
+        done, wanted = 0, self.training.epochs * len(arms)
+        self.progress.epochs(done, wanted)
         for epoch in range(self.training.epochs):
             for arm in shuffled([arm for arm in arms if arm.is_running], self.rng):
                 arm.run_unless_failed(partial(self._epoch, epoch=epoch, began=began))
-                self._count(arms)
+                done += 1
+                self.progress.epochs(done, wanted)
         for arm in arms:
             arm.record.measuring_s = time.monotonic() - began
-
-    def _count(self, arms: Sequence[ArmRun]) -> None:
-        """Show the epochs done and the epochs in all, without those that failed arms did not
-        train.
-        """
-        done = sum(len(arm.record.epochs) for arm in arms)
-        wanted = sum(
-            self.training.epochs if arm.is_running else len(arm.record.epochs) for arm in arms
-        )
-        self.progress.epochs(done, wanted)
 
     def _epoch(self, arm: ArmRun, *, epoch: int, began: float) -> None:
         """Run one epoch and keep what the ranks report."""

@@ -127,9 +127,10 @@ class ComparisonRun:
             )
 
     def _note(self, notes: Iterable[str]) -> None:
-        for note in (note for note in notes if note not in self._notes):
-            self._notes.append(note)
-            self.progress.say(f"note: {note}")
+        for note in notes:
+            if note not in self._notes:
+                self._notes.append(note)
+                self.progress.say(f"note: {note}")
 
     def run(self) -> Comparison:
         """Run the launches that have no records yet, then write the reports, also after Ctrl-C,
@@ -186,9 +187,8 @@ class ComparisonRun:
     def _note_trial(self, notes: Sequence[str]) -> None:
         """Show a trial's notes, and keep them for the report."""
         self._note(notes)
-        self.history.manifest.notes += [
-            note for note in notes if note not in self.history.manifest.notes
-        ]
+        manifest = self.history.manifest
+        manifest.notes = list(dict.fromkeys([*manifest.notes, *notes]))
 
     def _trace_once(self) -> None:
         """Trace the arms after their launches, if the plan asks for it and the folder has no trace

@@ -77,15 +77,14 @@ class StudyRun:
     def prepare(self) -> None:
         """Refuse what cannot work at some point, before a process starts or a file is written."""
         require_same_plan(self.folder, self.study)
-        to_measure = {name: run for name, run in self.runs.items() if not run.is_measured}
-        for name, run in to_measure.items():
-            with about(f"point '{name}'"):
-                run.check_hosts()
-        first = next(
-            (run.compared for run in to_measure.values() if run.compared.has_ranks_here), None
-        )
-        if first is not None:
-            first.require_data()  # all points train on the same
+        is_data_read = False
+        for name, run in self.runs.items():
+            if not run.is_measured:
+                with about(f"point '{name}'"):
+                    run.check_hosts()
+                if run.compared.has_ranks_here and not is_data_read:
+                    run.compared.require_data()  # all points train on the same
+                    is_data_read = True
         open_folder(self.folder, self.study)
 
     def run(self) -> Comparison:

@@ -148,23 +148,13 @@ def _mapped_files() -> str:
     return "".join(maps)
 
 
-CANNOT_START = 127
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command until it or the driver ends, then end the run here.
 
     Returns its exit code as a shell does.
     """
     signal.signal(signal.SIGTERM, lambda *_: os.close(sys.stdin.fileno()))
-    try:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
-    except OSError as error:
-        print(
-            f"ringside: '{argv[0]}' cannot be started on {socket.gethostname()}: {error}",
-            file=sys.stderr,
-        )
-        return CANNOT_START
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         wait(process)
     finally:

@@ -376,6 +376,9 @@ def read_message(kind: TypeAdapter[Read], text: str | bytes) -> Read:
         ) from error
 
 
+COUNTS = ("top1", "top5", "held_out_top1", "held_out_top5", "held_out_count")
+
+
 def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
     """Make the record of an epoch from all ranks' reports, by rank.
 
@@ -384,9 +387,9 @@ def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
     """
     first, ranks = reports[0], ranks_of([report.block for report in reports])
 
-    def total(counts: Sequence[int | None]) -> int | None:
-        counted = [count for count in counts if count is not None]
-        return sum(counted) if len(counted) == len(counts) else None  # a rank did not report it
+    def total(name: str) -> int | None:
+        counts = [getattr(report, name) for report in reports]
+        return None if None in counts else sum(counts)  # None: a rank did not report it
 
     return EpochRecord(
         epoch=epoch,
@@ -397,12 +400,8 @@ def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
         ],
         learning_rates=first.learning_rates,
         count=sum(sum(steps.samples) for steps in ranks),
-        top1=total([report.top1 for report in reports]),
-        top5=total([report.top5 for report in reports]),
         train_s=max(sum(map(sum, steps.phases_s)) for steps in ranks),
         evaluate_s=max(steps.untimed_s for steps in ranks),
         held_out_loss_sum=math.fsum(report.held_out_loss_sum for report in reports),
-        held_out_top1=sum(report.held_out_top1 for report in reports),
-        held_out_top5=sum(report.held_out_top5 for report in reports),
-        held_out_count=sum(report.held_out_count for report in reports),
+        **{name: total(name) for name in COUNTS},
     )

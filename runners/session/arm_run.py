@@ -46,7 +46,7 @@ class Session(Protocol):
         """Those of the launchers; empty until they have ended."""
 
     def commands_as_run(self) -> list[dict[str, Any]]:
-        """Host, argv and environment of each command, for the record."""
+        """Host and argv of each command, for the record."""
 
     def command(self, seed: int) -> str:
         """The shell line that the arm stands for with a seed, for the record; empty if it is not

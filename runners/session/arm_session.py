@@ -13,12 +13,10 @@ from typing import Any
 
 from measurement.agent.ringside_agent.meeting import TAKEN, Meeting, read_notes
 from measurement.agent.ringside_agent.settings import COMPARED_STEPS, Settings
-from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters
 from runners.hosts.placement import Placement
-from runners.launchers.base import RUN_ID
-from runners.planning.arm_specs import PADDING, ArmSpec, ArmStart
+from runners.planning.arm_specs import ArmSpec, ArmStart
 from runners.processes import remote
 from runners.processes.remote_results import log_name
 from runners.processes.sandbox import Sandbox
@@ -37,8 +35,6 @@ from runners.session.arm_run import Exchange, Say
 from runners.session.diagnosis import ArmFailed, Diagnosis
 from runners.session.endpoint import DriverEndpoint
 
-RINGSIDE_VARIABLES = (PADDING, AGENT, RUN_ID)
-"""Variables that are Ringside's own, and differ from start to start."""
 EXIT_TIMEOUT_S = 30.0
 NOTES_TIMEOUT_S = 20.0
 MIN_WAIT_S = 1.0
@@ -328,18 +324,5 @@ class ArmSession:
         return self._setup.command(self._endpoint.placement, seed)
 
     def commands_as_run(self) -> list[dict[str, Any]]:
-        """Host, argv and environment of each command, for the record, without Ringside's own
-        variables.
-        """
-        return [
-            {
-                "host": command.host,
-                "argv": list(command.argv),
-                "environment": {
-                    name: value
-                    for name, value in command.environment.items()
-                    if name not in RINGSIDE_VARIABLES
-                },
-            }
-            for command in self.commands
-        ]
+        """Host and argv of each command, for the record."""
+        return [{"host": command.host, "argv": list(command.argv)} for command in self.commands]
