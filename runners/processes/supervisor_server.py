@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from pydantic import ValidationError
@@ -74,7 +75,8 @@ class SupervisorServer:
         """Return what the supervisors of an arm have reported so far. Does not wait."""
         supervised_arm = self._arm(arm, launch)
         supervised_arm.hear_all(timeout_s=0)
-        return supervised_arm
+        ranks = dict(supervised_arm.ranks)  # others may connect meanwhile
+        return replace(supervised_arm, ranks=ranks, refused=list(supervised_arm.refused))
 
     def set(self, arm: str, launch: int, place: str, text: str) -> None:
         """Send a message to every rank of an arm, also to those that connect later."""
