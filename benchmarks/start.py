@@ -5,7 +5,7 @@
 In each round, in random order: one launch of ``ringside compare``, and the same ranks bare
 (``bare_ranks.py``), started the same way and all at once: as many arms, control and no-op backend
 included, of as many ranks. Ringside's start lasts until all ranks are connected and have their
-model (``stages_s`` of its records). A bare start lasts until the last rank has wrapped its model.
+model (``start_s`` of its records). A bare start lasts until the last rank has wrapped its model.
 Printed: both in seconds, and the geometric mean of their ratios with Student's t interval over
 rounds. Run it on an otherwise idle machine.
 """
@@ -101,7 +101,7 @@ def ringside_start_s(given: argparse.Namespace, number: int) -> float:
     ]
     if not records or any(record["status"] != "ok" for record in records):
         sys.exit(f"ringside compare ended with code {done.returncode}\n{done.stderr[-2000:]}")
-    return float(max(record["stages_s"]["start"] for record in records))
+    return float(max(record["start_s"] for record in records))
 
 
 def main() -> None:

@@ -37,7 +37,6 @@ def choose_length(
     *,
     launch: int,
     left_s: float,
-    between_s: float,
     read_blocks: dict[int, pd.DataFrame],
 ) -> LengthChoice | None:
     """How long the next launch shall be.
@@ -47,8 +46,6 @@ def choose_length(
         folder: what was measured so far.
         launch: the number of the next one.
         left_s: seconds that are left of the budget.
-        between_s: seconds from the end of a launch until the next begins, in which records are
-            written and read.
         read_blocks: blocks by launch that were read before; what is read now is added.
 
     Returns:
@@ -57,7 +54,7 @@ def choose_length(
     records = [record for record in folder.records() if record.complete]
     measured = rounds_of(records)
     rounds = [number for number in measured if number]
-    cost = cost_of(plan, records, between_s=between_s)
+    cost = cost_of(plan, records)
     chosen: Length | None
     if len(measured) < PILOTS:
         if cost is None:
@@ -125,7 +122,7 @@ def rounds_of(records: Sequence[LaunchRecord]) -> list[int]:
     return [launches[launch] for launch in sorted(launches)]
 
 
-def cost_of(plan: Plan, records: Sequence[LaunchRecord], *, between_s: float = 0.0) -> Cost | None:
+def cost_of(plan: Plan, records: Sequence[LaunchRecord]) -> Cost | None:
     """What a launch costs besides its rounds, the median over launches, and what a round costs;
     None where nothing was timed.
     """
@@ -137,7 +134,7 @@ def cost_of(plan: Plan, records: Sequence[LaunchRecord], *, between_s: float = 0
     starting = [
         max(whole[launch] - measuring[launch], 0.1) for launch in whole if measuring[launch]
     ]
-    return Cost(start_s=statistics.median(starting) + between_s, round_s=spent / rounds)
+    return Cost(start_s=statistics.median(starting), round_s=spent / rounds)
 
 
 def _launch_seconds(records: Sequence[LaunchRecord]) -> dict[int, float]:

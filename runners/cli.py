@@ -14,7 +14,7 @@ from measurement.registry import search_beside
 from runners.compare_command import EXIT_FAILED, compare, measure, print_commands, run_trial
 from runners.flags import command
 from runners.job_command import job
-from runners.processes.process_exit import begin_in_utf8, run_command
+from runners.processes.process_exit import run_command
 from runners.project_command import project
 from runners.report_command import report
 from runners.scripts import ab_command, bisect_command, gate_command, run_script
@@ -178,7 +178,6 @@ def hosts(
 
 def main() -> None:
     """Entry point. A user's error is one message on stderr and exit code 2."""
-    begin_in_utf8()
     run_command(_serve)
 
 

@@ -132,7 +132,6 @@ compare = command(
 def print_commands(plan: Plan) -> None:
     """Check all that needs no start, then print the command of each arm at each point of a plan."""
     from runners.driver.compared_arms import ComparedArms
-    from runners.driver.rehearsal_here import FOUND_LATER
     from runners.driver.run_study import point_plans
 
     say = partial(print, file=sys.stderr)
@@ -144,7 +143,7 @@ def print_commands(plan: Plan) -> None:
         for name in point_plan.arms:
             setup = compared.arms[name]
             command = setup.command(compared.inspection.placement, setup.plan.seed)
-            batch = f", with {FOUND_LATER}" if setup.arm.fit else ""
+            batch = ", with the largest batch that fits in memory" if setup.arm.fit else ""
             print(
                 f"{name}{f' at {point}' if point else ''}{batch}:",
                 *command.splitlines(),

@@ -453,9 +453,6 @@ class LaunchRecord(Written):
     """By rank, what its own part of the start took since the kernel made its process:
     ``interpreter``, ``imports``, ``rendezvous`` with other ranks, ``model``. Empty where ranks do
     not report it."""
-    stages_s: dict[str, float] = {}
-    """Wall time of the launch by stage, all arms together: ``start``, ``blocks``, ``gate`` and
-    ``end``."""
     measuring_s: float | None = None
     """Wall time of this launch's blocks, all arms together."""
     padding_bytes: int | None = None

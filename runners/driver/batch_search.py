@@ -9,16 +9,12 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 from measurement.errors import LaunchError
-from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
-from runners.driver.rehearsal import SHORT, reason_of, run_uncounted
-from runners.hosts.placement import Placement
+from runners.driver.rehearsal import SHORT, UncountedLaunches, reason_of
 from runners.planning.arms import resolve_arm
 from runners.planning.workload import WorkloadSetup
-from runners.progress import LaunchProgress
 
 FIT_BLOCKS, FIT_STEPS = 4, 3
 """Those of a try. An optimizer has all its state after its first step, and allocators keep the
@@ -39,21 +35,13 @@ OUT_OF_MEMORY = re.compile(
 ranks that the kernel killed."""
 
 
-def find_batch(
-    plan: Plan,
-    name: str,
-    workload: WorkloadSetup,
-    *,
-    placement: Placement,
-    folder: Path,
-    progress: LaunchProgress,
-) -> int:
-    """The largest local batch of an arm, less ``MARGIN``; nothing is left running.
+def find_batch(launches: UncountedLaunches, name: str, workload: WorkloadSetup) -> int:
+    """The largest local batch of an arm, less ``MARGIN``.
 
     Raises:
-        LaunchError: the plan's batch does not fit, all sizes of the search fit, or a try failed for
-            another reason.
+        LaunchError: the plan's batch does not fit, or a try failed for another reason.
     """
+    plan, progress, folder = launches.plan, launches.progress, launches.folder / "fit"
     short = {**SHORT, "rounds": FIT_BLOCKS, "block_steps": FIT_STEPS, "local_every": 0}
     tried = plan.model_copy(update={"measurement": plan.measurement.model_copy(update=short)})
 
@@ -61,24 +49,14 @@ def find_batch(
         setup = resolve_arm(
             name, plan.arms[name].model_copy(update={"local_batch_size": size}), plan
         )
-        title = f"local_batch_size {size}"
-        launch = run_uncounted(
-            title,
-            tried,
-            [setup],
-            placement=placement,
-            folder=folder,
-            progress=progress,
-            workload=workload,
-        )
-        failed = launch.failed.get(name)
+        failed = launches.run("fit", tried, [setup], workload=workload).failed.get(name)
         if failed and not is_out_of_memory(failed):
             raise LaunchError(
                 f"no largest local_batch_size was found for arm '{name}': {size} failed, and not"
                 f" for lack of memory: {reason_of(failed)} (logs: {folder}); fix it, or give the"
                 " arm a local_batch_size instead of fit"
             )
-        progress.say("does not fit" if failed else "fits")
+        progress.say(f"local_batch_size {size} {'does not fit' if failed else 'fits'}")
         return failed is None
 
     fitting = largest(fits, start=plan.local_batch_size)
@@ -97,20 +75,16 @@ def largest(fits: Callable[[int], bool], *, start: int) -> int | None:
     """The largest size that fits, by doubling and then halving the interval; None if ``start`` does
     not fit.
 
-    Raises a ``LaunchError`` if it is far larger.
+    At most ``start`` × 2 ** ``MAX_DOUBLINGS``.
     """
     if not fits(start):
         return None
+    most = start << MAX_DOUBLINGS
     low = start
-    for _ in range(MAX_DOUBLINGS):
-        if not fits(2 * low):
-            break
+    while low < most and fits(2 * low):
         low *= 2
-    else:
-        raise LaunchError(
-            f"no largest local_batch_size was found: {low} still fits; begin with a larger one in"
-            " the plan"
-        )
+    if low == most:
+        return low
     high = 2 * low
     while high - low > max(1, low // RESOLUTION):
         middle = (low + high) // 2

@@ -48,7 +48,6 @@ class ComparedArms:
         self.cases: list[Case] = []
         self.own_work = OwnFindings()
         """Results of the check of arms with their own workload or commit."""
-        self._is_own_work_found = False
         self._shell_warnings: list[str] = []
         """Warnings of variables in the shell."""
         arms = self.arms = resolve_scripts(plan) if plan.are_scripts else resolve_arms(plan)
@@ -168,7 +167,7 @@ class ComparedArms:
         """Try each arm with its own workload or commit once; raises a ``PlanError`` if one cannot
         run.
         """
-        if not self.plan.has_own_work or self._is_own_work_found:
+        if not self.plan.has_own_work:
             return
         self._say("checking arms that have their own workload or commit")
         host = None if self.has_ranks_here else self.inspection.placement.hosts[0].host
@@ -180,7 +179,6 @@ class ComparedArms:
             self.arms[name] = dataclasses.replace(
                 arm, recorded={**arm.recorded, "sample_unit": unit}
             )
-        self._is_own_work_found = True
 
     def sources(self) -> dict[str, Path]:
         """The user's source files that are measured, by name."""
@@ -232,19 +230,15 @@ class ComparedArms:
 
     def _crowded(self) -> list[str]:
         """Warnings of hosts on which ranks share cores, or GPUs if they compute on GPUs."""
-        placement, gpus = self.inspection.placement, self._gpus
-        if self.are_on_gpus:
-            warnings = {
-                entry.host: shared_gpus_warning(entry.slots, gpus.get(entry.host, 0))
-                for entry in placement.hosts
-            }
-        else:
-            warnings = {
-                entry.host: crowded_warning(entry.slots, placement.cores.get(entry.host))
-                for entry in placement.hosts
-            }
-        return [
-            warning if host == HERE else f"host '{host}': {warning}"
-            for host, warning in warnings.items()
-            if warning
-        ]
+        placement, gpus, warnings = self.inspection.placement, self._gpus, []
+        for entry in placement.hosts:
+            warning = (
+                shared_gpus_warning(entry.slots, gpus.get(entry.host, 0))
+                if self.are_on_gpus
+                else crowded_warning(entry.slots, placement.cores.get(entry.host))
+            )
+            if warning:
+                warnings.append(
+                    warning if entry.host == HERE else f"host '{entry.host}': {warning}"
+                )
+        return warnings

@@ -150,25 +150,9 @@ def require_same_plan(folder: ResultsFolder, plan: Plan) -> None:
         raise RecordError(
             f"'{folder.root}' is not empty and holds no plan.yaml; give another folder with -o"
         )
-    elif folder.root.exists() and not folder.root.is_dir():
-        raise RecordError(f"'{folder.root}' is a file; give a folder with -o")
-
-
-def refuse_another_environment(folder: ResultsFolder, changes: Sequence[str]) -> None:
-    """Refuse to mix launches of two environments, with a ``RecordError``."""
-    if changes:
-        raise RecordError(
-            f"'{folder.root}' was measured in another environment ({'; '.join(changes)}), and"
-            " launches of both would be mixed; give another folder with -o, restore that"
-            " environment (the folder has copies of the sources), or go on all the same with"
-            " --resume-elsewhere: the report will say so"
-        )
 
 
 def open_folder(folder: ResultsFolder, plan: Plan) -> None:
-    """Lock the folder and write the plan into it, unless it holds another plan or another process
-    writes into it.
-    """
-    require_same_plan(folder, plan)
+    """Lock the folder and write the plan into it, unless another process writes into it."""
     folder.lock()
     folder.write_plan(plan)

@@ -9,16 +9,12 @@ cases, since the gate says which of them an arm offers.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 
 from measurement.conditions.differences import arm_differences, own_work
 from measurement.plans.measuring import Measurement
-from measurement.records.record import LaunchRecord
-from runners.protocol.gate_verdict import NOT_REPEATABLE, compare_state, drift_between, judge_gate
+from runners.protocol.gate_verdict import compare_state, drift_between, judge_gate
 from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
 from runners.session.arm_run import ArmRun, Say
 from runners.session.diagnosis import ArmFailed
@@ -46,48 +42,12 @@ def run_gates(
         arm.run_unless_failed(
             partial(_pass_gate, measurement=measurement, after_blocks=after_blocks)
         )
-        _return_memory()
     for first, arm in _with_reference(compared):
         if first.record.world_size == arm.record.world_size:
             try:
-                with _judging():
-                    _compare_work(first, arm)
+                _compare_work(first, arm)
             except ArmFailed as failed:
                 arm.fail(failed)
-
-
-def _return_memory() -> None:
-    """Have the C library return free memory to the system: the reports of a thousand ranks take
-    hundreds of megabytes.
-    """
-    with contextlib.suppress(AttributeError, OSError):  # only glibc has it
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def gate_fails_for_all(records: Sequence[LaunchRecord]) -> bool:
-    """Whether every arm of a launch failed in the gate, as it would in the next launch;
-    ``records``: of all its arms.
-    """
-    errors = [(record.status, record.error) for record in records if record.role != "floor"]
-    return bool(errors) and all(
-        status == "wrong" or (error is not None and NOT_REPEATABLE in error.message)
-        for status, error in errors
-    )
-
-
-@contextmanager
-def _judging() -> Iterator[None]:
-    """A context that makes an exception while an arm is judged this arm's failure, so that the
-    other arms go on.
-    """
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        message = (
-            f"its ranks' reports of the gate could not be judged ({type(error).__name__}: {error});"
-            " please report this"
-        )
-        raise ArmFailed(message) from error
 
 
 def require_together(reports: Sequence[DriftReport | None]) -> None:
@@ -104,12 +64,11 @@ def compare_conditions(arms: Sequence[ArmRun]) -> None:
     plan allows it.
     """
     for first, arm in _with_reference(arms):
-        rows, has_own_work = (
-            arm_differences([first.conditions, arm.conditions]),
-            own_work([first.record, arm.record]),
-        )
+        has_own_work = own_work([first.record, arm.record])
         refused = [
-            row.sentence for row in rows if not (row.allowed or (row.changes_work and has_own_work))
+            row.sentence
+            for row in arm_differences([first.conditions, arm.conditions])
+            if not (row.allowed or (row.changes_work and has_own_work))
         ]
         if refused:
             arm.fail(ArmFailed(f"not comparable with {first.record.arm}: {'; '.join(refused)}"))
@@ -123,13 +82,12 @@ def _pass_gate(arm: ArmRun, *, measurement: Measurement, after_blocks: bool) -> 
     reports = [reply.report for reply in done.replies]
     arm.gate = reports[0] if isinstance(reports[0], ParityReport) else None
     arm.record.flops = arm.gate.flops if arm.gate else None
-    with _judging():
-        arm.record.parity, arm.record.not_offered = judge_gate(reports)
+    arm.record.parity, arm.record.not_offered = judge_gate(reports)
     if not arm.record.parity.passed:
         raise ArmFailed("; ".join(arm.record.parity.failures), status="wrong")
 
 
-def _with_reference(arms: Sequence[ArmRun]) -> list[tuple[ArmRun, ArmRun]]:
+def _with_reference(arms: Sequence[ArmRun]) -> Iterator[tuple[ArmRun, ArmRun]]:
     """Every arm that is ok, each after its reference: the baseline if possible.
 
     An arm with another number of ranks has the first arm of as many ranks as reference, since these
@@ -140,11 +98,12 @@ def _with_reference(arms: Sequence[ArmRun]) -> list[tuple[ArmRun, ArmRun]]:
         key=lambda arm: arm.record.role != "baseline",
     )
     firsts: dict[int, ArmRun] = {}
-    pairs = []
     for arm in passing:
         first = firsts.setdefault(arm.record.world_size, arm)
-        pairs.append((passing[0] if first is arm else first, arm))
-    return [(first, arm) for first, arm in pairs if first is not arm]
+        if first is arm:
+            first = passing[0]
+        if first is not arm:
+            yield first, arm
 
 
 def _compare_work(first: ArmRun, arm: ArmRun) -> None:
@@ -161,25 +120,19 @@ def _compare_work(first: ArmRun, arm: ArmRun) -> None:
             f"its parameters and buffers have other names or sizes than {name}'s"
         )
         return
-    failures: dict[str, list[str]] = {}
+    compared, failures = "samples", list[str]()
     if parity.samples_digest != expected.samples_digest:
-        failures["samples"] = [
-            f"consumed other samples than {name} (digest {parity.samples_digest} against"
-            f" {expected.samples_digest})"
-        ]
+        failures = [f"consumed other samples than {name}"]
     elif first.gate and arm.gate:
         state = compare_state(first.gate, arm.gate, first_arm=name)
-        failures["state"] = state.failures
+        compared, failures = "state", state.failures
         parity.compared_with, parity.state_distance = name, state.distance
         parity.notes += [note for note in state.notes if note not in parity.notes]
-    lines = [line for group in failures.values() for line in group]
-    if has_own_work:
-        arm.record.unlike_work |= {
-            field: "; ".join(group) for field, group in failures.items() if group
-        }
-    elif lines:
-        parity.passed, parity.failures = False, lines
-        raise ArmFailed("; ".join(lines), status="wrong")
+    if failures and has_own_work:
+        arm.record.unlike_work[compared] = "; ".join(failures)
+    elif failures:
+        parity.passed, parity.failures = False, failures
+        raise ArmFailed("; ".join(failures), status="wrong")
 
 
 def _shapes(report: ParityReport) -> dict[str, int]:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from measurement.errors import LaunchError, RecordError
+from measurement.conditions.same_environment import plan_digest
+from measurement.errors import LaunchError
 from measurement.judging.ranks import agreement
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord
 from measurement.records.record import BlockRecord, Case, LaunchRecord
 from measurement.records.results import ResultsFolder
 from runners.driver.gates import compare_conditions, require_together, run_gates
-from runners.driver.rounds import RoundLimit, Rounds, TrainingRounds, shuffled
+from runners.driver.rounds import ITERATIONS, RoundLimit, Rounds, TrainingRounds, shuffled
 from runners.event_log import TensorboardLog
 from runners.planning.arm_specs import PlannedArm
 from runners.planning.arms import job_of
@@ -36,7 +38,7 @@ KEEP_EVERY_S = 30.0
 """At most these seconds of measurements, and a round or an epoch, are lost with the driver."""
 MAX_PADDING = 4096
 """The padding has fewer bytes than this: a page, after which the stack's position in it repeats."""
-ITERATIONS = "iterations"
+RECORDED_OF_JOB = {"arm", "backend", "options", "workload", "workload_options", "world_size"}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -79,7 +81,7 @@ class Launch:
 
     def __post_init__(self) -> None:
         self.measure = self.plan.measurement
-        self._began = self.ended_s = self._kept_at_s = time.monotonic()
+        self._began = self._kept_at_s = time.monotonic()
         self._is_interleaved = self.measure.mode == "interleaved"
         self._gate_comes_first = self.workload is not None and self.workload.gate_comes_first(
             self.plan.training
@@ -94,7 +96,6 @@ class Launch:
             / (1 if self._is_interleaved else len(self.setups))
         )
         self._events: dict[str, TensorboardLog] = {}
-        self._stages_s: dict[str, float] = {}
         self.arms = [self._arm(setup) for setup in self.setups]
         for arm in self.arms:
             if arm.record.arm in self.refused:
@@ -116,16 +117,14 @@ class Launch:
             return TrainingRounds(
                 plan, plan.training, rng=rng, progress=progress, note=self._note_epoch
             )
-        names = [case.name for case in self.cases]
-        is_enough = self._is_enough if self.limit else None
         return Rounds(
             plan,
-            cases=names,
+            cases=[case.name for case in self.cases],
             rng=rng,
             progress=progress,
             seconds=seconds,
             keep=self._keep,
-            is_enough=is_enough,
+            is_enough=self._is_enough if self.limit else None,
         )
 
     def _is_enough(self, rounds: int, seconds: float) -> bool:
@@ -167,19 +166,23 @@ class Launch:
             global_plan=self.plan,
         )
         job = job.model_copy(update={"tries": self.tries, "gate_batch_size": setup.gate_batch_size})
-        record = job.new_record(
-            self.plan,
-            comparison_id=self.folder.root.name,
-            launch=self.number,
-            transport=setup.transport or "none",
-            launcher=setup.launcher_reference,
-            environment=dict(setup.arm.environment),
-            command=session.command(job.seed),
-            commands=session.commands_as_run(),
-            cases=list(self.cases),
-            **{"sample_unit": self.workload.workload.sample_unit if self.workload else "samples"}
-            | {"padding_bytes": self._padding_bytes, **setup.recorded},
-        )
+        fields: dict[str, Any] = {
+            **job.model_dump(include=RECORDED_OF_JOB),
+            "comparison_id": self.folder.root.name,
+            "plan_digest": plan_digest(self.plan),
+            "launch": self.number,
+            "role": self.plan.role(setup.name),
+            "status": "ok",
+            "transport": setup.transport or "none",
+            "launcher": setup.launcher_reference,
+            "environment": dict(setup.arm.environment),
+            "command": session.command(job.seed),
+            "commands": session.commands_as_run(),
+            "cases": list(self.cases),
+            "sample_unit": self.workload.workload.sample_unit if self.workload else "samples",
+            "padding_bytes": self._padding_bytes,
+        }
+        record = LaunchRecord(**fields | dict(setup.recorded))
         lines = setup.trial.lines if setup.trial else []
         return ArmRun(session=session, job=job, record=record, say=self.progress.say, lines=lines)
 
@@ -205,38 +208,26 @@ class Launch:
 
         None if too few passed the trial.
         """
-        if self.act is not None:
-            return self.arms
-        if self.refused and not is_comparable(self.plan, self.refused):
+        if self.act is None and self.refused and not is_comparable(self.plan, self.refused):
             return []
-        order = shuffled(self.arms, self._rng)
+        order = self.arms if self.act else shuffled(self.arms, self._rng)
         saves = self.plan.baseline if self.state and self.state.is_missing else None
         return sorted(order, key=lambda arm: arm.session.name != saves)
 
     def _end_all(self, *, is_whole: bool) -> None:
         """End every arm, then write every record, even if one of them fails."""
-        with self._timed("end"):
-            for arm in self.arms:
-                try:
-                    arm.session.end()
-                except ArmFailed as failed:
-                    if arm.is_running:
-                        arm.fail(failed)
-        self.ended_s = time.monotonic()
-        for arm in self.arms:
-            arm.record.complete = is_whole or arm.record.status != "ok"
-            arm.record.launch_s = self.ended_s - self._began
-            arm.record.stages_s = {
-                name: round(seconds, 3) for name, seconds in self._stages_s.items()
-            }
-        errors = []
         for arm in self.arms:
             try:
-                self._write(arm)
-            except RecordError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+                arm.session.end()
+            except ArmFailed as failed:
+                if arm.is_running:
+                    arm.fail(failed)
+        for arm in self.arms:
+            arm.record.complete = is_whole or arm.record.status != "ok"
+            arm.record.launch_s = time.monotonic() - self._began
+        with ExitStack() as stack:
+            for arm in self.arms:
+                stack.callback(self._write, arm)
 
     def _keep(self) -> None:
         """Write what was measured so far every ``KEEP_EVERY_S``, so that a killed driver leaves
@@ -253,50 +244,25 @@ class Launch:
         """Start these arms together, measure them and end them; ``compared``: all arms to compare
         so far, including these.
         """
-        self.progress.say(self._starting(arms))
-        with self._timed("start"):
-            self._start(arms)
-            self._compare(compared)
+        self.progress.say(f"starting {', '.join(arm.session.name for arm in arms)}")
+        self._start(arms)
+        self._compare(compared)
         self._measure(arms, compared)
-        with self._timed("end"):
-            for arm in arms:  # all at the same time: it takes seconds and is not measured
-                arm.run_unless_failed(lambda arm: arm.session.ask_to_finish())
-            for arm in arms:
-                arm.run_unless_failed(self._finish)
-
-    @contextmanager
-    def _timed(self, stage: str) -> Iterator[None]:
-        """A context whose duration is added to this stage's."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self._stages_s[stage] = self._stages_s.get(stage, 0.0) + time.monotonic() - began
+        for arm in arms:  # all at the same time: it takes seconds and is not measured
+            arm.run_unless_failed(lambda arm: arm.session.ask_to_finish())
+        for arm in arms:
+            arm.run_unless_failed(self._finish)
 
     def _start(self, arms: Sequence[ArmRun]) -> None:
         """Start these arms together and wait until they are ready.
 
         A baseline that saves the initial state starts first.
         """
-        first = [
-            arm
-            for arm in arms
-            if self.state and self.state.is_missing and arm.session.name == self.plan.baseline
-        ]
+        first = arms[:1] if self.state and self.state.is_missing else []
         self._start_together(first)
         for arm in first:
             arm.run_unless_failed(self._share_state)
-        others = [arm for arm in arms if arm not in first]
-        if self.state and self.state.is_missing:
-            for arm in others:
-                if arm.is_running:
-                    arm.fail(
-                        ArmFailed(
-                            f"{self.plan.baseline} has not saved the parameters with which it was"
-                            " to start"
-                        )
-                    )
-        self._start_together(others)
+        self._start_together([arm for arm in arms if arm not in first])
 
     def _start_together(self, arms: Sequence[ArmRun]) -> None:
         for arm in arms:
@@ -320,7 +286,7 @@ class Launch:
         running = [arm for arm in compared if arm.is_running]
         if any(script.samples_from is None for arm in compared for script in arm.record.scripts):
             for arm in running:
-                arm.record.sample_unit, arm.session.counts_iterations = ITERATIONS, True
+                arm.record.sample_unit = ITERATIONS
         if self.show_scripts is not None:
             self.show_scripts([arm.record for arm in compared])
         for arm in running:
@@ -346,36 +312,18 @@ class Launch:
             self._run_rounds(arms)
             self._run_gates(arms, compared)
 
-    def _starting(self, arms: Sequence[ArmRun]) -> str:
-        if len(arms) == 1 or not self._is_interleaved:
-            return f"starting {arms[0].session.name}"
-        ranks = sum(arm.record.world_size for arm in arms)
-        compared = self.plan.compared_arms()
-        floor = (
-            " and the no-op backend (the floor)"
-            if any(arm.record.arm not in compared for arm in arms)
-            else ""
-        )
-        return f"starting {len(compared)} arms{floor}, {ranks} ranks in all"
-
     def _run_rounds(self, arms: Sequence[ArmRun]) -> None:
         self.starting_s = time.monotonic() - self._began - self.measuring_s
-        with self._timed("blocks"):
-            self._rounds.run(arms)
+        self._rounds.run(arms)
 
     def _run_gates(self, arms: Sequence[ArmRun], compared: Sequence[ArmRun]) -> None:
-        gated, compared_gated = (
-            [arm for arm in group if "gate" in arm.can] for group in (arms, compared)
+        run_gates(
+            [arm for arm in arms if "gate" in arm.can],
+            compared=[arm for arm in compared if "gate" in arm.can],
+            measurement=self.measure,
+            after_blocks=not self._gate_comes_first,
+            say=self.progress.say,
         )
-        after_blocks, say = not self._gate_comes_first, self.progress.say
-        with self._timed("gate"):
-            run_gates(
-                gated,
-                compared=compared_gated,
-                measurement=self.measure,
-                after_blocks=after_blocks,
-                say=say,
-            )
 
     def _note_ready(self, arm: ArmRun, replies: Sequence[StartedReply]) -> None:
         arm.record.ranks = arm.ready = [reply.report for reply in replies]

@@ -5,8 +5,6 @@ those for which a budget of minutes has time, and more until verdicts are decide
 from __future__ import annotations
 
 import itertools
-import statistics
-import time
 from collections.abc import Iterator
 
 import pandas as pd
@@ -31,11 +29,7 @@ class LaunchSchedule:
     def __init__(self, plan: Plan, folder: ResultsFolder, progress: LaunchProgress) -> None:
         self.limit: RoundLimit | None = None
         """When the next launch has enough rounds, if the plan has a budget of minutes."""
-        self.ended_s: float | None = None
-        """When the last launch of this session ended; None before the first."""
         self._plan, self._folder, self._progress = plan, folder, progress
-        self._between: list[float] = []
-        """Seconds from the end of each launch of this session until the next began."""
         self._blocks: dict[int, pd.DataFrame] = {}
         """Blocks by launch, as far as they were read to choose the length of the next one."""
         self._planned: int | None = None
@@ -55,10 +49,10 @@ class LaunchSchedule:
             or (plan.trace and folder.traces() is None)
         ):
             return False
-        if measure.minutes is None and not done.issuperset(range(measure.launches)):
-            return False
-        spent_s = manifest.seconds.get("total", 0.0)
-        if measure.minutes is not None and self._choose(done, spent_s=spent_s):
+        if measure.minutes is None:
+            if not done.issuperset(range(measure.launches)):
+                return False
+        elif self._choose(done, spent_s=manifest.seconds.get("total", 0.0)):
             return False
         return not measure.until_decided or (
             folder.read_plan().measurement == measure and not conclude(folder).undecided
@@ -80,11 +74,6 @@ class LaunchSchedule:
                 self._set_limit(self._choose(measured, spent_s=0.0))
             measured.add(number)
             yield number
-
-    def note_begin(self) -> None:
-        """Count the time since the last launch, which a budget has to include."""
-        if self.ended_s is not None:
-            self._between.append(time.monotonic() - self.ended_s)
 
     def note_look(self) -> None:
         """Record that the verdicts are seen now, unless launches of the plan are still to come."""
@@ -119,7 +108,6 @@ class LaunchSchedule:
             self._folder,
             launch=next(number for number in itertools.count() if number not in measured),
             left_s=60 * min(measure.minutes, measure.max_minutes or measure.minutes) - spent_s,
-            between_s=statistics.median(self._between) if self._between else 0.0,
             read_blocks=self._blocks,
         )
 

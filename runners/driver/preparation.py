@@ -12,6 +12,8 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 
 from install.cache import cache_root
 from measurement.environment import steering_environment
@@ -22,13 +24,12 @@ from measurement.records.results import ResultsFolder
 from reports.formats.terminal import differences_table, shown
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
-from reports.scripts.lines import TIMED
 from reports.scripts.script_arms import notes_on_files
 from runners.driver.batch_search import find_batch
 from runners.driver.compared_arms import ComparedArms
 from runners.driver.comparison_folder import ComparisonHistory
 from runners.driver.launch import is_comparable
-from runners.driver.rehearsal import rehearse, require_something_to_measure, try_commands
+from runners.driver.rehearsal import UncountedLaunches, require_something_to_measure
 from runners.hosts.placement import Placement
 from runners.planning.arm_specs import TrialFacts
 from runners.planning.workload import WorkloadSetup
@@ -36,47 +37,39 @@ from runners.progress import LaunchProgress
 from runners.scripts.initial_state import FIRST_STATE, SharedInitialState
 
 NOT_REHEARSED = {
-    *(
-        "name",
-        "measurement",
-        "reports",
-        "question",
-        "baseline",
-        "points",
-        "scaling",
-        "training",
-        "left_out",
-    ),
-    *("peak_tflops", "trace"),
+    "name",
+    "measurement",
+    "reports",
+    "question",
+    "baseline",
+    "points",
+    "scaling",
+    "training",
+    "left_out",
+    "peak_tflops",
+    "trace",
 }
 """Fields of a plan that do not change what a rehearsal shows."""
 
 
+@dataclass(eq=False)
 class Preparation:
     """Prepares the arms of one session, and keeps what the rehearsal or trial has shown."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        folder: ResultsFolder,
-        *,
-        compared: ComparedArms,
-        progress: LaunchProgress,
-        tried: Sequence[LaunchRecord] = (),
-    ) -> None:
-        """``tried``: records of an earlier trial, whose commands are not tried again."""
-        self.plan, self.folder = plan, folder
-        self.compared, self.progress = compared, progress
-        self.refused: dict[str, LaunchRecord] = {}
-        """By name, the rehearsal's records of arms that failed in it."""
-        self._is_done = False
-        self._tried = list(tried)
-        """The trial's records of commands, if this session held one."""
-        self._rehearsals: PassedRehearsals | None = None
-        self._shown_differences = ""
-        """The differences between scripts as shown last."""
-        self._shown_files: set[str] = set()
-        """The notes on files that scripts write, as shown so far."""
+    plan: Plan
+    folder: ResultsFolder
+    _: KW_ONLY
+    compared: ComparedArms
+    progress: LaunchProgress
+    tried: list[LaunchRecord]
+    """The trial's records of commands, if this session or an earlier one held one."""
+    refused: dict[str, LaunchRecord] = field(default_factory=dict, init=False)
+    """By name, the rehearsal's records of arms that failed in it."""
+    _is_done: bool = field(default=False, init=False)
+    _passed_path: Path | None = field(default=None, init=False)
+    """Where it is stored that this rehearsal was passed."""
+    _is_shown: bool = field(default=False, init=False)
+    """Whether it was shown what the scripts do differently."""
 
     def prepare(self, history: ComparisonHistory) -> list[str]:
         """Find batches and rehearse at the first call of a session; returns notes for readers of
@@ -94,22 +87,23 @@ class Preparation:
         it.
         """
         fitted = history.manifest.fitted
-        placement, folder = self.compared.inspection.placement, self.folder.root / "fit"
-        for name in (
-            name for name, arm in self.plan.arms.items() if arm.fit and name not in fitted
-        ):
-            fitted[name] = find_batch(
-                self.plan,
-                name,
-                workload,
-                placement=placement,
-                folder=folder,
-                progress=self.progress,
-            )
-            history.write()
+        for name, arm in self.plan.arms.items():
+            if arm.fit and name not in fitted:
+                fitted[name] = find_batch(self.uncounted, name, workload)
+                history.write()
         if fitted:
             history.begin_clock()
         self.compared.fit(fitted)
+
+    @property
+    def uncounted(self) -> UncountedLaunches:
+        """Runs rehearsals, trials and traces of the arms. After ``check`` of these."""
+        return UncountedLaunches(
+            plan=self.compared.plan,
+            placement=self.compared.inspection.placement,
+            folder=self.folder.root,
+            progress=self.progress,
+        )
 
     def _rehearse(self, history: ComparisonHistory) -> list[str]:
         """Rehearse, or try commands, unless arms take the gate first; returns notes."""
@@ -118,12 +112,12 @@ class Preparation:
         if wanted == "never" or gate_comes_first:
             return []
         conditions = history.environment | steering_environment(os.environ)
-        self._rehearsals = rehearsals = PassedRehearsals(self.plan, conditions=conditions)
-        passed = rehearsals.recall() if wanted == "once" else None
+        self._passed_path = passed_path(self.plan, conditions=conditions)
+        passed = recall(self._passed_path) if wanted == "once" else None
         if passed is None:
             passed = self._try_arms(workload)
             if not self.refused:
-                rehearsals.keep(passed)
+                keep(self._passed_path, passed)
         self.compared.learn(passed.learned)
         return passed.notes
 
@@ -131,41 +125,26 @@ class Preparation:
         """Run the rehearsal of a workload, or the trial of commands, and then show the differences
         between these.
         """
-        placement, progress = self.compared.inspection.placement, self.progress
         if workload is not None:
-            folder, on_gpus = self.folder.root / "rehearsal", self.compared.are_on_gpus
-            rehearsal = rehearse(
-                self.compared.plan,
-                workload,
-                placement=placement,
-                folder=folder,
-                progress=progress,
-                on_gpus=on_gpus,
-            )
+            rehearsal = self.uncounted.rehearse(workload, on_gpus=self.compared.are_on_gpus)
             self.refused = rehearsal.failed
-            require_something_to_measure(self.plan, self.refused, folder=folder)
+            require_something_to_measure(
+                self.plan, self.refused, folder=self.folder.root / "rehearsal"
+            )
             return Passed(notes=rehearsal.notes, learned={})
-        tried = {record.arm for record in self._tried}
+        tried = {record.arm for record in self.tried}
         commands = [arm for arm in self.compared.without_control if arm.name not in tried]
         notes: list[str] = []
         if commands:
-            folder, state = self.folder.root / "trial", self.initial_state()
-            trial = try_commands(
-                self.plan,
-                commands,
-                placement=placement,
-                folder=folder,
-                state=state,
-                progress=progress,
-            )
+            trial = self.uncounted.try_commands(commands, state=self.initial_state())
             self.refused, notes = trial.failed, trial.notes
-            self._tried += [arm.record for arm in trial.arms]
-        self.show_differences(self._tried)
+            self.tried += [arm.record for arm in trial.arms]
+        self.show_differences(self.tried)
         return Passed(
             notes=notes,
             learned={
                 record.arm: TrialFacts.from_record(record)
-                for record in self._tried
+                for record in self.tried
                 if record.status == "ok"
             },
         )
@@ -173,12 +152,13 @@ class Preparation:
     def try_commands(self) -> list[LaunchRecord]:
         """Run the trial of commands; returns its records, none if a command failed."""
         self._try_arms(None)
-        return [] if self.refused else self._tried
+        return [] if self.refused else self.tried
 
     def forget(self) -> None:
         """Have what was passed before rehearsed next time: an arm has failed since."""
-        if self._rehearsals is not None:
-            self._rehearsals.forget()
+        if self._passed_path is not None:
+            with suppress(OSError):
+                self._passed_path.unlink()
 
     def initial_state(self, placement: Placement | None = None) -> SharedInitialState | None:
         """The file with which all scripts start, if the plan asks for it."""
@@ -189,38 +169,23 @@ class Preparation:
             else None
         )
 
-    def show_files(self, records: Sequence[LaunchRecord]) -> None:
-        """Show notes on files that scripts write, each once."""
-        notes = [note for note in notes_on_files(records) if note not in self._shown_files]
-        self._shown_files.update(notes)
-        for note in notes:
-            self.progress.show(shown(note))
-
     def show_differences(self, records: Sequence[LaunchRecord]) -> None:
-        """Show what changed since last time: files that scripts write, their differences, and
+        """Show once, when all arms have started: files that scripts write, their differences, and
         whether they train the same.
         """
-        if not self._shown_differences:
-            self.show_files(records)
-        if self.plan.is_alone:
-            return
         tried = {record.arm for record in records}
         failed = [record.arm for record in records if record.status != "ok"]
-        if any(arm.name not in tried for arm in self.compared.without_control) or not is_comparable(
-            self.plan, failed
-        ):
+        if self._is_shown or any(arm.name not in tried for arm in self.compared.without_control):
             return
-        differences = script_differences(records, allow=self.plan.allow)
-        summary = repr(
-            [
-                (difference.field, difference.sentence)
-                for difference in differences
-                if not difference.field.startswith(TIMED)
-            ]
-        )
-        if summary != self._shown_differences and any(record.scripts for record in records):
-            self._shown_differences = summary
-            self.progress.show(differences_table(differences))
+        self._is_shown = True
+        for note in notes_on_files(records):
+            self.progress.show(shown(note))
+        if self.plan.is_alone or not is_comparable(self.plan, failed):
+            return
+        if any(record.scripts for record in records):
+            self.progress.show(
+                differences_table(script_differences(records, allow=self.plan.allow))
+            )
             self.progress.show(shown(judge_equality(self.plan, records).sentence))
 
 
@@ -232,42 +197,28 @@ class Passed(Written):
     """By the arm's name."""
 
 
-class PassedRehearsals:
-    """Stores which rehearsals were passed, and their results.
-
-    If its folder cannot be written, none is stored.
+def passed_path(plan: Plan, *, conditions: Mapping[str, object]) -> Path:
+    """Where a passed rehearsal of a plan is stored; ``conditions``: versions, machines, digests of
+    sources and variables that it depends on.
     """
+    content = [
+        plan.model_dump(mode="json", exclude=NOT_REHEARSED),
+        plan.measurement.model_dump(include={"mode", "control", "floor"}),
+        dict(conditions),
+    ]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+    return cache_root().parent / "rehearsals" / digest[:24]
 
-    def __init__(self, plan: Plan, *, conditions: Mapping[str, object]) -> None:
-        """``conditions``: versions, machines, digests of sources and variables that a rehearsal
-        depends on.
-        """
-        measured = plan.measurement
-        content = [
-            plan.model_dump(mode="json", exclude=NOT_REHEARSED),
-            measured.mode,
-            measured.control,
-            measured.floor,
-            dict(conditions),
-        ]
-        digest = hashlib.sha256(
-            json.dumps(content, sort_keys=True, default=str).encode()
-        ).hexdigest()[:24]
-        self._path = cache_root().parent / "rehearsals" / digest
 
-    def recall(self) -> Passed | None:
-        """The results of this rehearsal if it was passed before, else None."""
-        with suppress(OSError, ValueError):
-            return Passed.model_validate_json(self._path.read_text(encoding="utf-8"))
-        return None
+def recall(path: Path) -> Passed | None:
+    """The results of a rehearsal that was passed before, else None."""
+    with suppress(OSError, ValueError):
+        return Passed.model_validate_json(path.read_text(encoding="utf-8"))
+    return None
 
-    def keep(self, passed: Passed) -> None:
-        """Store that it was passed."""
-        with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(passed.model_dump_json(), encoding="utf-8")
 
-    def forget(self) -> None:
-        """Have it repeated next time: an arm that had passed it has failed since."""
-        with suppress(OSError):
-            self._path.unlink()
+def keep(path: Path, passed: Passed) -> None:
+    """Store that a rehearsal was passed, if its folder can be written."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(passed.model_dump_json(), encoding="utf-8")

@@ -8,6 +8,7 @@ are then measured interleaved, as blocks are.
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 import time
@@ -38,6 +39,8 @@ STEP_S = 1e-3
 """Intended length of a micro-benchmark's step, which sets its repetitions. A step of microseconds
 would measure mostly the clock, and each block would have thousands of rows."""
 
+ITERATIONS = "iterations"
+"""The unit of samples if these cannot be counted in every arm: a step counts as one."""
 CaseName = str | None
 """A micro-benchmark's case; None if a workload is trained."""
 NextBlock = tuple[BlockKind, CaseName, ArmRun]
@@ -146,14 +149,10 @@ class Rounds:
         Each arm has one block per case; in some rounds it has another without exchange.
         """
         synced = [arm for arm in arms if "block" in arm.can]
-        number = 0
-        while True:
-            number += 1
-            cases = (
-                self._cases
-                if len(self._cases) == 1
-                else self.rng.sample(self._cases, k=len(self._cases))
-            )
+        for number in itertools.count(1):
+            cases = self._cases
+            if len(cases) > 1:
+                cases = self.rng.sample(cases, k=len(cases))
             blocks: list[NextBlock] = [
                 ("sync", case, arm)
                 for case in cases
@@ -237,6 +236,8 @@ class Rounds:
         done = arm.session.exchange(command, BlockReply, timeout_s=self._measure.block_timeout_s)
         self.measuring_s += done.took_s
         ranks = [reply.steps for reply in done.replies]
+        for steps in ranks if arm.record.sample_unit == ITERATIONS else ():  # counted on rank 0
+            steps.samples = [int(steps.rank == 0)] * len(steps.samples)
         block = BlockRecord.joined(
             command.record(ranks[0]), ranks, **measured_outside(done, self.plan)
         )
@@ -292,23 +293,15 @@ class TrainingRounds:
         """Train until every arm is done or has failed."""
         began = time.monotonic()
         self.progress.say(f"training {self.training.epochs} epochs")
-        self._count(arms)
+        done, wanted = 0, self.training.epochs * len(arms)
+        self.progress.epochs(done, wanted)
         for epoch in range(self.training.epochs):
             for arm in shuffled([arm for arm in arms if arm.is_running], self.rng):
                 arm.run_unless_failed(partial(self._epoch, epoch=epoch, began=began))
-                self._count(arms)
+                done += 1
+                self.progress.epochs(done, wanted)
         for arm in arms:
             arm.record.measuring_s = time.monotonic() - began
-
-    def _count(self, arms: Sequence[ArmRun]) -> None:
-        """Show the epochs done and the epochs in all, without those that failed arms did not
-        train.
-        """
-        done = sum(len(arm.record.epochs) for arm in arms)
-        wanted = sum(
-            self.training.epochs if arm.is_running else len(arm.record.epochs) for arm in arms
-        )
-        self.progress.epochs(done, wanted)
 
     def _epoch(self, arm: ArmRun, *, epoch: int, began: float) -> None:
         """Run one epoch and keep what the ranks report."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
 from measurement.conditions.sources import digests
-from measurement.errors import PlanError
+from measurement.errors import PlanError, RecordError
 from measurement.plans.plan import Plan
 from measurement.probes.fingerprint import BUSY_REMEDY, busy_warning
 from measurement.records.record import LaunchRecord
@@ -29,15 +29,11 @@ from runners.driver.comparison_folder import (
     ComparisonHistory,
     new_manifest,
     open_folder,
-    refuse_another_environment,
     require_same_plan,
 )
-from runners.driver.gates import gate_fails_for_all
 from runners.driver.launch import Launch, is_comparable
 from runners.driver.launch_schedule import LaunchSchedule
 from runners.driver.preparation import Preparation
-from runners.driver.rehearsal import trace_arms
-from runners.driver.rounds import RoundLimit
 from runners.event_log import EVENT_FILES
 from runners.hosts.batch_jobs import job_id
 from runners.hosts.preflight import lost_hosts
@@ -72,7 +68,7 @@ class ComparisonRun:
         self._notes = [left_out_line(plan.left_out)] if plan.left_out else []
         self._schedule = LaunchSchedule(plan, folder, progress)
         self.preparation = Preparation(
-            plan, folder, compared=self.compared, progress=progress, tried=tried
+            plan, folder, compared=self.compared, progress=progress, tried=list(tried)
         )
         self.comparison: Comparison | None = None
         """The result, once reports are written."""
@@ -86,7 +82,6 @@ class ComparisonRun:
         require_same_plan(self.folder, self.plan)
         if not self.is_measured:
             self.check_hosts()
-            refuse_another_environment(self.folder, self.changes())
             if self.earlier is not None:
                 self.earlier.require_like(
                     StoredComparison(
@@ -102,7 +97,11 @@ class ComparisonRun:
         return self._schedule.is_measured
 
     def check_hosts(self) -> None:
-        """Check hosts and launchers; raises a ``PlanError`` or ``LaunchError`` with what to do."""
+        """Check hosts, launchers and the environment of earlier launches.
+
+        Raises:
+            PlanError, LaunchError, RecordError: what cannot work, and what to do.
+        """
         compared = self.compared
         self._note(compared.check())
         sources = compared.sources()
@@ -119,18 +118,19 @@ class ComparisonRun:
         self.history = self._schedule.history = ComparisonHistory(
             self.folder, now, sources=sources | compared.own_work.files
         )
-
-    def changes(self) -> list[str]:
-        """What has changed since the folder was measured; empty if the user accepts all changes.
-
-        After ``check_hosts``.
-        """
-        return [] if self.resume_elsewhere else self.history.changes
+        if self.history.changes and not self.resume_elsewhere:
+            raise RecordError(
+                f"'{self.folder.root}' was measured in another environment"
+                f" ({'; '.join(self.history.changes)}), and launches of both would be mixed; give"
+                " another folder with -o, restore that environment (the folder has copies of the"
+                " sources), or go on all the same with --resume-elsewhere: the report will say so"
+            )
 
     def _note(self, notes: Iterable[str]) -> None:
-        for note in (note for note in notes if note not in self._notes):
-            self._notes.append(note)
-            self.progress.say(f"note: {note}")
+        for note in notes:
+            if note not in self._notes:
+                self._notes.append(note)
+                self.progress.say(f"note: {note}")
 
     def run(self) -> Comparison:
         """Run the launches that have no records yet, then write the reports, also after Ctrl-C,
@@ -187,22 +187,16 @@ class ComparisonRun:
     def _note_trial(self, notes: Sequence[str]) -> None:
         """Show a trial's notes, and keep them for the report."""
         self._note(notes)
-        self.history.manifest.notes += [
-            note for note in notes if note not in self.history.manifest.notes
-        ]
+        manifest = self.history.manifest
+        manifest.notes = list(dict.fromkeys([*manifest.notes, *notes]))
 
     def _trace_once(self) -> None:
         """Trace the arms after their launches, if the plan asks for it and the folder has no trace
         yet.
         """
         if self.plan.trace and self.compared.workload is not None and self.folder.traces() is None:
-            trace_arms(
-                self.compared.plan,
-                self.compared.workload,
-                placement=self.compared.inspection.placement,
-                folder=self.folder.traces_folder,
-                progress=self.progress,
-                refused=self.preparation.refused,
+            self.preparation.uncounted.trace(
+                self.compared.workload, refused=self.preparation.refused
             )
 
     def _must_stop(self, number: int) -> bool:
@@ -212,7 +206,8 @@ class ComparisonRun:
         reasons = lost_hosts(self.compared.inspection.placement.remote)
         records = [record for record in self.folder.records() if record.launch == number]
         failed = {record.arm for record in records if record.status != "ok"}
-        if not reasons and gate_fails_for_all(records):
+        statuses = {record.status for record in records if record.role != "floor"}
+        if not reasons and statuses == {"wrong"}:
             reasons = ["no arm passed the gate, and none would in another"]
         elif not reasons and self.plan.are_scripts and not is_comparable(self.plan, failed):
             reasons = [
@@ -226,26 +221,18 @@ class ComparisonRun:
     def _launch(self, number: int, endpoint: DriverEndpoint) -> None:
         self.progress.start()
         self.history.note_launch(number)
-        schedule, is_first = self._schedule, self._schedule.ended_s is None
-        schedule.note_begin()
-        launch = self._new_launch(number, endpoint, limit=schedule.limit)
+        launch = self._new_launch(number, endpoint)
         try:
             launch.run()
             if launch.failed:
                 self.preparation.forget()
-            if is_first:
-                self.preparation.show_files([arm.record for arm in launch.arms])
         finally:
             self._note_trial(launch.notes)
             self.history.starting_s += launch.starting_s
             self.history.training_s += launch.measuring_s
-            schedule.ended_s = launch.ended_s
         self.progress.launch_done()
 
-    def _new_launch(
-        self, number: int, endpoint: DriverEndpoint, *, limit: RoundLimit | None
-    ) -> Launch:
-        """Make a launch; ``limit``: see ``Launch``."""
+    def _new_launch(self, number: int, endpoint: DriverEndpoint) -> Launch:
         if endpoint.placement.spare:
             drawn = endpoint.placement.sample(random.Random(f"{self.plan.seed}/{number}/nodes"))
             endpoint = dataclasses.replace(endpoint, placement=drawn)
@@ -270,7 +257,7 @@ class ComparisonRun:
             progress=self.progress,
             events_folder=partial(self._events_folder, number) if self.plan.writes_events else None,
             refused=self.preparation.refused,
-            limit=limit,
+            limit=self._schedule.limit,
             tries=self.plan.training.epochs if self.plan.training else None,
         )
 
@@ -287,12 +274,10 @@ def _without_garbage_collection() -> Iterator[None]:
     While a thousand ranks reply, it would take a fourth of the time and find nothing. Imported
     objects are frozen.
     """
-    was_on = gc.isenabled()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        gc.enable()

@@ -18,7 +18,6 @@ from reports.schema import Comparison
 from runners.driver.comparison_folder import (
     new_manifest,
     open_folder,
-    refuse_another_environment,
     require_same_plan,
 )
 from runners.driver.run_comparison import ComparisonRun
@@ -78,25 +77,14 @@ class StudyRun:
     def prepare(self) -> None:
         """Refuse what cannot work at some point, before a process starts or a file is written."""
         require_same_plan(self.folder, self.study)
-        changes: dict[str, list[str]] = {}
-        to_measure = {name: run for name, run in self.runs.items() if not run.is_measured}
-        for name, run in to_measure.items():
-            with about(f"point '{name}'"):
-                run.check_hosts()
-                for change in run.changes():
-                    changes.setdefault(change, []).append(name)
-        refuse_another_environment(
-            self.folder,
-            [
-                change if len(at) == len(self.runs) else f"{change} at {', '.join(at)}"
-                for change, at in changes.items()
-            ],
-        )
-        first = next(
-            (run.compared for run in to_measure.values() if run.compared.has_ranks_here), None
-        )
-        if first is not None:
-            first.require_data()  # all points train on the same
+        is_data_read = False
+        for name, run in self.runs.items():
+            if not run.is_measured:
+                with about(f"point '{name}'"):
+                    run.check_hosts()
+                if run.compared.has_ranks_here and not is_data_read:
+                    run.compared.require_data()  # all points train on the same
+                    is_data_read = True
         open_folder(self.folder, self.study)
 
     def run(self) -> Comparison:

@@ -264,7 +264,7 @@ class ArmSpec(PlannedArm):
         environment = (
             {} if self.launcher.chooses_hosts else ours | {"OMP_NUM_THREADS": str(threads)}
         )
-        environment |= start.sandbox.variables(os.environ) if start.sandbox else {}
+        environment |= start.sandbox.variables if start.sandbox else {}
         environment |= (
             {RUN_ID: start.run_id}
             | start.padding

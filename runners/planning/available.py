@@ -43,7 +43,7 @@ def arms_to_compare(plan: Plan, folder: ResultsFolder, *, only_available: bool) 
         }
         return _with_arms(plan, arms, left_out=begun.left_out) if begun.left_out else plan
     reasons = (
-        {name: _why_not_here(name, arm, plan) for name, arm in plan.arms.items()}
+        {name: why_not_here(name, arm, plan) for name, arm in plan.arms.items()}
         if only_available
         else {}
     )
@@ -53,7 +53,7 @@ def arms_to_compare(plan: Plan, folder: ResultsFolder, *, only_available: bool) 
     arms = {name: arm for name, arm in plan.arms.items() if name not in left_out}
     if len(arms) == 1 and plan.name == DEFAULT:
         others = FALLBACK_ARMS.items()
-        arms |= [(name, arm) for name, arm in others if not _why_not_here(name, arm, plan)][:1]
+        arms |= [(name, arm) for name, arm in others if not why_not_here(name, arm, plan)][:1]
     if len(arms) < 2:
         raise PlanError(f"fewer than two arms can run here; {left_out_line(left_out)}")
     return _with_arms(plan, arms, left_out=left_out)
@@ -70,7 +70,7 @@ def _with_arms(plan: Plan, arms: Mapping[str, Arm], *, left_out: Mapping[str, st
     return plan.model_copy(update=changes)
 
 
-def _why_not_here(name: str, arm: Arm, plan: Plan) -> str | None:
+def why_not_here(name: str, arm: Arm, plan: Plan) -> str | None:
     """What an arm needs and this machine lacks; None if nothing. A mistake in the plan is
     raised.
     """

@@ -10,15 +10,13 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 from measurement.agent.ringside_agent.reporting import leave
 from measurement.environment import own_identity, temporary_folder
-from measurement.errors import PlanError, RingsideError, printable
+from measurement.errors import RingsideError, printable
 from measurement.own_packages import require_own_runners
 
 EXIT_BAD_INPUT = 2
@@ -36,24 +34,6 @@ def leave_in_order(code: int) -> NoReturn:
 
         finalize()
     leave(code)
-
-
-def begin_in_utf8() -> None:
-    """Restart this command in UTF-8 if the locale has another encoding; its output keeps that
-    encoding.
-
-    Plans are in UTF-8: in another encoding their file names and variables would have other bytes,
-    or none.
-    """
-    if sys.getfilesystemencoding() != "utf-8":
-        printed = {
-            "PYTHONIOENCODING": (
-                os.environ.get("PYTHONIOENCODING") or f"{sys.stdout.encoding}:backslashreplace"
-            )
-        }
-        os.execve(
-            sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], os.environ | printed
-        )
 
 
 def run_command(command: Callable[[], Any]) -> NoReturn:
@@ -79,12 +59,6 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     except RingsideError as error:
         say_once(error)
         return EXIT_BAD_INPUT
-    except (ImportError, SyntaxError) as error:
-        fault = fault_of_environment(error)
-        if fault is None:
-            raise
-        print(f"ringside: {printable(fault)}", file=sys.stderr)
-        return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         return interrupted_code()
     except SystemExit as end:
@@ -96,36 +70,11 @@ def exit_code_of(command: Callable[[], Any]) -> int:
 
 
 def _run_in_order(command: Callable[[], Any]) -> None:
-    """Run a command line once the current folder can be read and variables are set."""
-    try:
-        Path.cwd()
-    except OSError as error:
-        raise PlanError(
-            f"the current folder cannot be read: {error.strerror}; cd to one that exists"
-        ) from error
+    """Run a command line once variables are set."""
     require_own_runners(os.environ)
     os.environ.update(own_identity(os.environ))
     os.environ.update(temporary_folder(os.environ))
     command()
-
-
-def fault_of_environment(error: BaseException) -> str | None:
-    """Say which folder of PYTHONPATH causes an import error, and what to do; None: no folder
-    does.
-    """
-    trace = "".join(traceback.format_exception(error))
-    folders = [
-        Path(folder).absolute()
-        for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        if folder
-    ]
-    broken = next((folder for folder in folders if f'File "{folder}{os.sep}' in trace), None)
-    if broken is None:
-        return None
-    return (
-        f"PYTHONPATH has '{broken}', of which a file cannot be imported"
-        f" ({str(error).partition(chr(10))[0]}); leave it out"
-    )
 
 
 def say_once(error: RingsideError) -> None:

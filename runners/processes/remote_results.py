@@ -1,9 +1,4 @@
-"""Logs and replies that ranks write on their host if hosts share no folder.
-
-The driver fetches them over ssh.
-
-Each rank stores its reply before it sends it. If a reply is then lost with a rank or the network,
-the block still counts if every rank had finished it.
+"""Logs that ranks write on their host if hosts share no folder. The driver fetches them over ssh.
 
 ``python -m runners.processes.remote_results RUN_ID [--end]`` on a host answers with its files as a
 tar archive. With ``--end`` it first kills the run's processes there, and then removes the folder.
@@ -35,7 +30,7 @@ MAX_BYTES = 4 * 2**20
 """Only the end of each file is sent, so that a rank that floods its log does not delay the
 driver."""
 
-NAME = re.compile(r"rank-[0-9]{1,9}\.(log|jsonl)")
+NAME = re.compile(r"rank-[0-9]{1,9}\.log")
 """Names of the files that are fetched; nothing else is."""
 
 
@@ -80,39 +75,6 @@ def _is_own(folder: Path) -> bool:
 def log_name(rank: int) -> str:
     """The name of a rank's log, here and in the results."""
     return f"rank-{rank}.log"
-
-
-def timings_name(rank: int) -> str:
-    """The name of the file that keeps a rank's replies."""
-    return f"rank-{rank}.jsonl"
-
-
-def append(folder: Path, rank: int, number: int, reply: str) -> None:
-    """Keep a rank's reply (JSON) to its ``number``-th command."""
-    path = folder / timings_name(rank)
-    with os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600),
-        "w",
-        encoding="utf-8",
-    ) as file:
-        file.write(f"{number} {reply}\n")
-
-
-def kept_replies(files: Mapping[str, bytes], *, number: int, world_size: int) -> list[bytes] | None:
-    """Return every rank's reply (JSON) to a command by its number, by rank; None unless all had
-    replied. Pure.
-    """
-    replies = [_reply_to(files.get(timings_name(rank), b""), number) for rank in range(world_size)]
-    return None if None in replies else [reply for reply in replies if reply is not None]
-
-
-def _reply_to(timings: bytes, number: int) -> bytes | None:
-    """A rank's reply to a command; lines without a line end were cut off when the rank died."""
-    start = f"{number} ".encode()
-    lines = [line for line in timings.splitlines(keepends=True) if line.endswith(b"\n")]
-    return next(
-        (line.removeprefix(start).rstrip() for line in lines if line.startswith(start)), None
-    )
 
 
 def pack(run_id: str, *, end: bool) -> bytes:

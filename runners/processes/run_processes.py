@@ -115,41 +115,26 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def remove_open_mpi_files(pids: Iterable[int]) -> None:
-    """Remove the files of these launchers.
-
-    Processes that run, or were no launchers of Open MPI, are skipped.
+    """Remove the session folders of these ended launchers of Open MPI, and the shared memory of
+    their ranks. Other processes are skipped.
     """
     host, temporary = socket.gethostname().partition(".")[0], Path(tempfile.gettempdir())
+    uid = os.getuid()
     for pid in pids:
-        _remove_session(
-            temporary / f"ompi.{host}.{os.getuid()}" / f"pid.{pid}",
-            pid,
-            segments=f"vader_segment.{host}",
-        )
-        _remove_session(temporary / f"ompi.{pid}", pid, segments=f"sm_segment.{host}")
-
-
-def _remove_session(session: Path, pid: int, *, segments: str) -> None:
-    """Remove a launcher's folder and its ranks' shared memory, whose names begin with
-    ``segments``.
-    """
-    # files that cannot be read are not ours; those that cannot be removed are in use
-    with contextlib.suppress(OSError):
-        if not session.is_dir() or _runs(pid):
-            return
-        mapped = _mapped_files()
-        for segment in SHARED_MEMORY.glob(f"{segments}.{os.getuid()}.*"):
-            if str(segment) not in mapped:
-                segment.unlink(missing_ok=True)
-        shutil.rmtree(session, ignore_errors=True)
-        if session.parent.name.startswith("ompi."):
-            session.parent.rmdir()  # unless others run
-
-
-def _runs(pid: int) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
+        for session, segments in (
+            (temporary / f"ompi.{host}.{uid}" / f"pid.{pid}", f"vader_segment.{host}.{uid}.*"),
+            (temporary / f"ompi.{pid}", f"sm_segment.{host}.{uid}.*"),
+        ):
+            # files that cannot be read are not ours; those that cannot be removed are in use
+            with contextlib.suppress(OSError):
+                if session.is_dir():
+                    mapped = _mapped_files()
+                    for segment in SHARED_MEMORY.glob(segments):
+                        if str(segment) not in mapped:
+                            segment.unlink(missing_ok=True)
+                    shutil.rmtree(session, ignore_errors=True)
+                    if session.parent.name.startswith("ompi."):
+                        session.parent.rmdir()  # unless others run
 
 
 def _mapped_files() -> str:
@@ -163,23 +148,13 @@ def _mapped_files() -> str:
     return "".join(maps)
 
 
-CANNOT_START = 127
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command until it or the driver ends, then end the run here.
 
     Returns its exit code as a shell does.
     """
     signal.signal(signal.SIGTERM, lambda *_: os.close(sys.stdin.fileno()))
-    try:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
-    except OSError as error:
-        print(
-            f"ringside: '{argv[0]}' cannot be started on {socket.gethostname()}: {error}",
-            file=sys.stderr,
-        )
-        return CANNOT_START
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         wait(process)
     finally:

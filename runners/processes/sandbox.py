@@ -18,7 +18,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,6 @@ OFFLINE = {
 }
 """Comet's ``Experiment`` has no variable for offline, so it is disabled. MLflow 3 refuses folders
 unless they are allowed, and needs seconds for a database at each start."""
-QUIET = ("offline", "disabled", "dryrun", "debug", "read-only", "0")
-"""Values of these variables that a user may have set to the same effect, and that are kept."""
 WITHOUT_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}
 """Keeps ``git status`` from changing the index of the user's repository."""
 CANNOT_BE_MADE = (
@@ -90,16 +88,12 @@ class Sandbox:
         """Settings for its agents."""
         return {"sandbox": str(self.root), "trackers": TRACKERS if self.are_offline else ()}
 
-    def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:
+    @property
+    def variables(self) -> dict[str, str]:
         """Variables that its processes have in addition to those that they inherit."""
         if not self.are_offline:
             return WITHOUT_LOCKS
-        modes = {
-            name: value
-            for name, value in OFFLINE.items()
-            if inherited.get(name, "").lower() not in QUIET
-        }
-        return WITHOUT_LOCKS | modes | {"MLFLOW_TRACKING_URI": (self.folder / "mlruns").as_uri()}
+        return WITHOUT_LOCKS | OFFLINE | {"MLFLOW_TRACKING_URI": (self.folder / "mlruns").as_uri()}
 
     def make(self) -> None:
         """Make it here, and on all hosts that do not share this one's files.
@@ -134,7 +128,7 @@ class Sandbox:
 
     def as_users(self, text: str) -> str:
         """A text with the user's paths instead of those in the folder."""
-        return text.replace(str(self.root), "").replace(os.path.relpath(self.root), "")
+        return text.replace(str(self.root), "")
 
 
 def inside(root: Path, path: Path) -> Path:

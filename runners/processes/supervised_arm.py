@@ -106,6 +106,13 @@ class SupervisedArm:
         """Those that are connected."""
         return [host for host in list(self.hosts.values()) if not host.is_closed]
 
+    @property
+    def gone(self) -> dict[int, float]:
+        """The ended ranks in the order they ended, and when (``SupervisedRank.gone_at_s``)."""
+        ended = [rank for rank in self.ranks.values() if rank.is_gone]
+        ended.sort(key=lambda rank: rank.gone_at_s)
+        return {rank.rank: rank.gone_at_s for rank in ended}
+
     def take_in(self, supervised: SupervisedRank) -> bool:
         """Add a rank; returns whether it is the first with its number."""
         is_first = self.ranks.setdefault(supervised.rank, supervised) is supervised

@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from pydantic import ValidationError
@@ -70,19 +71,12 @@ class SupervisorServer:
         """``host:port`` for the supervisors to connect to."""
         return with_port(self._address, self._server.getsockname()[1])
 
-    def of(self, arm: str, launch: int) -> dict[int, SupervisedRank]:
-        """Return the ranks of an arm whose supervisors have connected, by rank. Does not wait."""
+    def heard(self, arm: str, launch: int) -> SupervisedArm:
+        """Return what the supervisors of an arm have reported so far. Does not wait."""
         supervised_arm = self._arm(arm, launch)
         supervised_arm.hear_all(timeout_s=0)
-        return dict(supervised_arm.ranks)
-
-    def refused(self, arm: str, launch: int) -> list[SupervisedRank]:
-        """Return the processes with the number of a rank that had reported already. Does not
-        wait.
-        """
-        supervised_arm = self._arm(arm, launch)
-        supervised_arm.hear_all(timeout_s=0)
-        return list(supervised_arm.refused)
+        ranks = dict(supervised_arm.ranks)  # others may connect meanwhile
+        return replace(supervised_arm, ranks=ranks, refused=list(supervised_arm.refused))
 
     def set(self, arm: str, launch: int, place: str, text: str) -> None:
         """Send a message to every rank of an arm, also to those that connect later."""
@@ -158,22 +152,11 @@ class SupervisorServer:
                 raise LaunchError(f"rank {rank} on {host}: {why}")
         return counters
 
-    def gone(self, arm: str, launch: int) -> dict[int, float]:
-        """Return the ended ranks of an arm in the order they ended, and when
-        (``SupervisedRank.gone_at_s``). Does not wait.
-        """
-        ranks = self.of(arm, launch).values()
-        return {
-            rank.rank: rank.gone_at_s
-            for rank in sorted(ranks, key=lambda rank: rank.gone_at_s)
-            if rank.is_gone
-        }
-
     def driver_time(self, arm: str, launch: int, rank: int, at_s: float) -> float:
         """Convert a time of a rank's host, seconds since the epoch, to the driver's clock, by the
         host's fastest report.
         """
-        ranks = self.of(arm, launch)
+        ranks = self.heard(arm, launch).ranks
         if rank not in ranks:
             return at_s
         return at_s + min(
@@ -242,7 +225,6 @@ class SupervisorServer:
             self._welcome(connection, who)
         except (OSError, ValueError):
             connection.close()
-            closing.cancel()
             time.sleep(REFUSED_S)
         finally:
             closing.cancel()

@@ -8,7 +8,6 @@ reads the reports and words the differences.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -34,8 +33,6 @@ REMEDY = (
     "every rank must take the same steps: no schedule may follow a rank's own loss, and parameters"
     " may not differ between averages"
 )
-LEARNING_RATE = "lr"
-"""The name that PyTorch's optimizers have for it."""
 
 
 def drift_between(reports: Sequence[DriftReport | None]) -> str | None:
@@ -51,17 +48,10 @@ def drift_between(reports: Sequence[DriftReport | None]) -> str | None:
 def _hyperparameters(reports: Sequence[DriftReport]) -> Iterator[str]:
     for name, values in reports[0].hyperparameters.items():
         ranks = zip(*(report.hyperparameters.get(name, values) for report in reports), strict=False)
-        different = next(
-            (
-                each
-                for each in ranks
-                if not np.allclose(each, each[0], rtol=RANK_TOLERANCE, atol=0, equal_nan=True)
-            ),
-            None,
-        )
-        if different:
-            what = "learning rates" if name == LEARNING_RATE else name
-            yield f"{what} {', '.join(f'{value:g}' for value in dict.fromkeys(different))}"
+        for each in ranks:
+            if not np.allclose(each, each[0], rtol=RANK_TOLERANCE, atol=0, equal_nan=True):
+                yield f"{name} {', '.join(f'{value:g}' for value in dict.fromkeys(each))}"
+                break
 
 
 def _parameters(reports: Sequence[DriftReport]) -> Iterator[str]:
@@ -108,24 +98,24 @@ def judge_gate(
     """Judge all ranks' reports, by rank: the verdict, and by name why cases of a micro-benchmark
     are not offered.
     """
+    parity = [report for report in reports if isinstance(report, ParityReport)]
+    if parity:
+        return judge_parity(parity), {}
     checks = [report for report in reports if isinstance(report, CheckReport)]
-    if not checks:
-        return judge_parity([report for report in reports if isinstance(report, ParityReport)]), {}
     failures = [
         f"rank {rank}: {failure}"
         for rank, report in enumerate(checks)
         for failure in report.failures
     ]
-    notes = [f"{checks[0].cases} cases ran once and were checked, and again before each block"]
     return (
-        ParityResult(passed=not failures, failures=_shown(failures), notes=notes),
+        ParityResult(passed=not failures, failures=_shown(failures)),
         checks[0].not_offered,
     )
 
 
-def _shown(failures: list[str]) -> list[str]:
-    more = len(failures) - MAX_FAILURES
-    return failures[:MAX_FAILURES] + ([f"and {more} more"] if more > 0 else [])
+def _shown(failures: list[str], *, most: int = MAX_FAILURES) -> list[str]:
+    more = len(failures) - most
+    return failures[:most] + ([f"and {more} more"] if more > 0 else [])
 
 
 def judge_parity(reports: list[ParityReport]) -> ParityResult:
@@ -155,8 +145,6 @@ def judge_parity(reports: list[ParityReport]) -> ParityResult:
     else:
         gradients = _against_mean(reports, scale=first.gradient_scale)
         failures += _gradient_failures(gradients, first.tolerances)
-        if first.gradient_scale != 1.0:
-            notes.append(f"gradients are {first.gradient_scale:g} x the mean, as the options ask")
     drifted = drift_between([report.drift for report in reports])
     if drifted:
         failures.insert(0, drifted)
@@ -216,15 +204,8 @@ def _against_mean(reports: list[ParityReport], *, scale: float) -> Distances:
 
 def _gradient_failures(distances: Distances, allowed: dict[str, float]) -> list[str]:
     return [
-        (
-            f"rank {rank}: gradient of '{name}' is off by {error:.2g} (relative L2, tolerance"
-            f" {allowed.get(name, EXACT):g})"
-            if math.isfinite(error)
-            else (
-                f"rank {rank}: gradient of '{name}' is not finite after the exchange, and each"
-                " rank's own is"
-            )
-        )
+        f"rank {rank}: gradient of '{name}' is off by {error:.2g} (relative L2, tolerance"
+        f" {allowed.get(name, EXACT):g})"
         for rank, name, error in distances.beyond()
     ]
 
@@ -282,9 +263,8 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -
             distance=worst,
             notes=[f"after {GATE_STEPS} steps {worst:.2g} from {first_arm}'s state; {reason}"],
         )
-    lines = [line for _, _, line in sorted(beyond)]
-    more = [f"and {len(lines) - MAX_TENSORS} more tensors"] if len(lines) > MAX_TENSORS else []
-    return StateComparison(distance=worst, failures=lines[:MAX_TENSORS] + more, notes=notes)
+    failures = _shown([line for _, _, line in sorted(beyond)], most=MAX_TENSORS)
+    return StateComparison(distance=worst, failures=failures, notes=notes)
 
 
 def _tolerance(first: ParityReport, other: ParityReport, name: str) -> float:

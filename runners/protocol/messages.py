@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -15,7 +15,6 @@ from measurement.records.record import (
     BlockKind,
     BlockRecord,
     FlopCount,
-    LaunchRecord,
     RankReport,
     RankSteps,
     ranks_of,
@@ -23,9 +22,6 @@ from measurement.records.record import (
 from measurement.records.record_types import Sketch
 from measurement.records.script_report import ScriptReport
 from measurement.records.trace import NcclChoices, Span
-
-if TYPE_CHECKING:
-    from measurement.plans.plan import Plan
 
 Read = TypeVar("Read")
 
@@ -69,28 +65,6 @@ class Job(Message):
     tries: int | None = None
     """Try a user's workload before the ranks connect: for a training of this many epochs; 0: for
     blocks; None: do not."""
-
-    def new_record(
-        self, plan: Plan, *, comparison_id: str, launch: int, **fields: Any
-    ) -> LaunchRecord:
-        """The record of this arm in a launch of a plan, to be filled; ``fields``: those that only
-        the caller knows.
-        """
-        header = self.model_dump(
-            include={"arm", "backend", "options", "workload", "workload_options", "world_size"}
-        )
-        # only for the driver: ranks need no plan
-        from measurement.conditions.same_environment import (
-            plan_digest,
-        )
-
-        place = {
-            "comparison_id": comparison_id,
-            "plan_digest": plan_digest(plan),
-            "launch": launch,
-            "role": plan.role(self.arm),
-        }
-        return LaunchRecord(**{**header, **place, "status": "ok", **fields})
 
 
 class BlockCommand(Message):
@@ -241,8 +215,6 @@ class CheckReport(Message):
     """
 
     gate: Literal["check"] = "check"
-    cases: int
-    """How many it ran."""
     failures: list[str]
     """One line for each wrong result: the case, the value seen, the right one."""
     not_offered: dict[str, str]
@@ -404,6 +376,9 @@ def read_message(kind: TypeAdapter[Read], text: str | bytes) -> Read:
         ) from error
 
 
+COUNTS = ("top1", "top5", "held_out_top1", "held_out_top5", "held_out_count")
+
+
 def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
     """Make the record of an epoch from all ranks' reports, by rank.
 
@@ -412,9 +387,9 @@ def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
     """
     first, ranks = reports[0], ranks_of([report.block for report in reports])
 
-    def total(counts: Sequence[int | None]) -> int | None:
-        counted = [count for count in counts if count is not None]
-        return sum(counted) if len(counted) == len(counts) else None  # a rank did not report it
+    def total(name: str) -> int | None:
+        counts = [getattr(report, name) for report in reports]
+        return None if None in counts else sum(counts)  # None: a rank did not report it
 
     return EpochRecord(
         epoch=epoch,
@@ -425,12 +400,8 @@ def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
         ],
         learning_rates=first.learning_rates,
         count=sum(sum(steps.samples) for steps in ranks),
-        top1=total([report.top1 for report in reports]),
-        top5=total([report.top5 for report in reports]),
         train_s=max(sum(map(sum, steps.phases_s)) for steps in ranks),
         evaluate_s=max(steps.untimed_s for steps in ranks),
         held_out_loss_sum=math.fsum(report.held_out_loss_sum for report in reports),
-        held_out_top1=sum(report.held_out_top1 for report in reports),
-        held_out_top5=sum(report.held_out_top5 for report in reports),
-        held_out_count=sum(report.held_out_count for report in reports),
+        **{name: total(name) for name in COUNTS},
     )

@@ -52,7 +52,6 @@ class MicroBenchmarkRunner:
         results = [self.build(name) for name in offered]
         self.release()
         return CheckReport(
-            cases=len(offered),
             failures=[failure for failure in results if failure],
             not_offered={name: reason for name, reason in reasons.items() if reason is not None},
         )

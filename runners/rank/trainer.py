@@ -29,13 +29,15 @@ from measurement.probes.fingerprint import gpu_number
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import Case, RankSteps, ThreadTimes
 from measurement.records.record_types import PHASES
-from runners.protocol.gate_verdict import LEARNING_RATE
 from runners.protocol.messages import DriftReport
 from runners.rank.batches import Batches
 from runners.rank.precision import StepPrecision
 from workloads import Workload
 from workloads.optimizers import as_one, members_of, seed_generators
 from workloads.tensors import to_channels_last
+
+LEARNING_RATE = "lr"
+"""The name that PyTorch's optimizers have for it."""
 
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER, _ = range(len(PHASES))
 DRIFT_ELEMENTS = 32

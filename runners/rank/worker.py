@@ -103,11 +103,7 @@ def main(settings: Settings) -> NoReturn:
         timeout = timedelta(seconds=WHILE_STOPPED_S) if job.transport == "nccl" else None
         return start_engine(job, world, store=store, timeout=timeout, clock=clock)
 
-    def keep(text: str) -> None:
-        if not settings.log_folder and channel.outstanding is not None:
-            remote_results.append(folder, world.rank, channel.outstanding, text)
-
-    rank = EngineRank(start=start, log=log, keep=keep, clock=clock)
+    rank = EngineRank(start=start, log=log, clock=clock)
     serve(agent, rank.handlers)
     rank.engine.backend.teardown()
     # libraries are closed, but Gloo in torch 2.15 may still abort in the interpreter's teardown
@@ -171,8 +167,6 @@ class EngineRank:
     clock: StartClock
     log: Path
     """The log of this process."""
-    keep: Callable[[str], None] = lambda _: None
-    """Called with a block's reply before it is sent."""
     measured: FinishedReply | None = field(default=None, init=False)
     """The last report, if it was made before a gate that followed the blocks."""
 
@@ -182,11 +176,7 @@ class EngineRank:
         return dict.fromkeys(("start", "block", "gate", "epoch", "trace", "finish"), self._handle)
 
     def _handle(self, message: dict[str, Any]) -> str:
-        reply = self.answer(COMMANDS.validate_python(message))
-        text = reply.model_dump_json()
-        if isinstance(reply, BlockReply):
-            self.keep(text)
-        return text
+        return self.answer(COMMANDS.validate_python(message)).model_dump_json()
 
     def answer(self, command: Command) -> Answer:
         """Carry out a command and return the reply. Collective."""

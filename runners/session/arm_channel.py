@@ -12,13 +12,11 @@ from typing import TypeVar
 
 from measurement.agent.ringside_agent.channel import command_key, job_key, reply_key
 from measurement.errors import LaunchError
-from runners.processes.remote_results import kept_replies
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import (
     REPLIES,
     Command,
     EndedReply,
-    ErrorReply,
     Job,
     Message,
     Reply,
@@ -28,8 +26,6 @@ from runners.session.diagnosis import SETTLE_S, ArmFailed, Diagnosis
 
 POLL = timedelta(milliseconds=500)
 Expected = TypeVar("Expected", bound=Message)
-UNLIKE_S = 5.0
-"""How long after a rank's reply others are waited for whose epochs have other numbers of steps."""
 ENDING_S = 10.0
 """How long after the end of one rank the others are waited for."""
 
@@ -63,14 +59,9 @@ class ArmChannel:
     ) -> None:
         """``number``: of the next command; those of earlier starts have smaller ones."""
         self.number = number
-        self.failure: ArmFailed | None = None
-        """Raised by the next command: the arm has died, but the replies to its last command could
-        be saved."""
         self._messages, self._diagnosis = messages, diagnosis
         self._ended_s: float | None = None
         """When the first rank was seen to have ended by itself."""
-        self._heard_s = 0.0
-        """When a rank replied last."""
         self._arm, self._launch = diagnosis.arm, diagnosis.launch
 
     def give(self, job: Job) -> None:
@@ -81,7 +72,6 @@ class ArmChannel:
 
     def send(self, command: Command) -> None:
         """Give every rank its next command; ``receive`` takes the replies."""
-        raise_if(self.failure)
         self._messages.set(
             self._arm,
             self._launch,
@@ -101,48 +91,27 @@ class ArmChannel:
             ArmFailed: a rank raised, died or is too late.
             ArmEnded: the arm ended by itself.
         """
-        replies = self._replies(timeout_s=timeout_s, of_s=of_s or timeout_s)
-        raise_if(
-            self._diagnosis.for_errors(
-                {rank: reply for rank, reply in enumerate(replies) if isinstance(reply, ErrorReply)}
-            )
-        )
+        deadline, number = time.monotonic() + timeout_s, self.number - 1
+        world_size, missing = None, dict[str, int]()
+        heard: dict[int, Reply] = {}
+        while missing or world_size is None:
+            if world_size is None and (world_size := self._diagnosis.world_size) is not None:
+                missing = {
+                    reply_key(self._arm, self._launch, number, rank): rank
+                    for rank in range(world_size)
+                }
+            if not self._take(missing, heard, POLL):
+                self._raise_if_dead(missing, heard)
+            if (missing or world_size is None) and time.monotonic() > deadline:
+                silent = sorted(missing.values())
+                raise self._diagnosis.for_timeout(silent, timeout_s=of_s or timeout_s)
+        raise_if(self._diagnosis.for_errors(heard))
+        raise_if(self._diagnosis.for_others())
+        self._raise_if_ended(heard)
+        replies = [heard[rank] for rank in range(world_size)]
         answers: list[Expected] = [reply for reply in replies if isinstance(reply, expected)]
         assert len(answers) == len(replies), f"{expected.__name__} expected, {replies} received"
         return answers
-
-    def _replies(self, *, timeout_s: float, of_s: float) -> list[Reply]:
-        """Wait for all ranks.
-
-        Where replies to a block were lost on the way, take the copies that the ranks kept.
-        """
-        deadline = time.monotonic() + timeout_s
-        number = self.number - 1
-        world_size, missing = None, dict[str, int]()
-        heard: dict[int, Reply] = {}
-        try:
-            while missing or world_size is None:
-                if world_size is None and (world_size := self._diagnosis.world_size) is not None:
-                    missing = {
-                        reply_key(self._arm, self._launch, number, rank): rank
-                        for rank in range(world_size)
-                    }
-                if not self._take(missing, heard, POLL):
-                    self._raise_if_dead(missing, heard)
-                if (missing or world_size is None) and time.monotonic() > deadline:
-                    raise self._diagnosis.for_timeout(sorted(missing.values()), timeout_s=of_s)
-        except ArmFailed as failed:
-            kept = kept_replies(
-                self._diagnosis.processes.timings(), number=number, world_size=world_size or 0
-            )
-            if not kept:
-                raise
-            self.failure = failed
-            return [read_message(REPLIES, reply) for reply in kept]
-        if not any(isinstance(reply, ErrorReply) for reply in heard.values()):
-            raise_if(self._diagnosis.for_others())
-            self._raise_if_ended(heard)
-        return [heard[rank] for rank in sorted(heard)]
 
     def _take(self, missing: dict[str, int], heard: dict[int, Reply], timeout: timedelta) -> bool:
         """Wait for missing replies and move them to ``heard``; returns whether any came.
@@ -155,7 +124,7 @@ class ArmChannel:
         except LaunchError as error:
             raise self._diagnosis.failed(str(error)) from error
         for place, reply in replies.items():
-            heard[missing.pop(place)], self._heard_s = reply, time.monotonic()
+            heard[missing.pop(place)] = reply
         return bool(arrived)
 
     def _raise_if_dead(self, missing: dict[str, int], heard: dict[int, Reply]) -> None:
@@ -166,8 +135,6 @@ class ArmChannel:
         """
         raise_if(self._diagnosis.for_others())
         raise_if(self._diagnosis.for_lost_agent())
-        if heard and time.monotonic() - self._heard_s > UNLIKE_S:
-            raise_if(self._diagnosis.for_unlike_epochs(sorted(missing.values())))
         if any(isinstance(reply, EndedReply) for reply in heard.values()):
             self._ended_s = self._ended_s or time.monotonic()
             if time.monotonic() - self._ended_s > ENDING_S:
@@ -184,18 +151,16 @@ class ArmChannel:
 
     def _raise_if_ended(self, heard: Mapping[int, Reply]) -> None:
         ended = {rank: reply for rank, reply in heard.items() if isinstance(reply, EndedReply)}
-        if not ended:
-            return
-        steps = max(reply.steps for reply in ended.values())
-        bad = next((rank for rank, reply in ended.items() if reply.exit_code), None)
-        if bad is not None:
-            message = (
-                f"rank {bad} ended itself with code {ended[bad].exit_code} after {steps} steps"
-            )
-            raise self._diagnosis.failed(
-                message, ranks=[bad], excerpt=self._diagnosis.processes.last_words([])
-            )
-        raise ArmEnded(steps)
+        for rank, reply in ended.items():
+            if reply.exit_code:
+                raise self._diagnosis.failed(
+                    f"rank {rank} ended itself with code {reply.exit_code} after {reply.steps}"
+                    " steps",
+                    ranks=[rank],
+                    excerpt=self._diagnosis.processes.last_words([]),
+                )
+        if ended:
+            raise ArmEnded(max(reply.steps for reply in ended.values()))
 
 
 def raise_if(failure: ArmFailed | None) -> None:

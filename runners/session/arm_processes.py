@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from subprocess import Popen
 
@@ -45,7 +45,6 @@ class ArmProcesses:
         self._folder = folder
         self._placement = placement
         self._launchers: list[Popen[bytes]] = []
-        self._fetched: Mapping[str, bytes] = {}
         self._is_over = False
 
     def start(self) -> None:
@@ -86,12 +85,7 @@ class ArmProcesses:
 
     def exit_summary(self) -> str:
         """Which launchers ended with which exit code, or that they still run, in words."""
-        several = len(self.commands) > 1
-        codes = [
-            f"{process.poll()}{f' on {command.host}' if several else ''}"
-            for command, process in zip(self.commands, self._launchers, strict=False)
-            if process.poll() is not None
-        ]
+        codes = [str(code) for code in self.codes if code is not None]
         return (
             f"the launcher ended with code {', '.join(codes)}"
             if codes
@@ -116,7 +110,7 @@ class ArmProcesses:
         if self._placement.is_local:
             end_run(self._run_id)
         else:
-            self._keep_logs(self._fetch(end=True))
+            self._fetch(end=True)
         remove_open_mpi_files(process.pid for process in self._launchers)
         self._is_over = True
 
@@ -125,8 +119,7 @@ class ArmProcesses:
         those that cannot be fetched.
         """
         if not self._placement.is_local and not self.exit_codes:
-            self._fetched = self._fetch(end=False)
-            self._keep_logs(self._fetched)
+            self._fetch(end=False)
         return self._tails(ranks)
 
     @property
@@ -150,23 +143,15 @@ class ArmProcesses:
         }
         return {name: text for name, text in tails.items() if text}
 
-    def timings(self) -> Mapping[str, bytes]:
-        """The files in which ranks on other hosts keep their replies, as of the last ``log_tails``;
-        none if all ranks are here.
-        """
-        return self._fetched
-
-    def _fetch(self, *, end: bool) -> dict[str, bytes]:
-        """The files of all hosts that answer. They are asked at the same time."""
+    def _fetch(self, *, end: bool) -> None:
+        """Copy the logs of all hosts that answer here. They are asked at the same time."""
         hosts = [host for host in self._placement.remote if host not in self.unreachable]
         archives = remote.on_each(hosts, lambda host: self._fetch_from(host, end=end))
         if len(self._placement.here) > 1 or end:
             archives.append(remote_results.pack(self._run_id, end=end))
-        return {
-            name: content
-            for archive in archives
-            for name, content in remote_results.unpack(archive).items()
-        }
+        for archive in archives:
+            for name, content in remote_results.unpack(archive).items():
+                write_whole(self._folder / name, content)  # replaces a link and does not follow it
 
     def _fetch_from(self, host: str, *, end: bool) -> bytes:
         argv = remote.python(
@@ -177,11 +162,6 @@ class ArmProcesses:
         except LaunchError as error:
             self.unreachable[host] = str(error)
             return b""
-
-    def _keep_logs(self, files: Mapping[str, bytes]) -> None:
-        for name, content in files.items():
-            if re.fullmatch(r"rank-\d+\.log", name):
-                write_whole(self._folder / name, content)  # replaces a link and does not follow it
 
 
 def _tail(path: Path) -> str:

@@ -40,15 +40,13 @@ class Session(Protocol):
     """How often they were started in this launch."""
     restarting_s: float
     """Seconds that restarting them took."""
-    counts_iterations: bool
-    """Whether a step counts as one, since samples cannot be counted in every arm."""
 
     @property
     def exit_codes(self) -> list[int | None]:
         """Those of the launchers; empty until they have ended."""
 
     def commands_as_run(self) -> list[dict[str, Any]]:
-        """Host, argv and environment of each command, for the record."""
+        """Host and argv of each command, for the record."""
 
     def command(self, seed: int) -> str:
         """The shell line that the arm stands for with a seed, for the record; empty if it is not

@@ -6,25 +6,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from measurement.agent.ringside_agent.meeting import TAKEN, Meeting, read_notes
 from measurement.agent.ringside_agent.settings import COMPARED_STEPS, Settings
-from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters
 from runners.hosts.placement import Placement
-from runners.launchers.base import RUN_ID
-from runners.planning.arm_specs import PADDING, ArmSpec, ArmStart
+from runners.planning.arm_specs import ArmSpec, ArmStart
 from runners.processes import remote
 from runners.processes.remote_results import log_name
 from runners.processes.sandbox import Sandbox
 from runners.protocol.messages import (
     BlockCommand,
-    BlockReply,
     Command,
     FinishCommand,
     FinishedReply,
@@ -38,11 +35,8 @@ from runners.session.arm_run import Exchange, Say
 from runners.session.diagnosis import ArmFailed, Diagnosis
 from runners.session.endpoint import DriverEndpoint
 
-RINGSIDE_VARIABLES = (PADDING, AGENT, RUN_ID)
-"""Variables that are Ringside's own, and differ from start to start."""
 EXIT_TIMEOUT_S = 30.0
 NOTES_TIMEOUT_S = 20.0
-SUPERVISOR_TIMEOUT_S = 10.0
 MIN_WAIT_S = 1.0
 """For the ready ranks of an arm that was waited for after others, whose time to start is over as
 well."""
@@ -73,14 +67,12 @@ class ArmSession:
         self.started_s = 0.0
         self.starts = 0
         self.restarting_s = 0.0
-        self.counts_iterations = False
         self._setup, self._endpoint, self._say, self._state = (
             setup,
             endpoint,
             say,
             dict(state or {}),
         )
-        self._measure = setup.plan.measurement
         self._launch = launch
         self._folder = folder
         self._padding_bytes = padding_bytes
@@ -123,7 +115,6 @@ class ArmSession:
             processes=self._processes,
             placement=placement,
             run_id=run_id,
-            variables=setup.disturbances,
             may_end=setup.may_end,
             sandbox=self._sandbox,
             has_reported=self.starts > 0,
@@ -140,7 +131,6 @@ class ArmSession:
         )
         self._meeting, self._store_files = Meeting(settings), set[str]()
         self._remote = placement.remote if setup.may_end else []
-        self._frozen = False
         self.starts += 1
 
     def _new_sandbox(self, placement: Placement) -> Sandbox:
@@ -191,8 +181,8 @@ class ArmSession:
             self._processes.start()
 
     def await_ready(self) -> list[StartedReply]:
-        """Wait until all ranks and their supervisors have connected and built their models; freeze;
-        return the first reports.
+        """Wait until all ranks have connected and built their models; freeze; return the first
+        reports.
         """
         limit_s = self._setup.start_limit_s
         left_s = self.started_s + limit_s - time.monotonic()
@@ -213,19 +203,8 @@ class ArmSession:
         self._store_files = {
             file for reply in replies if reply.script for file in reply.script.store_files
         }
-        deadline = time.monotonic() + SUPERVISOR_TIMEOUT_S
-        while len(supervised := self._supervisors.of(self.name, self._launch)) < len(replies):
-            if time.monotonic() > deadline:
-                missing = [rank for rank in range(len(replies)) if rank not in supervised]
-                raise self._diagnosis.failed(
-                    f"the supervisors of ranks {missing} have not reported", ranks=missing
-                )
-            time.sleep(0.01)
         self._diagnosis.has_reported = True
-        self._diagnosis.epoch_steps = [
-            reply.script.configuration.get("epoch.steps") for reply in replies if reply.script
-        ]
-        self.freeze()
+        self._tell("stop")
         return replies
 
     def _finds_ports_taken(self) -> bool:
@@ -264,29 +243,22 @@ class ArmSession:
         """Thaw the ranks, give them a command, wait for all replies and freeze them again; see
         ``ArmChannel.receive``.
 
-        An arm that ends by itself is restarted once and given the command again, unless it has too
-        few steps in all.
+        An arm that ends by itself is restarted once and given the command again.
         """
-        needed = command.warmup_steps + command.steps if isinstance(command, BlockCommand) else 0
         try:
             return self._exchange(command, expected, timeout_s=timeout_s)
         except ArmEnded as ended:
-            if ended.steps is not None and ended.steps < COMPARED_STEPS + needed:
-                raise self._too_short(ended, needed) from ended
             began = time.monotonic()
             self._restart(ended)
             self.restarting_s += time.monotonic() - began
         try:
             return self._exchange(command, expected, timeout_s=timeout_s)
         except ArmEnded as again:
-            raise self._too_short(again, needed) from again
-
-    def _too_short(self, ended: ArmEnded, needed: int) -> ArmFailed:
-        """The failure of a script that ends before a block of ``needed`` steps is over."""
-        return self._diagnosis.failed(
-            f"the script ends {ended.when}; a block needs {needed} after those that are compared:"
-            " give it more epochs, or set measurement.block_steps"
-        )
+            steps = command.warmup_steps + command.steps if isinstance(command, BlockCommand) else 0
+            raise self._diagnosis.failed(
+                f"the script ends {again.when}; a block needs {steps} after those that are"
+                " compared: give it more epochs, or set measurement.block_steps"
+            ) from again
 
     def _restart(self, ended: ArmEnded) -> None:
         """End what is left of the arm, start it again and wait until it is ready."""
@@ -303,55 +275,33 @@ class ArmSession:
     def _exchange(
         self, command: Command, expected: type[Expected], *, timeout_s: float
     ) -> Exchange[Expected]:
-        before = self.thaw(counting=True)
+        raise_if(self._diagnosis.for_lost_launcher())
+        before = self._tell("counters", "continue")
         began = time.monotonic()
         self._channel.send(command)
         replies = self._channel.receive(expected, timeout_s=timeout_s)
         took_s = time.monotonic() - began
-        after = self.freeze(counting=True)
+        after = self._tell("stop", "counters")  # counted while ranks wait
         hosts = {host: now.since(before[host]) for host, now in after.items() if host in before}
-        for reply in replies if self.counts_iterations else ():
-            if isinstance(reply, BlockReply):  # on rank 0
-                reply.steps.samples = [int(reply.steps.rank == 0)] * len(reply.steps.samples)
         return Exchange(replies=replies, took_s=took_s, hosts=hosts)
 
-    def freeze(self, *, counting: bool = False) -> dict[str, HostCounters]:
-        """Stop every rank; returns when all have stopped: the counters of every host, if asked.
-
-        They are read while ranks wait.
-        """
-        if self._channel.failure is not None:
-            return {}
-        words = [*([] if self._frozen else ["stop"]), *(["counters"] if counting else [])]
-        self._frozen = True
-        return self._tell(words)
-
-    def thaw(self, *, counting: bool = False) -> dict[str, HostCounters]:
-        """Let every rank go on; returns the counters of every host before that, if asked.
-
-        Raises:
-            ArmFailed: the arm has died, or its launcher has ended.
-        """
-        raise_if(self._channel.failure)
-        raise_if(self._diagnosis.for_lost_launcher())
-        words = [*(["counters"] if counting else []), *(["continue"] if self._frozen else [])]
-        self._frozen = False
-        return self._tell(words)
-
-    def _tell(self, words: Sequence[str]) -> dict[str, HostCounters]:
+    def _tell(self, *words: str) -> dict[str, HostCounters]:
+        """Have every supervisor carry out these commands; returns the counters of every host."""
         with self._failing_alone():
-            return self._supervisors.tell(self.name, self._launch, *words) if words else {}
+            return self._supervisors.tell(self.name, self._launch, *words)
 
     def ask_to_finish(self) -> None:
         """Ask the ranks for a last report, after which they end by themselves; ``finish`` waits for
         both.
         """
-        self.thaw()
+        raise_if(self._diagnosis.for_lost_launcher())
+        self._tell("continue")
         self._channel.send(FinishCommand())
 
     def finish(self) -> list[FinishedReply]:
         """Wait for the last reports and for the ranks to end."""
-        replies = self._channel.receive(FinishedReply, timeout_s=self._measure.block_timeout_s)
+        timeout_s = self._setup.plan.measurement.block_timeout_s
+        replies = self._channel.receive(FinishedReply, timeout_s=timeout_s)
         self._processes.wait(timeout_s=EXIT_TIMEOUT_S)
         self.end()
         return replies
@@ -374,18 +324,5 @@ class ArmSession:
         return self._setup.command(self._endpoint.placement, seed)
 
     def commands_as_run(self) -> list[dict[str, Any]]:
-        """Host, argv and environment of each command, for the record, without Ringside's own
-        variables.
-        """
-        return [
-            {
-                "host": command.host,
-                "argv": list(command.argv),
-                "environment": {
-                    name: value
-                    for name, value in command.environment.items()
-                    if name not in RINGSIDE_VARIABLES
-                },
-            }
-            for command in self.commands
-        ]
+        """Host and argv of each command, for the record."""
+        return [{"host": command.host, "argv": list(command.argv)} for command in self.commands]

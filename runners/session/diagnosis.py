@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
-from measurement.agent.ringside_agent.users_lines import Place, place_in
-from measurement.conditions.disturbing_variables import Disturbance
 from measurement.errors import LaunchError, cut
 from measurement.records.record import Failure
 from runners.hosts.placement import Placement
 from runners.processes.sandbox import Sandbox
-from runners.processes.supervised_arm import SupervisedRank
+from runners.processes.supervised_arm import SupervisedArm
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import ErrorReply, Reply, mentions_lost_peer
 from runners.scripts.arrival import (
@@ -38,8 +36,9 @@ LOOK_S = 5.0
 """Seconds between two looks at a script's processes while its ranks have not connected."""
 LOOKS = 3
 """How many looks must show the same, so that it is not by chance."""
-CRASH = "Fatal Python error"
 MAX_LOG_CHARACTERS = 1 << 20
+
+Status = Literal["failed", "wrong", "timeout"]
 
 
 class ArmFailed(Exception):  # noqa: N818 - an outcome that the driver records, not an error of its own
@@ -49,7 +48,7 @@ class ArmFailed(Exception):  # noqa: N818 - an outcome that the driver records, 
         self,
         message: str,
         *,
-        status: Literal["failed", "wrong", "timeout"] = "failed",
+        status: Status = "failed",
         **details: Any,
     ) -> None:
         """``details``: the other fields of the ``Failure``."""
@@ -69,8 +68,6 @@ class Diagnosis:
     processes: ArmProcesses
     placement: Placement
     run_id: str
-    variables: Sequence[Disturbance] = ()
-    """Variables of the ranks' environment that may be the cause."""
     may_end: bool = False
     """Whether its ranks may end by themselves: a script's. Its agent may not start, and its
     launcher chooses hosts."""
@@ -78,22 +75,15 @@ class Diagnosis:
     """In which its script works."""
     has_reported: bool = False
     """Whether all ranks have, in this start or an earlier one."""
-    epoch_steps: Sequence[Any] = ()
-    """By rank of a script, how many steps its loader gives an epoch; None: not known."""
 
     def __post_init__(self) -> None:
         self._next_look_s, self._lost_looks = 0.0, 0
         self._never: str | None = None
 
     @property
-    def _ranks(self) -> dict[int, SupervisedRank]:
-        """The ranks that have connected."""
-        return self.supervisors.of(self.arm, self.launch)
-
-    @property
-    def _gone(self) -> dict[int, float]:
-        """The ranks that have ended, and when."""
-        return self.supervisors.gone(self.arm, self.launch)
+    def _supervised(self) -> SupervisedArm:
+        """What its supervisors have reported."""
+        return self.supervisors.heard(self.arm, self.launch)
 
     @property
     def world_size(self) -> int | None:
@@ -103,11 +93,11 @@ class Diagnosis:
         """
         if not self.may_end:
             return self.placement.world_size
-        return next((rank.world_size for rank in self._ranks.values()), None)
+        return next((rank.world_size for rank in self._supervised.ranks.values()), None)
 
     def looks_dead(self) -> bool:
         """Whether any rank or launcher has ended. Does not wait."""
-        return bool(self._gone) or self.processes.has_ended()
+        return bool(self._supervised.gone) or self.processes.has_ended()
 
     def has_ended_well(self) -> bool:
         """Whether it is a script whose launchers all ended with code 0 once its ranks had reported.
@@ -120,15 +110,15 @@ class Diagnosis:
         """Name a script's ranks that disagree on the world size."""
         if not self.may_end:
             return None
-        connected = [rank for rank in self._ranks.values() if not rank.is_gone]
-        why = why_others(connected, self.supervisors.refused(self.arm, self.launch))
+        connected = [rank for rank in self._supervised.ranks.values() if not rank.is_gone]
+        why = why_others(connected, self._supervised.refused)
         return self.failed(why) if why else None
 
     def for_lost_agent(self) -> ArmFailed | None:
         """Name what keeps a script's ranks from reporting, once several looks at its processes show
         it. Does not wait.
         """
-        if not self.may_end or self.has_reported or self._ranks:
+        if not self.may_end or self.has_reported or self._supervised.ranks:
             return None
         if time.monotonic() < self._next_look_s:
             return None
@@ -136,21 +126,6 @@ class Diagnosis:
         self._never = why_never(look_at(self.run_id, self.processes.pids))
         self._lost_looks = self._lost_looks + 1 if self._never else 0
         return self.failed(self._never) if self._never and self._lost_looks == LOOKS else None
-
-    def for_unlike_epochs(self, silent: Sequence[int]) -> ArmFailed | None:
-        """Name ranks that do not reach the step at which the others wait, since their epochs have
-        other numbers of steps.
-        """
-        steps_per_epoch = {steps for steps in self.epoch_steps if steps is not None}
-        if len(steps_per_epoch) < 2:
-            return None
-        counts = " and ".join(map(str, sorted(steps_per_epoch, reverse=True)))
-        return self.failed(
-            f"ranks take {counts} steps an epoch, so {self._who(silent)} cannot reach the step at"
-            " which the others wait; give all as many (DistributedSampler, drop_last=True), or"
-            " epochs that last longer than a launch",
-            ranks=silent,
-        )
 
     def for_exit(self, heard: Mapping[int, Reply]) -> ArmFailed | None:
         """Name the cause after a rank or launcher has ended and the other ranks had time to report.
@@ -161,18 +136,21 @@ class Diagnosis:
         bad input, such as a damaged file. The loss of a host comes before all others.
         """
         silent = {
-            rank: self._at(rank, at_s) for rank, at_s in self._gone.items() if rank not in heard
+            rank: self._at(rank, at_s)
+            for rank, at_s in self._supervised.gone.items()
+            if rank not in heard
         }
-        errors = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
-        if silent and not any(reply.cause == "bad input" for reply in errors.values()):
+        errors = [(rank, reply) for rank, reply in heard.items() if isinstance(reply, ErrorReply)]
+        if silent and not any(reply.cause == "bad input" for _, reply in errors):
             causes_s = [
                 self._at(rank, reply.at_s)
-                for rank, reply in errors.items()
+                for rank, reply in errors
                 if not mentions_lost_peer(reply.message)
             ]
-            if min(causes_s, default=math.inf) >= min(silent.values()) or self._lost(silent):
+            first_s = min(silent.values())
+            if self._has_lost_host(silent) or min(causes_s, default=math.inf) >= first_s:
                 return self._died(silent)
-        raised = self.for_errors(errors)
+        raised = self.for_errors(heard)
         if raised is None and self.processes.has_ended():
             return self._unreported()
         return raised
@@ -184,7 +162,7 @@ class Diagnosis:
         if not self.processes.has_ended():
             return None
         time.sleep(SETTLE_S)
-        if self._gone:
+        if self._supervised.gone:
             return None
         return self.failed(
             f"{self.processes.exit_summary()}, before its ranks",
@@ -199,7 +177,7 @@ class Diagnosis:
             else self.supervisors.driver_time(self.arm, self.launch, rank, at_s)
         )
 
-    def _lost(self, silent: Mapping[int, float]) -> bool:
+    def _has_lost_host(self, silent: Mapping[int, float]) -> bool:
         """Whether a supervisor was lost with its rank, or a host does not answer a request for its
         logs.
         """
@@ -208,19 +186,20 @@ class Diagnosis:
         self.processes.log_tails(list(silent))
         return math.inf in silent.values() or bool(self.processes.unreachable)
 
-    def for_errors(self, errors: Mapping[int, ErrorReply]) -> ArmFailed | None:
+    def for_errors(self, heard: Mapping[int, Reply]) -> ArmFailed | None:
         """Name the cause among reported errors: bad input, else the first error that is not about a
         lost peer.
         """
-        errors = {
-            rank: reply for rank, reply in errors.items() if reply.cause == "bad input"
-        } or errors
-        errors = {
-            rank: reply for rank, reply in errors.items() if not mentions_lost_peer(reply.message)
-        } or errors
+        errors = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
         if not errors:
             return None
-        first = min(errors, key=lambda rank: self._at(rank, errors[rank].at_s))
+
+        def order(rank: int) -> tuple[bool, bool, float]:
+            reply = errors[rank]
+            is_followed = mentions_lost_peer(reply.message)
+            return reply.cause != "bad input", is_followed, self._at(rank, reply.at_s)
+
+        first = min(errors, key=order)
         return self.failed(
             f"{self._who([first])}: {errors[first].message}",
             ranks=[first],
@@ -234,16 +213,12 @@ class Diagnosis:
         Ranks that do not answer first write stack traces to their logs.
         """
         if self.may_end and self.world_size is None and not self.has_reported:
-            raised = scripts_exception(self._launchers_log())
-            why = (
-                raised.message
-                if raised
-                else self._never or explain_no_ranks(look_at(self.run_id, self.processes.pids))
+            why = self._never or explain_no_ranks(look_at(self.run_id, self.processes.pids))
+            return self.failed(
+                f"no rank reported within {timeout_s:g} s: {why}",
+                excerpt=self.processes.last_words([]),
+                status="timeout",
             )
-            words = raised.excerpt if raised else self.processes.last_words([])
-            failed = self.failed(f"no rank reported within {timeout_s:g} s: {why}", excerpt=words)
-            failed.status = "timeout"
-            return failed
         with contextlib.suppress(LaunchError):
             self.supervisors.tell(self.arm, self.launch, "trace")
             time.sleep(TRACE_S)
@@ -252,49 +227,55 @@ class Diagnosis:
             why = "; " + SLOW_START
         elif self.may_end and len(silent) < (self.world_size or 0):
             why = "; do its ranks take different numbers of steps?"
-        failed = self.failed(
-            f"no answer from {self._who(silent)} within {timeout_s:g} s{why}", ranks=silent
+        return self.failed(
+            f"no answer from {self._who(silent)} within {timeout_s:g} s{why}",
+            ranks=silent,
+            status="timeout",
         )
-        failed.status = "timeout"
-        return failed
 
     def failed(
-        self, message: str, *, ranks: Sequence[int] = (), excerpt: Sequence[str] = ()
+        self,
+        message: str,
+        *,
+        ranks: Sequence[int] = (),
+        excerpt: Sequence[str] = (),
+        status: Status = "failed",
     ) -> ArmFailed:
         """A failure with this message, the hosts and logs of these ranks, and hosts that no longer
         answer.
         """
         tails = self.processes.log_tails(ranks)
         message = "; ".join([message, *self.processes.unreachable.values()])
-        return self._outcome(message, ranks=ranks, tails=tails, excerpt=excerpt)
+        users = self.sandbox.as_users if self.sandbox else str
+        return ArmFailed(
+            users(message),
+            status=status,
+            excerpt=[*map(users, excerpt)],
+            ranks=list(ranks),
+            hosts=self._hosts(ranks),
+            log_tail={name: users(tail) for name, tail in tails.items()},
+        )
 
     def _died(self, silent: Mapping[int, float]) -> ArmFailed:
         """Name the rank that ended first, since the launcher may have ended the others.
 
         A lost host is always the cause.
         """
-        tails = self.processes.log_tails(list(silent))
-        gone = self.processes.unreachable
+        unreachable = self.processes.unreachable.keys()
         lost = [
             rank
             for rank in range(self.world_size or 0)
-            if gone and not gone.keys().isdisjoint(self._hosts([rank]))
+            if not unreachable.isdisjoint(self._hosts([rank]))
         ]
+        if lost:
+            return self.failed(f"{self._who(lost)} lost with the host", ranks=lost)
         first = sorted(rank for rank, at_s in silent.items() if at_s == min(silent.values()))
-        later = [rank for rank in silent if rank not in first]
-        what = (
-            f"{self._who(lost)} lost with the host"
-            if lost
-            else f"{self._who(first)} died without reporting an error"
+        what = f"{self._who(first)} died without reporting an error"
+        return self.failed(
+            "; ".join([what, self.processes.exit_summary(), *self._suspects()]),
+            ranks=first,
+            excerpt=self.processes.last_words(first),
         )
-        place = None if lost else next(filter(None, map(_place_of_crash, tails.values())), None)
-        what += f", at {place}" if place else ""
-        if later and not lost:
-            what += f", then {self._who(later)}"
-        suspects = [] if lost else self._suspects()
-        message = "; ".join([what, *gone.values(), self.processes.exit_summary(), *suspects])
-        excerpt = place.excerpt() if place else [] if lost else self.processes.last_words(first)
-        return self._outcome(message, ranks=lost or first, tails=tails, excerpt=excerpt)
 
     def _unreported(self) -> ArmFailed:
         """The failure of launchers whose ranks reported nothing; for a script, by its exception or
@@ -318,44 +299,26 @@ class Diagnosis:
         return ""
 
     def _suspects(self) -> list[str]:
-        if self.may_end:
-            hint = hint_of(
-                "\n".join([self._launchers_log(), *self.processes.log_tails([]).values()])
+        """What may be why a script's ranks ended, and what to do."""
+        if not self.may_end:
+            return []
+        hint = hint_of("\n".join([self._launchers_log(), *self.processes.log_tails([]).values()]))
+        if hint is None and not self.has_reported and set(self.processes.codes) == {0}:
+            hint = (
+                self._never
+                or "it ended without a step that the agent saw; does it train, by torch.optim, and"
+                " is its Python the right one?"
             )
-            if hint is None and not self.has_reported and set(self.processes.codes) == {0}:
-                hint = (
-                    self._never
-                    or "it ended without a step that the agent saw; does it train, by torch.optim, "
-                    "and is its Python the right one?"
-                )
-            return [hint] if hint else []
-        return [
-            f"their environment has {disturbance.setting}, which {disturbance.variable.does}"
-            for disturbance in self.variables
-        ]
-
-    def _outcome(
-        self,
-        message: str,
-        *,
-        ranks: Sequence[int],
-        tails: Mapping[str, str],
-        excerpt: Sequence[str] = (),
-    ) -> ArmFailed:
-        users = self.sandbox.as_users if self.sandbox else str
-        logs = {name: users(tail) for name, tail in tails.items()}
-        return ArmFailed(
-            users(message),
-            excerpt=[*map(users, excerpt)],
-            ranks=list(ranks),
-            hosts=self._hosts(ranks),
-            log_tail=logs,
-        )
+        return [hint] if hint else []
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
         if self.placement.is_local or self.may_end:
             return sorted(
-                {supervised.host for rank, supervised in self._ranks.items() if rank in ranks}
+                {
+                    supervised.host
+                    for rank, supervised in self._supervised.ranks.items()
+                    if rank in ranks
+                }
             )
         return sorted({self.placement.host_of(rank) for rank in ranks})
 
@@ -363,10 +326,3 @@ class Diagnosis:
         """``rank 1``, or ``ranks 2, 3 on host2``."""
         where = "" if self.placement.is_local else f" on {', '.join(self._hosts(ranks))}"
         return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}{where}"
-
-
-def _place_of_crash(log: str) -> Place | None:
-    """The user's line in the dump of ``faulthandler`` for a process that a signal ended, which is
-    innermost first.
-    """
-    return place_in("\n".join(reversed(log.splitlines()))) if CRASH in log else None

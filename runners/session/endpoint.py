@@ -14,7 +14,7 @@ import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -60,12 +60,12 @@ def open_endpoint(placement: Placement, *, has_store: bool) -> Iterator[DriverEn
     address, run_id = placement.driver_address, secrets.token_hex(6)
     with shared_key(placement.remote) as key_file, ExitStack() as stack:
         stack.enter_context(ended_with_driver(run_id, placement.remote))
-        supervisors = SupervisorServer(address=address, key=key_file.key)
+        supervisors = SupervisorServer(address=address, key=key_file.read_text(encoding="utf-8"))
         stack.callback(supervisors.close)
         yield DriverEndpoint(
             store_address=stack.enter_context(_serve_store(address)) if has_store else "",
             supervisors=supervisors,
-            key_file=key_file.path,
+            key_file=key_file,
             run_id=run_id,
             placement=placement,
         )
@@ -92,19 +92,12 @@ def _serve_store(address: str) -> Iterator[str]:
         del store  # it ends with its last reference
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyFile:
-    """A key, and its path on every host."""
-
-    key: str = field(repr=False)
-    """32 random bytes in hexadecimal digits."""
-    path: Path
-
-
 @contextmanager
-def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
+def shared_key(hosts: Sequence[str]) -> Iterator[Path]:
     """Make a key and store it here and on other hosts while the context lasts, in a new folder with
-    a random name.
+    a random name; yields its path, the same on every host.
+
+    It is 32 random bytes in hexadecimal digits.
 
     Keys that killed drivers have left are removed.
 
@@ -113,25 +106,19 @@ def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
     """
     remove_left_folders(Path(tempfile.gettempdir()), KEY_PREFIX)
     prefix = f"{KEY_PREFIX}{socket.gethostname()}-{os.getpid()}-"
-    made = KeyFile(key=secrets.token_hex(32), path=Path(tempfile.mkdtemp(prefix=prefix)) / "key")
+    path, key = Path(tempfile.mkdtemp(prefix=prefix)) / "key", secrets.token_hex(32).encode()
+
+    def everywhere(script: str) -> None:
+        argv = ["sh", "-c", script, "sh", str(path.parent)]
+        remote.run_on(hosts, argv, timeout_s=KEY_TIMEOUT_S, stdin=key)
+
     try:
-        with os.fdopen(
-            os.open(made.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
-        ) as file:
-            file.write(made.key)
-        _everywhere(hosts, PUT_KEY, made)
-        yield made
+        path.touch(mode=0o600)  # in a folder that is the user's alone
+        path.write_bytes(key)
+        everywhere(PUT_KEY)
+        yield path
     finally:
         # a lost host keeps the key, which is of no use after the comparison
         with contextlib.suppress(LaunchError):
-            _everywhere(hosts, REMOVE_KEY, made)
-        shutil.rmtree(made.path.parent, ignore_errors=True)
-
-
-def _everywhere(hosts: Sequence[str], script: str, key: KeyFile) -> None:
-    remote.run_on(
-        hosts,
-        ["sh", "-c", script, "sh", str(key.path.parent)],
-        timeout_s=KEY_TIMEOUT_S,
-        stdin=key.key.encode(),
-    )
+            everywhere(REMOVE_KEY)
+        shutil.rmtree(path.parent, ignore_errors=True)

@@ -19,20 +19,13 @@ from measurement.plans.plan import Plan
 from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder, default_folder, folder_name
 from runners.flags import FlagValues, command, values_of
-from runners.launchers import horovodrun, mpirun, read_own_world
+from runners.launchers import read_own_world
 from runners.planning.arm_specs import libraries_of
 from runners.planning.arms import choose_transport, require_given, require_gpu
 from runners.planning.standalone_flags import FLAGS, MODULES, RunOptions, plan_content, settings
-from runners.processes.readable_output import make_output_readable
 from runners.rank.resources import take_resources, threads_of
 from runners.standalone.run import StandaloneRun
 from workloads import REGISTRY
-
-MAY_BE_HOROVODRUN = (
-    horovodrun.RANK_VARIABLES.names.launcher,
-    mpirun.RANK_VARIABLES.names.launcher,
-)
-"""Over MPI the ranks of horovodrun have mpirun's variables."""
 
 
 def epilog(backend: str) -> str:
@@ -65,8 +58,6 @@ def measure(backend: str, flags: FlagValues) -> None:
     content, options = plan_content(flags), RunOptions(**values_of(flags, RunOptions))
     world = read_own_world()
     _require_launcher_in_pod(world, MODULES[backend])
-    if world.launcher in MAY_BE_HOROVODRUN:
-        make_output_readable()
     threads = content["threads"] = threads_of(
         world, asked=content.get("threads"), environment=os.environ
     )

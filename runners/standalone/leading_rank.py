@@ -53,7 +53,6 @@ class CollectiveSession:
 
     starts = 1
     restarting_s = 0.0
-    counts_iterations = False
 
     def __init__(
         self, name: str, *, rank: EngineRank, backend: Backend, folder: Path, started_s: float

@@ -60,7 +60,6 @@ def test_horovod_and_ddp_agree_with_the_reference_and_are_compared(compared):
         assert [[*own] for own in record.rank_start_s] == [
             ["interpreter", "imports", "rendezvous", "model"]
         ] * 2
-        assert [*record.stages_s] == ["start", "blocks", "gate", "end"]
         assert [rank.world_size for rank in record.ranks] == [2, 2]
         assert not any(rank.environment.keys() & KEEP_FREED_MEMORY for rank in record.ranks), (
             "a user's own run has none of them"
@@ -81,7 +80,7 @@ def test_horovod_and_ddp_agree_with_the_reference_and_are_compared(compared):
 @needs_horovod
 def test_the_floor_has_no_library_and_no_exchange_and_the_terms_of_a_step_add_up(compared):
     ran, found = compared[0], compared[0].report
-    assert "starting 3 arms and the no-op backend (the floor), 8 ranks in all" in ran.done.stderr
+    assert "launch 1 of 1: starting " in ran.done.stderr
     floor, horovod = ran.records[FLOOR], ran.records["horovod-gloo"]
     assert (floor.status, floor.role, len(floor.ranks), floor.ranks[0].backend["library"]) == (
         "ok",

@@ -22,7 +22,7 @@ BAD = {
     "Dies": ("failed", "rank 1 died without reporting an error", "last words of rank 1"),
     "DiesWhileAPeerIsBusy": (
         "failed",
-        "rank 1 died without reporting an error, then rank 0",
+        "rank 1 died without reporting an error; ",
         "last words of rank 1",
     ),
     "Hangs": ("timeout", "no answer from rank", "going to sleep"),

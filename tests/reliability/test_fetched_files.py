@@ -13,7 +13,7 @@ import pytest
 from measurement.errors import LaunchError
 from runners.hosts.placement import Placement
 from runners.launchers import HostSlots
-from runners.processes import remote_results
+from runners.processes import remote, remote_results
 from runners.rank.worker import redirect_output
 from runners.session.arm_processes import ArmProcesses
 
@@ -48,10 +48,7 @@ def test_links_in_it_are_not_followed(spool, tmp_path):
 
 
 def test_ranks_do_not_write_through_links(spool, tmp_path):
-    (spool / "rank-0.jsonl").symlink_to(tmp_path / "secret")
     (spool / "rank-0.log").symlink_to(tmp_path / "secret")
-    with pytest.raises(OSError, match="symbolic links"):
-        remote_results.append(spool, 0, 1, "{}")
     with pytest.raises(OSError, match="symbolic links"):
         redirect_output(spool / "rank-0.log")
     assert (tmp_path / "secret").read_bytes() == SECRET
@@ -87,18 +84,19 @@ def test_of_an_archive_only_ranks_files_are_taken():
     assert remote_results.unpack(sent[:520]) == {}
 
 
-def test_a_link_in_the_results_is_replaced_and_not_written_through(tmp_path):
+def test_a_link_in_the_results_is_replaced_and_not_written_through(tmp_path, monkeypatch):
     results, outside = tmp_path / "results", tmp_path / "outside"
     results.mkdir()
     outside.write_text("as it was")
     (results / "rank-0.log").symlink_to(outside)
     placement = Placement(hosts=(HostSlots(host="host1", slots=1),), cores={})
     arm = ArmProcesses([], run_id=RUN, folder=results, placement=placement)
-    arm._keep_logs({"rank-0.log": b"log", "../rank-1.log": b"log", "rank-0.jsonl": b"log"})
+    sent = archive(("rank-0.log", tarfile.REGTYPE, ""), ("../rank-1.log", tarfile.REGTYPE, ""))
+    monkeypatch.setattr(remote, "on_each", lambda *_: [sent])
+    arm.log_tails([0])
     assert outside.read_text() == "as it was"
-    assert (results / "rank-0.log").read_text() == "log" and not (
-        results / "rank-0.log"
-    ).is_symlink()
+    assert (results / "rank-0.log").read_bytes() == SECRET
+    assert not (results / "rank-0.log").is_symlink()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["outside", "rank-0.log", "results"]
 
 

@@ -33,7 +33,7 @@ def test_a_training_that_diverges_alike_has_not_drifted():
     [
         (
             rank(0.025),
-            "ranks have drifted apart: learning rates 0.1, 0.025 (every rank must take the same steps",
+            "ranks have drifted apart: lr 0.1, 0.025 (every rank must take the same steps",
         ),
         (
             rank(weight=(1.0, 2.1)),

@@ -11,21 +11,24 @@ import pytest
 from measurement.conditions.differences import arm_differences
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
+from measurement.plans.measuring import Measurement
 from measurement.plans.plan_file import check_plan
-from measurement.records.record import ParityResult
+from measurement.records.record import Failure, ParityResult
 from reports.wording.first_screen import first_screen
 from runners.driver import gates
 from runners.driver.compared_arms import ComparedArms
+from runners.driver.gates import run_gates
 from runners.planning.arms import resolve_arms
+from runners.protocol.messages import GateReply
 from runners.scripts.script_setup import resolve_scripts
+from runners.session.arm_run import ArmRun, Exchange
 from tests.conftest import TINY
 from tests.kit.changed import changed
 from tests.kit.commands import git
+from tests.kit.parity_reports import reports
 from tests.kit.plans import tiny
-from tests.kit.results_factory import concluded, make_plan
+from tests.kit.results_factory import concluded, make_plan, make_record
 from tests.unit.test_fairness import arm
-from tests.unit.test_gates import arm as gated
-from tests.unit.test_gates import opened, report
 
 WORKLOAD = """
 from torch import nn, optim
@@ -200,6 +203,42 @@ def test_another_unit_is_other_work():
     assert "sample_unit: samples in a, tokens in b" in [
         row.sentence for row in arm_differences([arm("a"), other])
     ]
+
+
+def report(rank, **changes):
+    return changed(reports(2)[rank], **changes)
+
+
+class Session:
+    """Ranks whose reports are given."""
+
+    exit_codes: tuple[int, ...] = ()
+
+    def __init__(self, name, reports):
+        self.name, self.reports, self.is_ended = name, reports, False
+
+    def exchange(self, command, expected, *, timeout_s):
+        return Exchange(
+            replies=[GateReply.model_construct(report=report) for report in self.reports],
+            took_s=0,
+            hosts={},
+        )
+
+    def end(self):
+        self.is_ended = True
+
+
+def gated(name, reports, *, role="candidate", status="ok", error=None):
+    error = Failure(message=error) if error else None
+    record = make_record(arm=name, role=role, world_size=2, status=status, error=error)
+    return ArmRun(session=Session(name, reports), job=None, record=record, say=lambda text: None)
+
+
+def opened(*arms):
+    run_gates(
+        arms, compared=arms, measurement=Measurement(), after_blocks=True, say=lambda text: None
+    )
+    return {arm.record.arm: arm.record for arm in arms}
 
 
 def with_own_work(name, reports, **more):

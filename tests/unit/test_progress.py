@@ -42,4 +42,4 @@ def test_the_time_left_falls(clock, budget_s):
         bar.launch_done()
     seconds = lefts(shown)
     assert len(seconds) >= 10 and seconds == sorted(seconds, reverse=True)
-    assert seconds[0] <= (budget_s or 3 * 80.0)
+    assert seconds[0] <= (budget_s or 3 * 90.0)

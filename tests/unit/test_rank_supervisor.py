@@ -96,7 +96,7 @@ def supervised(supervisors, program, *, rank=0):
     starts = f"way = start({supervisors.address!r}, {str(KEY_FILE)!r}, 'arm', 0, {rank}, world_size=4){program}"
     with subprocess.Popen([sys.executable, "-c", f"{begin}; {starts}"], cwd=REPOSITORY) as process:
         try:
-            wait_until(lambda: rank in supervisors.of("arm", 0))
+            wait_until(lambda: rank in supervisors.heard("arm", 0).ranks)
             yield process
         finally:
             supervisors.release("arm", 0)
@@ -215,12 +215,12 @@ def test_a_rank_is_supervised_where_the_kernel_has_no_pidfds(supervisors):
     starts = f"import subprocess, sys, time; subprocess.Popen({argv}); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", starts], cwd=REPOSITORY) as rank:
         try:
-            wait_until(lambda: 0 in supervisors.of("arm", 0))
+            wait_until(lambda: 0 in supervisors.heard("arm", 0).ranks)
             supervisors.tell("arm", 0, "stop")
             assert rank_supervisor.state(rank.pid) == "T"
             supervisors.tell("arm", 0, "continue")
             rank.kill()
-            wait_until(lambda: supervisors.gone("arm", 0).get(0, math.inf) < math.inf)
+            wait_until(lambda: supervisors.heard("arm", 0).gone.get(0, math.inf) < math.inf)
         finally:
             rank.kill()
 
@@ -277,8 +277,8 @@ def test_the_ranks_of_a_host_share_a_connection_over_which_messages_pass(supervi
             "0/arm/reply/1/3": 5e6,
         }
         assert (first.wait(20), second.wait(20)) == (0, 0)
-        wait_until(lambda: set(supervisors.gone("arm", 0)) == {0, 3})
-        assert math.inf not in supervisors.gone("arm", 0).values()
+        wait_until(lambda: set(supervisors.heard("arm", 0).gone) == {0, 3})
+        assert math.inf not in supervisors.heard("arm", 0).gone.values()
 
 
 def test_others_go_on_when_the_first_rank_of_a_host_has_ended(supervisors):
@@ -288,15 +288,15 @@ def test_others_go_on_when_the_first_rank_of_a_host_has_ended(supervisors):
     ):
         first.kill()
         first.wait(20)
-        wait_until(lambda: list(supervisors.gone("arm", 0)) == [0])
+        wait_until(lambda: list(supervisors.heard("arm", 0).gone) == [0])
         supervisors.tell("arm", 0, "stop")
         assert rank_supervisor.state(second.pid) == "T"
         supervisors.tell("arm", 0, "continue")
         assert supervisors.tell("arm", 0, "stop", "counters")
         second.kill()
         second.wait(20)
-        wait_until(lambda: list(supervisors.gone("arm", 0)) == [0, 1])
-        assert math.inf not in supervisors.gone("arm", 0).values()
+        wait_until(lambda: list(supervisors.heard("arm", 0).gone) == [0, 1])
+        assert math.inf not in supervisors.heard("arm", 0).gone.values()
 
 
 @pytest.mark.parametrize("goes", ["rank", "supervisor"])
@@ -306,8 +306,8 @@ def test_the_end_of_another_rank_is_told_with_its_time(supervisors, goes):
         before = time.time()
         other.kill() if goes == "rank" else supervisor_of(other).kill()
         assert other.wait(20) == -signal.SIGKILL
-        wait_until(lambda: 1 in supervisors.gone("arm", 0))
-        assert before <= supervisors.gone("arm", 0)[1] <= time.time()
+        wait_until(lambda: 1 in supervisors.heard("arm", 0).gone)
+        assert before <= supervisors.heard("arm", 0).gone[1] <= time.time()
         supervisors.tell("arm", 0, "stop")
         assert rank_supervisor.state(first.pid) == "T"
 
@@ -319,7 +319,7 @@ def test_a_hosts_ranks_do_not_outlive_the_first_ones_supervisor(supervisors):
     ):
         supervisor_of(first).kill()
         assert (first.wait(20), second.wait(20)) == (-signal.SIGKILL, -signal.SIGKILL)
-        wait_until(lambda: supervisors.gone("arm", 0) == {0: math.inf, 1: math.inf})
+        wait_until(lambda: supervisors.heard("arm", 0).gone == {0: math.inf, 1: math.inf})
 
 
 def test_a_second_process_of_a_rank_is_let_go(supervisors):
@@ -328,7 +328,7 @@ def test_a_second_process_of_a_rank_is_let_go(supervisors):
         assert second.wait(20) == -signal.SIGKILL
         assert [
             (process.rank, process.pid, process.world_size)
-            for process in supervisors.refused("arm", 0)
+            for process in supervisors.heard("arm", 0).refused
         ] == [(0, second.pid, 4)]
         supervisors.tell("arm", 0, "stop")
         assert rank_supervisor.state(first.pid) == "T"

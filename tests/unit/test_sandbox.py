@@ -110,7 +110,7 @@ def test_a_script_may_log_to_mlflow_which_writes_into_the_folder_of_its_start(
     box = sandbox.Sandbox(**where, hosts=(), are_offline=True, is_kept=False)
     box.make()
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
-    for name, value in box.variables({}).items():
+    for name, value in box.variables.items():
         monkeypatch.setenv(name, value)
     with mlflow.start_run():
         mlflow.log_metric("loss", 1.0)
@@ -294,7 +294,7 @@ def test_trackers_reach_for_no_server_and_write_into_the_folder_of_the_start(tmp
         "HOME": str(tmp_path),
         "COMET_API_KEY": "none",
         "PYTHONPATH": "",
-    } | made.variables({})
+    } | made.variables
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("WANDB_")
     } | environment

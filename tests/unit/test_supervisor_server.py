@@ -38,7 +38,7 @@ def report(supervisors, rank, *, start=0, pid=None):
 
 def connect(supervisors, rank, **more):
     connection = report(supervisors, rank, **more)
-    wait_until(lambda: rank in supervisors.of("arm", 0))
+    wait_until(lambda: rank in supervisors.heard("arm", 0).ranks)
     return connection
 
 
@@ -61,7 +61,7 @@ def test_a_stranger_is_let_go_and_a_supervisor_is_served_after_it(supervisors, s
             stranger.sendall(sent)
     connect(supervisors, 0).close()
     wait_until(lambda: set(threading.enumerate()) <= before)
-    assert list(supervisors.of("arm", 0)) == [0]
+    assert list(supervisors.heard("arm", 0).ranks) == [0]
 
 
 def test_an_arm_that_is_started_anew_gets_new_commands_only(supervisors):
@@ -94,7 +94,7 @@ def test_an_answer_that_was_heard_on_another_connection_proves_nothing(superviso
         receive_line(stranger)
         stranger.sendall(answered)
         assert stranger.recv(1) == b""
-    assert supervisors.of("arm", 0) == {}
+    assert supervisors.heard("arm", 0).ranks == {}
 
 
 @pytest.mark.slow
@@ -112,12 +112,12 @@ def test_strangers_that_say_nothing_do_not_keep_a_supervisor_out(supervisors, mo
 def test_ranks_that_went_are_told_in_the_order_of_their_going(supervisors):
     """A connection that broke in the middle of a line made its rank the first to go."""
     connections = [connect(supervisors, rank) for rank in range(5)]
-    assert supervisors.gone("arm", 0) == {}
+    assert supervisors.heard("arm", 0).gone == {}
     for rank, last in [(0, b""), (1, b"gone 1 12.5\n"), (3, b"gone 3 12.25\n"), (4, b"gone 4 1")]:
         connections[rank].sendall(last)
         connections[rank].close()
-    wait_until(lambda: len(supervisors.gone("arm", 0)) == 4)
-    assert list(supervisors.gone("arm", 0).items()) == [
+    wait_until(lambda: len(supervisors.heard("arm", 0).gone) == 4)
+    assert list(supervisors.heard("arm", 0).gone.items()) == [
         (3, 12.25),
         (1, 12.5),
         (0, math.inf),
@@ -131,7 +131,7 @@ def test_a_rank_may_go_right_after_it_did_as_told(supervisors):
     connection.sendall(b"stop\ngone 0 3.5\n")
     supervisors.tell("arm", 0, "stop")
     connection.close()
-    wait_until(lambda: supervisors.gone("arm", 0) == {0: 3.5})
+    wait_until(lambda: supervisors.heard("arm", 0).gone == {0: 3.5})
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_a_connection_that_the_kernel_gives_up_is_a_rank_gone(supervisors):
         with suppress(BlockingIOError):
             while near.send(bytes(1 << 16)):
                 pass
-        wait_until(lambda: 0 in supervisors.gone("arm", 0))
+        wait_until(lambda: 0 in supervisors.heard("arm", 0).gone)
 
 
 def test_a_supervisor_that_could_not_obey_is_an_error_that_says_why(supervisors):
@@ -192,7 +192,7 @@ def test_ranks_that_have_ended_are_found_among_those_that_say_nothing(supervisor
     talking.sendall(b"stop\n")
     ended.sendall(b"gone 1 12.5\n")
     ended.close()
-    wait_until(lambda: supervisors.gone("arm", 0) == {1: 12.5})
+    wait_until(lambda: supervisors.heard("arm", 0).gone == {1: 12.5})
     for connection in (ended, silent):
         connection.close()
     supervisors.tell("arm", 0, "stop")
@@ -255,5 +255,5 @@ def test_who_does_not_speak_as_supervisors_do_is_a_rank_gone(supervisors, sent):
     connection = connect(supervisors, 0)
     with suppress(OSError):
         connection.sendall(sent)
-    wait_until(lambda: 0 in supervisors.gone("arm", 0))
+    wait_until(lambda: 0 in supervisors.heard("arm", 0).gone)
     connection.close()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from runners.processes.process_exit import begin_in_utf8, run_command
+from runners.processes.process_exit import run_command
 from runners.project_command import parse_rate
 
 app = typer.Typer(
@@ -61,5 +61,4 @@ def down() -> None:
 
 
 if __name__ == "__main__":
-    begin_in_utf8()
     run_command(app)
