@@ -529,8 +529,6 @@ class RatioSummary(Stored):
     """Order of standalone runs: alternating ones are paired. Null where arms took turns."""
     launches: int = 0
     pairs: int = 0
-    typical_ratio: float | None = None
-    """Geometric mean over launches of the pairs' 20% trimmed means: what a usual block shows."""
     ratio_without_stalls: float | None = None
     """As if each stall had been a median step; null of a micro-benchmark."""
     more_runs: int | None = None

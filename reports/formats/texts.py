@@ -26,7 +26,6 @@ from reports.conclusions.training_results import MIN_SEEDS
 from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison
 from reports.statistics.budget import PILOTS
-from reports.statistics.intervals import TRIM
 from reports.tables import arm_tables, figures
 from reports.tables import sections as section_tables
 from reports.tables.arm_tables import POINT, against_table, differences_table
@@ -45,7 +44,6 @@ def method(shown: Comparison) -> list[str]:
     constants = {
         "gate_steps": GATE_STEPS,
         "pilots": PILOTS,
-        "trim": TRIM,
         "limit": LIMIT,
         "load_power": LOAD_POWER,
         "fewest_seeds": MIN_SEEDS,

@@ -103,13 +103,3 @@ def log_interval(
         if factor is None
         else Estimate(value=value, ci_low=value / factor, ci_high=value * factor)
     )
-
-
-def ratio_bounds(centre: float, half: float | None) -> tuple[float | None, float | None]:
-    """From a log-ratio and half a width to bounds of the ratio, which are finite however wide that
-    is.
-    """
-    if half is None:
-        return None, None
-    low, high = np.exp(np.clip([centre - half, centre + half], -LARGEST_LOG, LARGEST_LOG))
-    return float(low), float(high)

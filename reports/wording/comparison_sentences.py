@@ -11,7 +11,6 @@ from measurement.plans.plan import Plan
 from measurement.plans.settings import Batches
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.summaries import VERDICTS, Outcome, count_verdicts
-from reports.conclusions.verdict import is_atypical
 from reports.schema import ArmSummary, RatioSummary
 from reports.statistics.budget import error_share
 from reports.wording.causes import cause_clause
@@ -150,10 +149,7 @@ def finding(
                 if nearest is None or verb != "is" or at_least(nearest) == at_least(1.0)
                 else f", at least {at_least(nearest)}"
             )
-            return (
-                f"{ours} {verb} {how} than {theirs}{least}"
-                f" {figures}{why}{_typical_block_clause(result, plan)}{beyond_load(result)}"
-            )
+            return f"{ours} {verb} {how} than {theirs}{least} {figures}{why}{beyond_load(result)}"
         case "equivalent":
             return (
                 f"{ours} and {theirs} are equivalent within"
@@ -164,18 +160,6 @@ def finding(
     return (
         f"Undecided whether {ours} or {theirs} is faster"
         f" {figures}{_undecided_clause(result, arm, baseline)}"
-    )
-
-
-def _typical_block_clause(result: RatioSummary, plan: Plan) -> str:
-    """What a typical block shows where that differs from the totals; readers who look at blocks see
-    it.
-    """
-    if not is_atypical(result, threshold=plan.measurement.noise_threshold):
-        return ""
-    return (
-        f"; a typical block shows {ratio(result.typical_ratio)}, but the total, stalls included, is"
-        " what training takes"
     )
 
 
@@ -327,23 +311,6 @@ def warnings(
     ]
     lines += script_lines(arms)
     lines += remedies
-    atypical = [
-        result
-        for result in results
-        if is_atypical(result, threshold=plan.measurement.noise_threshold)
-    ]
-    if any(result.case is not None for result in atypical):
-        lines.append(
-            f"In {len(atypical)} of {len(results)} ratios a few blocks are outliers: see"
-            " typical_ratio in comparison.json"
-        )
-    else:
-        lines += [
-            f"{result.candidate}: the ratio of totals is {ratio(result.throughput_ratio)}, that of"
-            f" a typical block {ratio(result.typical_ratio)}; a few blocks are outliers, see the"
-            " pairs"
-            for result in atypical
-        ]
     lines += by_speed_lines(results)
     cases = {
         result.case
