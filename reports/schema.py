@@ -549,10 +549,6 @@ class RatioSummary(Stored):
     phase_differences_s: dict[Phase, Estimate] = {}
     """How much longer each phase of a script is than the baseline's, on the slowest rank; seconds
     per step."""
-    cpu_contention_s: Estimate | None = None
-    """For how much longer than the baseline's its own threads keep the training threads waiting for
-    a core, seconds per step without exchange; null where the kernel does not report it, or where
-    they do not."""
     note: str | None = None
     """What weakens the verdict, or why there is none, in words."""
     pair_table: dict[str, list[Any]] = {}

@@ -30,7 +30,6 @@ from reports.wording.formatting import (
     rate_interval,
     ratio,
     seconds,
-    share,
     size_text,
     with_interval,
 )
@@ -188,7 +187,7 @@ def training_table(training: TrainingSummary) -> Table:
     times = [
         Column(
             f"{percent(target or 0)} after ({statistic})",
-            lambda arm: seconds(by_arm.get(arm.name)) + _resolution(arm),
+            lambda arm: seconds(by_arm.get(arm.name)),
             wraps=True,
         ),
         Column("reached", lambda arm: f"{arm.seeds_reached} of {arm.seeds}", wraps=True),
@@ -201,10 +200,6 @@ def training_table(training: TrainingSummary) -> Table:
         ),
     ]
     return table([*columns, *(times if target is not None else [])], training.arms)
-
-
-def _resolution(arm: ArmTraining) -> str:
-    return f" (one epoch: {share(arm.epoch_share)})" if arm.epoch_share else ""
 
 
 def _convergence(arm: ArmTraining, training: TrainingSummary) -> Entry:

@@ -46,8 +46,8 @@ def cause_clause(result: RatioSummary) -> str:
     """What follows the verdict in a sentence, with a comma or semicolon before it; empty where
     nothing is known.
 
-    Such as ``, because its threads take the training thread's core for 4.6 ms more of each step
-    (3.9 to 5.2); it exposes 3.5 ms less exchange``.
+    Such as ``, because it takes 4.6 ms more of each step besides computing and exchange (3.9 to
+    5.2); it exposes 3.5 ms less exchange in each step``.
     """
     differences: list[tuple[Term | Phase, Estimate]] = [
         *result.term_differences_s.items(),
@@ -67,14 +67,8 @@ def cause_clause(result: RatioSummary) -> str:
         if name != cause.term and difference.excludes(0.0)
     }
     second = max(rest, key=lambda name: abs(rest[name].value), default=None)
-    besides = (
-        f"; it {_verb(result, second, rest[second], interval=False)}" if second is not None else ""
-    )
-    subject = "its threads" if _threads_hold_up(result, cause.term) else "it"
-    return (
-        f", because {subject}"
-        f" {_verb(result, cause.term, first, interval=True)}{_named_clause(cause)}{besides}"
-    )
+    besides = f"; it {_verb(second, rest[second], interval=False)}" if second is not None else ""
+    return f", because it {_verb(cause.term, first, interval=True)}{_named_clause(cause)}{besides}"
 
 
 def _parts(result: RatioSummary, by_term: Mapping[Term | Phase, Estimate]) -> str:
@@ -115,27 +109,10 @@ def short_cause(result: RatioSummary) -> str:
     )
     if cause.named:
         return f"{size} {NAMES[cause.term]} per step, most by {cause.named}"
-    held_up = _threads_hold_up(result, cause.term)
-    return (
-        f"its threads take the core {size} per step"
-        if held_up
-        else f"{size} {NAMES[cause.term]} per step"
-    )
+    return f"{size} {NAMES[cause.term]} per step"
 
 
-def _threads_hold_up(result: RatioSummary, term: Term | Phase) -> bool:
-    """Whether an overhead is mostly its own threads' taking the core."""
-    overhead = result.term_differences_s.get("library_overhead")
-    held = result.cpu_contention_s
-    return (
-        term == "library_overhead"
-        and overhead is not None
-        and held is not None
-        and held.value > overhead.value / 2 > 0
-    )
-
-
-def _verb(result: RatioSummary, term: Term | Phase, difference: Estimate, *, interval: bool) -> str:
+def _verb(term: Term | Phase, difference: Estimate, *, interval: bool) -> str:
     """Such as ``exposes 3.5 ms less exchange in each step (3.1 to 3.9)``."""
     more = "more" if difference.value > 0 else "less"
     size = f"{milliseconds(abs(difference.value))} ms"
@@ -148,10 +125,6 @@ def _verb(result: RatioSummary, term: Term | Phase, difference: Estimate, *, int
         "exposed_exchange": f"exposes {size} {more} exchange in each step",
         "library_overhead": f"takes {size} {more} of each step besides computing and exchange",
     }
-    if interval and _threads_hold_up(result, term):
-        clauses[term] = (
-            f"take the training thread's core for {size} more of each step besides exchange"
-        )
     words = clauses.get(term) or f"takes {size} {more} of each step in {NAMES[term]}"
     return words + (_bounds(difference) if interval else "")
 
@@ -232,16 +205,16 @@ def _clause(limit: Bottleneck, where: str, shares: Sequence[StepShares], hosts: 
     with_overhead = any((step_shares.library_overhead or 0.0) >= 0.05 for step_shares in shares)
     what = "The network" if hosts > 1 else "Exchange between ranks of one host"
     clauses: dict[Bottleneck, str] = {
-        "input": (
+        "data_wait": (
             f"Data loading is the bottleneck{where}: {waiting} of the step is waiting for data;"
             " more loader workers (loader_workers) or a faster data set will help, the network"
             " will not"
         ),
-        "exchange": (
+        "exposed_exchange": (
             f"{what} is the bottleneck{where}: {exposed} of the step is exposed exchange, {waiting}"
             " waiting for data"
         ),
-        "library": (
+        "library_overhead": (
             f"The library is the bottleneck{where}: {overhead} of the step is its overhead besides"
             " exchange"
         ),

@@ -363,7 +363,9 @@ def _next_step(shown: Comparison) -> str | None:
         tried = [f"{name} {value}" for name, value in shown.profile.to_try.items()]
         return f"See what {listed(tried)} would win: ringside run --explain" if tried else None
     shares = [arm.step_shares for arm in shown.arms if arm.step_shares and arm.competes]
-    starved = bool(shares) and all(bottleneck_of(step_shares) == "input" for step_shares in shares)
+    starved = bool(shares) and all(
+        bottleneck_of(step_shares) == "data_wait" for step_shares in shares
+    )
     if shown.equality and shown.equality.first_difference_step:
         return "Have both train alike first: see 'What differed?'"
     loads = [load for place in shown.places.values() if (load := load_of(place.arms))]
