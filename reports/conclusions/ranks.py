@@ -45,30 +45,23 @@ def summarise_ranks(
     if sync["rank"].nunique() < 2:
         return None
     alone = local if len(local) else before_exchange(sync)
-    by_rank, own_times = (
+    sums, own_sums = (
         table.groupby("rank")[["samples", "step_s", "steps"]].sum() for table in (sync, alone)
     )
-    means = {
-        "mean_s": by_rank["step_s"] / by_rank["steps"],
-        "own_s": own_times["step_s"] / own_times["steps"],
-    }
-    by_rank = by_rank.assign(per_s=by_rank["samples"] / by_rank["step_s"], **means)
-    ranks = [
-        RankFigures(
-            rank=rank, host=hosts.get(rank, ""), throughput_per_s=per_s, step_s=mean_s, own_s=own_s
-        )
-        for rank, per_s, mean_s, own_s in by_rank[["per_s", "mean_s", "own_s"]].itertuples(
-            name=None
-        )
-    ]
-    rates: dict[str, list[float]] = {}
-    for figures in ranks:
-        rates.setdefault(figures.host, []).append(figures.throughput_per_s)
+    figures = pd.DataFrame(
+        {
+            "host": [hosts.get(rank, "") for rank in sums.index],
+            "throughput_per_s": sums["samples"] / sums["step_s"],
+            "step_s": sums["step_s"] / sums["steps"],
+            "own_s": own_sums["step_s"] / own_sums["steps"],
+        }
+    )
+    by_host = figures.groupby("host", sort=False)["throughput_per_s"].agg(["size", "sum"])
     return ByRank(
-        ranks=ranks,
+        ranks=[RankFigures.model_validate(row) for row in figures.reset_index().to_dict("records")],
         hosts=[
-            HostFigures(host=host, ranks=len(throughputs), throughput_per_s=sum(throughputs))
-            for host, throughputs in rates.items()
+            HostFigures(host=host, ranks=number, throughput_per_s=total)
+            for host, number, total in by_host.itertuples(name=None)
         ],
         own_time="local step" if len(local) else "data wait and forward",
         straggler=straggler,
@@ -201,11 +194,8 @@ def lateness(local: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 
     ``local``: blocks of one arm, by rank. Returns launches down; columns by time and rank.
     """
-    means = means_by_rank(local, names)
-    times, some = np.stack([table.to_numpy() for table in means.values()], axis=1), means[names[0]]
-    late = (times - times.mean(axis=2, keepdims=True)) * some.shape[1] / (some.shape[1] - 1)
-    codes = np.indices((len(names), some.shape[1])).reshape(2, -1).tolist()
-    columns = pd.MultiIndex(
-        levels=[list(names), list(some.columns)], codes=codes, names=[None, "rank"]
-    )
-    return pd.DataFrame(late.reshape(len(some), -1), index=some.index, columns=columns).dropna()
+    late = {}
+    for name, means in means_by_rank(local, names).items():
+        ranks = means.shape[1]
+        late[name] = means.sub(means.mean(axis="columns"), axis="index") * ranks / (ranks - 1)
+    return pd.concat(late, axis="columns", names=[None]).dropna()

@@ -94,12 +94,6 @@ class Growth:
 
         return float(brentq(excess, low, high))
 
-    def draw(self, hosts: float, number: int, random: np.random.Generator) -> Array:
-        """Draw logarithms of figures at this many hosts."""
-        means, spreads = self.logs(hosts)
-        chosen = random.choice(len(means), size=number, p=self.weights)
-        return np.asarray(random.normal(means[chosen], spreads[chosen]))
-
 
 def fit_growth(
     hosts: Sequence[float],

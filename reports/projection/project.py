@@ -9,8 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
-
+from reports.conclusions.scaling import quotient
 from reports.estimate import Estimate, Stored
 from reports.projection.growth_model import Growth, fit_growth
 from reports.projection.series import Series
@@ -83,9 +82,6 @@ class Projection(Stored):
 
 
 LOW, HIGH = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
-DRAWS = 20_000
-"""Pairs of figures that the interval of a ratio is made of."""
-SEED = 1
 
 
 def project(
@@ -101,30 +97,23 @@ def project(
     Sizes beyond ``fit_up_to`` are left out, and shown beside what is predicted for them. ``pairs``:
     of series whose ratio is projected.
     """
-    projections, grown = [], dict[str, Growth]()
-    for whole in series:
-        projected, growth = _project_one(whole, to, fit_up_to)
-        projections.append(projected)
-        if growth:
-            grown[whole.name] = growth
+    projections = [_project_one(whole, to, fit_up_to) for whole in series]
     predicted = {
-        projected.series: {at.ranks: at.hosts for at in projected.predictions}
+        projected.series: {at.ranks: at.samples_per_s for at in projected.predictions}
         for projected in projections
     }
     ratios = [
         RatioPrediction(
-            candidate=a, baseline=b, ranks=ranks, ratio=_ratio(grown[a], grown[b], hosts)
+            candidate=a, baseline=b, ranks=ranks, ratio=quotient(ours, predicted[b][ranks])
         )
         for a, b in pairs
-        for ranks, hosts in predicted[a].items()
+        for ranks, ours in predicted[a].items()
         if ranks in predicted[b]
     ]
     return Projection(source=source, to=list(to), series=projections, ratios=ratios)
 
 
-def _project_one(
-    whole: Series, to: Sequence[int], fit_up_to: float
-) -> tuple[SeriesProjection, Growth | None]:
+def _project_one(whole: Series, to: Sequence[int], fit_up_to: float) -> SeriesProjection:
     series = whole.up_to(fit_up_to)
     used = _usable(series)
     smallest = min(series.samples_per_s, default=1)
@@ -144,7 +133,7 @@ def _project_one(
             " more, or leave larger sizes out with --fit-up-to"
         )
     if refusal:
-        return projected.model_copy(update={"refusal": refusal}), None
+        return projected.model_copy(update={"refusal": refusal})
     check = _check(series)
     if check and not check.holds:
         predicted = check.samples_per_s
@@ -154,7 +143,7 @@ def _project_one(
             " measured: what limits it there is not seen in the smaller sizes, or a figure is"
             f" wrong; measure {check.ranks} ranks again, and {2 * check.ranks}"
         )
-        return projected.model_copy(update={"check": check, "refusal": refusal}), None
+        return projected.model_copy(update={"check": check, "refusal": refusal})
     growth = _fit(series, used)
     predictions = []
     for ranks in beyond:
@@ -168,7 +157,7 @@ def _project_one(
                 measured=whole.samples_per_s.get(ranks),
             )
         )
-    return projected.model_copy(update={"check": check, "predictions": predictions}), growth
+    return projected.model_copy(update={"check": check, "predictions": predictions})
 
 
 def _usable(series: Series) -> list[int]:
@@ -227,20 +216,6 @@ def _throughput(growth: Growth, ranks: int, series: Series, *, error: float = 0.
         for side, part in ((1, up), (-1, down))
     ]
     return Estimate(value=ranks / math.exp(centre), ci_low=bounds[0], ci_high=bounds[1])
-
-
-def _ratio(candidate: Growth, baseline: Growth, hosts: float) -> Estimate:
-    """The candidate's throughput over the baseline's: their predictions are drawn independently of
-    each other.
-    """
-    random = np.random.default_rng(SEED)
-    logs = baseline.draw(hosts, DRAWS, random) - candidate.draw(hosts, DRAWS, random)
-    low, high = np.exp(np.quantile(logs, [LOW, HIGH]))
-    return Estimate(
-        value=math.exp(baseline.mean(hosts) - candidate.mean(hosts)),
-        ci_low=float(low),
-        ci_high=float(high),
-    )
 
 
 def _listed(sizes: Sequence[int]) -> str:

@@ -93,9 +93,7 @@ def _arm_terms(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> Ar
     besides = means_by_rank(local, ["data_wait_s", "forward_s", "optimizer_s"]).values()
     return ArmTerms(
         terms=terms,
-        quiet_s=pd.concat(
-            [by_rank.mean(axis="columns") for by_rank in besides], axis="columns"
-        ).sum(axis="columns"),
+        quiet_s=pd.DataFrame([by_rank.mean(axis="columns") for by_rank in besides]).sum(),
         link_bits=8
         * max((max(link.sent_bytes, link.received_bytes) for link in arm.links), default=0.0),
         link_rate=link_rate,
