@@ -309,8 +309,7 @@ class MachineFigures(Stored):
     host: str
     busy_cores: float
     """Mean number of cores that computed, for whichever process."""
-    core_shares: list[float]
-    """By core, the share of the time that it computed."""
+    cores: int
     memory_used_bytes: int
     """The most, by all processes."""
     memory_bytes: int

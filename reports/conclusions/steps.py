@@ -105,7 +105,9 @@ class Steps:
         turns = self.rank_blocks.groupby(key)["steps"].agg(["count", "min", "max"]).reset_index()
         counts = [
             ranks == world_sizes.get((launch, arm)) and (launch, arm, turn) not in skipping
-            for launch, arm, turn, ranks in turns[[*key, "count"]].itertuples(False, None)
+            for launch, arm, turn, ranks in turns[[*key, "count"]].itertuples(
+                index=False, name=None
+            )
         ]
         whole = turns.loc[np.array(counts, dtype=bool) & (turns["min"] == turns["max"]), key]
         return Steps(

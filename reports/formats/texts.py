@@ -20,7 +20,6 @@ from measurement.errors import in_report
 from measurement.records.record import GATE_STEPS
 from reports.base import Report
 from reports.conclusions import disturbances
-from reports.conclusions.machine import is_far_off
 from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.training_results import MIN_SEEDS
 from reports.conclusions.verdict import LOAD_POWER
@@ -98,7 +97,6 @@ def _texts() -> Environment:
         "md": escape,
         "xml": lambda text: saxutils.escape(in_report(str(text)), {'"': "&quot;"}),
     }
-    texts.tests["is_far_off"] = lambda arm: any(map(is_far_off, arm.links))
     texts.globals |= {"limits": section_tables, "trace_sentence": trace_sentence}
     return texts
 

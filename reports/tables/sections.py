@@ -293,13 +293,7 @@ ARM_TABLES = {
             number(
                 "cores busy",
                 "part",
-                lambda host: f"{significant(host.busy_cores)} of {len(host.core_shares)}",
-            ),
-            number(
-                "busiest core",
-                "part",
-                lambda host: share(max(host.core_shares, default=None)),
-                optional=True,
+                lambda host: f"{significant(host.busy_cores)} of {host.cores}",
             ),
             number(
                 "memory GiB",
