@@ -551,7 +551,7 @@ class RatioSummary(Stored):
     note: str | None = None
     """What weakens the verdict, or why there is none, in words."""
     pair_table: dict[str, list[Any]] = {}
-    """The pairs, column by column: launch, turn, round, log_ratio, disturbed (by foreign load)."""
+    """The pairs, column by column: launch, turn, round, log_ratio."""
 
     @property
     def ratio(self) -> Estimate | None:

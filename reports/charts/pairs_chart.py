@@ -106,9 +106,7 @@ def _launch_offsets(results: Sequence[RatioSummary]) -> Offsets:
 
 
 def _pair_points(result: RatioSummary, offsets: Offsets, every: int, limits: Limits) -> Figure:
-    """A mark for each pair: triangles at the edge where it is beyond the limits, open where others
-    disturbed it.
-    """
+    """A mark for each pair: triangles at the edge where it is beyond the limits."""
     table = result.pair_table
     ratios = [math.exp(value) for value in table["log_ratio"]][::every]
     places = list(zip(table["launch"], table["turn"], strict=True))[::every]
@@ -116,16 +114,12 @@ def _pair_points(result: RatioSummary, offsets: Offsets, every: int, limits: Lim
         "triangle-up" if r > limits[1] else "triangle-down" if r < limits[0] else "circle"
         for r in ratios
     ]
-    symbols = [
-        f"{shape}-open" if hit else shape
-        for shape, hit in zip(shapes, table["disturbed"][::every], strict=True)
-    ]
     return {
         "type": "scatter",
         "mode": "markers",
         "x": [offsets[launch][0] + turn for launch, turn in places],
         "y": [min(max(value, limits[0]), limits[1]) for value in ratios],
-        "marker": {"size": [5 if shape == "circle" else 8 for shape in shapes], "symbol": symbols},
+        "marker": {"size": [5 if shape == "circle" else 8 for shape in shapes], "symbol": shapes},
         "customdata": [
             [launch, turn, value] for (launch, turn), value in zip(places, ratios, strict=True)
         ],

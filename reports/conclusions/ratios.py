@@ -211,10 +211,7 @@ def _ratios_of_case(
                 confidence=evidence.confidence,
                 throughput_ratio=interval.value if interval else None,
                 **(interval.model_dump(exclude={"value"}) if interval else {}),
-                pair_table=columns(
-                    _marked(evidence, pair_blocks(plan, blocks, name), name),
-                    [*PAIR_COLUMNS, "disturbed"],
-                ),
+                pair_table=columns(pair_blocks(plan, blocks, name), PAIR_COLUMNS),
                 run_order=run_order(*_runs(evidence, blocks, [name, plan.baseline]))
                 if evidence.are_runs
                 else None,
@@ -243,20 +240,6 @@ def _by_speed(evidence: Evidence, blocks: pd.DataFrame) -> dict[str, RatioBySpee
         for number, name in enumerate(names)
     }
     return {name: dependence for name, dependence in by_candidate.items() if dependence is not None}
-
-
-def _disturbed(evidence: Evidence, name: str) -> pd.DataFrame:
-    """Counters of the disturbed blocks of an arm and of those that it is compared with."""
-    arms = [name, *copies_of_baseline(evidence.plan, name)]
-    counters = evidence.block_counters
-    return counters[counters["disturbed"] & counters["arm"].isin(arms)]
-
-
-def _marked(evidence: Evidence, pairs: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Pairs with ``disturbed``: whether others disturbed one of the arms in that round."""
-    key = ["launch", "round"]
-    hit = pd.MultiIndex.from_frame(_disturbed(evidence, name)[key])
-    return pairs.assign(disturbed=pd.MultiIndex.from_frame(pairs[key]).isin(hit))
 
 
 def _verdict_fields(
@@ -333,7 +316,9 @@ def _doubt(
         return None, None
     if not is_uninformative(quiet[name], interval):
         return "load", None
-    hit = _disturbed(evidence, name)
+    counters = evidence.block_counters
+    of_pair = counters["arm"].isin([name, *copies_of_baseline(evidence.plan, name)])
+    hit = counters[counters["disturbed"] & of_pair]
     load = float((hit["foreign_share"] + hit["steal_share"]).mean()) if len(hit) else 0.0
     reach = reach_of_load(load, control)
     return (None if exceeds_margin(interval, reach) else "load"), reach

@@ -81,7 +81,10 @@ def _arm(
     epochs: dict[str, EpochsByLaunch],
     reference: str,
 ) -> ArmTraining:
-    finished = {arm: _finished(training, trainings) for arm, trainings in epochs.items()}
+    finished = {
+        arm: {n: trained for n, trained in trainings.items() if len(trained) == training.epochs}
+        for arm, trainings in epochs.items()
+    }
     of_arm, confidence = finished[name], plan.measurement.confidence
     curves = [
         _curve(plan, launch, trained, finished=launch in of_arm)
@@ -141,13 +144,6 @@ def median_time(times_s: Sequence[float | None]) -> float | None:
         return None
     median = statistics.median(math.inf if time is None else time for time in times_s)
     return median if math.isfinite(median) else None
-
-
-def _finished(training: TrainingSettings, trainings: EpochsByLaunch) -> EpochsByLaunch:
-    """The launches that trained to their end."""
-    return {
-        launch: epochs for launch, epochs in trainings.items() if len(epochs) == training.epochs
-    }
 
 
 def _final_top1(epochs: Sequence[EpochRecord]) -> Fraction | None:

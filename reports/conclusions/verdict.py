@@ -53,11 +53,8 @@ def decide(
 
 def farthest(interval: Estimate | None) -> float:
     """How far an interval reaches from 1, as a log-ratio; 0 without one."""
-    return (
-        max(abs(math.log(bound)) for bound in interval.bounds)
-        if interval is not None and interval.bounds
-        else 0.0
-    )
+    bounds = interval.bounds if interval else None
+    return max(abs(math.log(bound)) for bound in bounds) if bounds else 0.0
 
 
 def reach_of_load(share: float, control: Estimate | None) -> float:
