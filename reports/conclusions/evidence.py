@@ -77,7 +77,7 @@ class Evidence:
             stalls=find_stalls(timed.slowest),
             block_counters=counters[counters["arm"] != FLOOR],
             host_use=beside[beside["arm"] != FLOOR],
-            terms=Terms.find(everything, valid, counters),
+            terms=Terms.find(everything, valid),
             minutes=minutes,
             spent_minutes=_spent_minutes(everything) or minutes,
             unlike_work=unlike_work or {},

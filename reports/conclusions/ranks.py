@@ -19,7 +19,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from measurement.records.record import LaunchRecord
@@ -89,16 +88,6 @@ class _Lateness:
     hosts: Mapping[int, str]
     """By rank."""
 
-    def mean(self, arms: Sequence[str], rank: int) -> pd.Series:
-        """Lateness of one rank by each time, over launches and arms alike."""
-        return (
-            self.table.loc[list(arms), (slice(None), rank)]
-            .droplevel("rank", axis="columns")
-            .groupby("arm")
-            .mean()
-            .mean()
-        )
-
     def straggler(
         self,
         late: pd.DataFrame,
@@ -121,10 +110,11 @@ class _Lateness:
         means = late.mean()
         rank, late_s = int(str(means.idxmax())), float(means.max())
         half = student_t(1 - 2 * (1 - CONFIDENCE) / late.shape[1], df) * error_s
-        times_late = self.mean(arms, rank)
+        times = self.table.loc[:, (slice(None), rank)].droplevel("rank", axis="columns")
+        times_late = times.loc[list(arms)].mean()
         if late_s - half <= 0 or late_s <= self.at_least or times_late["step_s"] < self.at_least:
             return None
-        excess = times_late - self.mean(others, rank) if others else times_late
+        excess = times_late - times.loc[list(others)].mean() if others else times_late
         phase = str(excess.drop("step_s").idxmax()).removesuffix("_s")
         bounds = {"ci_low": late_s - half, "ci_high": late_s + half}
         return Straggler(
@@ -171,10 +161,7 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
     }
     # Of R ranks, each compared with the others, and A arms, (R - 1)(A - 1) are free in each launch.
     ranks = whole.shape[1]
-    squares = sum(
-        float(np.square((late - late.mean()).to_numpy(dtype=np.float64)).sum())
-        for late in excess.values()
-    )
+    squares = sum(float((late.var(ddof=0) * number).sum()) for late in excess.values())
     error_s = math.sqrt(squares / len(arms) / ranks / (number - 1) / number)
     df = (number - 1) * (ranks - 1) * (len(arms) - 1)
     stragglers = {
@@ -182,10 +169,10 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
         for arm, late in excess.items()
     }
     if everywhere:
-        late_arms = [
-            arm for arm in arms if lateness_table.mean([arm], everywhere.rank)["step_s"] >= at_least
-        ]
-        stragglers |= {arm: stragglers[arm] or everywhere for arm in late_arms}
+        late_s = whole[everywhere.rank].groupby("arm").mean()
+        stragglers |= {
+            arm: stragglers[arm] or everywhere for arm in arms if late_s[arm] >= at_least
+        }
     return {arm: straggler for arm, straggler in stragglers.items() if straggler}
 
 

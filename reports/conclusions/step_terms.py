@@ -77,12 +77,10 @@ Bottleneck = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The terms of every arm of a comparison, and what its ranks' threads did meanwhile."""
+    """The terms of every arm of a comparison."""
 
     by_launch: Mapping[str, pd.DataFrame]
     """By arm (``terms_by_launch``); without the floor and micro-benchmarks."""
-    threads: Mapping[str, pd.DataFrame]
-    """By arm (``threads_by_launch``)."""
     stragglers: Mapping[str, Straggler]
     """By arm, the rank that holds the others up, where one does."""
     phases: Mapping[str, pd.DataFrame]
@@ -92,12 +90,13 @@ class Terms:
     """By arm, of scripts."""
 
     @classmethod
-    def find(cls, records: Sequence[LaunchRecord], timed: Steps, counters: pd.DataFrame) -> Terms:
+    def find(cls, records: Sequence[LaunchRecord], timed: Steps) -> Terms:
         """Take them from the records of all arms, the floor's among them, and their steps that
         count.
         """
         bare = timed.where(arm=FLOOR)
-        arms = set(timed.rank_blocks.loc[timed.rank_blocks["case"].isna(), "arm"]) - {FLOOR}
+        trained = timed.without_arm(FLOOR).rank_blocks
+        arms = trained.loc[trained["case"].isna(), "arm"].unique()
         unlike = {record.arm for record in records if any(rank.owns_step for rank in record.ranks)}
         scripts = {
             record.arm: record.scripts[0].configuration.get("library")
@@ -114,7 +113,6 @@ class Terms:
                 arm: terms_by_launch(timed.where(arm=arm), None if arm in unlike else bare)
                 for arm in arms
             },
-            threads={arm: threads_by_launch(counters[counters["arm"] == arm]) for arm in arms},
             stragglers=find_stragglers(records, alone),
             phases={
                 arm: phases_by_launch(timed.where(arm=arm, kind="sync"))
@@ -309,26 +307,18 @@ def dominant_cause(
     )
 
 
-def threads_by_launch(counters: pd.DataFrame) -> pd.DataFrame:
-    """What the threads of an arm's ranks did, seconds per step: by kind of block and launch,
-    columns ``THREADS``.
+def thread_figures(counters: pd.DataFrame, *, confidence: float) -> dict[str, ThreadFigures]:
+    """What the threads of an arm's ranks did, by kind of block: the mean over launches of seconds
+    per step.
 
     Blocks of which nothing is known are left out.
     """
-    with_threads = counters[counters["is_ok"] & counters["running_s"].notna()]
-    sums = with_threads.groupby(["kind", "launch"])[[*THREADS, "steps"]].sum()
-    return sums[THREADS].div(sums["steps"], axis="index")
-
-
-def thread_figures(by_launch: pd.DataFrame, *, confidence: float) -> dict[str, ThreadFigures]:
-    """The mean over launches of ``threads_by_launch``, by kind of block; without those of which
-    nothing is known.
-    """
-    by_kind = {str(kind): of_kind.droplevel("kind") for kind, of_kind in by_launch.groupby("kind")}
+    known = counters[counters["is_ok"] & counters["running_s"].notna()]
+    sums = known.groupby(["kind", "launch"])[[*THREADS, "steps"]].sum()
+    by_launch = sums[THREADS].div(sums["steps"], axis="index")
     return {
-        kind: ThreadFigures(**means(by_kind[kind], confidence=confidence))
-        for kind in ("sync", "local")
-        if kind in by_kind
+        str(kind): ThreadFigures(**means(of_kind, confidence=confidence))
+        for kind, of_kind in by_launch.groupby("kind")
     }
 
 

@@ -119,9 +119,7 @@ def summarise_arm(evidence: Evidence, name: str) -> ArmSummary:
     if evidence.cases:
         timing["cases"] = summarise_cases(records, sync, confidence=evidence.confidence)
     else:
-        timing |= _training_steps(evidence, name, records, sync) | {
-            "page_faults": summarise_page_faults(counters)
-        }
+        timing |= _training_steps(evidence, name, records, sync, counters)
     machine = summarise_machine(records, evidence.host_use[evidence.host_use["arm"] == name])
     return ArmSummary(
         **_identity(evidence, name, records),
@@ -257,7 +255,11 @@ def _error(record: LaunchRecord) -> ArmError:
 
 
 def _training_steps(
-    evidence: Evidence, name: str, records: Sequence[LaunchRecord], sync: pd.DataFrame
+    evidence: Evidence,
+    name: str,
+    records: Sequence[LaunchRecord],
+    sync: pd.DataFrame,
+    counters: pd.DataFrame,
 ) -> dict[str, Any]:
     """Fields of ``ArmSummary``: how fast its steps are, and why."""
     steps, confidence = evidence.steps.where(arm=name), evidence.confidence
@@ -269,13 +271,12 @@ def _training_steps(
         "links": summarise_links(evidence.plan, records) if by_rank else [],
         "step_terms_s": terms,
         "gaps": summarise_gaps(records),
+        "page_faults": summarise_page_faults(counters),
         "samples_from": next(
             (report.samples_from for record in records for report in record.scripts), None
         ),
         "script_starts": max((record.script_starts for record in records), default=1),
-        "threads_s": {}
-        if by_launch is None
-        else thread_figures(evidence.terms.threads[name], confidence=confidence),
+        "threads_s": thread_figures(counters, confidence=confidence),
     }
     if not len(sync):
         return fields
