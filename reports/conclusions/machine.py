@@ -93,7 +93,7 @@ def energy_per_sample_j(
     powers = [host.power_w for host in machine]
     if throughput is None or not powers or None in powers:
         return None
-    return sum(power for power in powers if power is not None) / throughput.value
+    return sum(filter(None, powers)) / throughput.value
 
 
 def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFigures]:

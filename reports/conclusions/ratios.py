@@ -225,8 +225,8 @@ def _ratios_of_case(
     return results
 
 
-def _by_speed(evidence: Evidence, blocks: pd.DataFrame) -> dict[str, RatioBySpeed]:
-    """Those candidates whose ratio moves with the control's speed, which stands for the
+def _by_speed(evidence: Evidence, blocks: pd.DataFrame) -> dict[str, RatioBySpeed | None]:
+    """Of each candidate whether its ratio moves with the control's speed, which stands for the
     machine's.
     """
     plan = evidence.plan
@@ -235,11 +235,10 @@ def _by_speed(evidence: Evidence, blocks: pd.DataFrame) -> dict[str, RatioBySpee
         return {}
     levels = log_levels(blocks, [plan.control_name, plan.baseline, *names])
     ratios, each = levels[:, 2:] - levels[:, 1:2], evidence.confidence ** (1 / max(len(names), 1))
-    by_candidate = {
+    return {
         name: ratio_by_speed(ratios[:, number], levels[:, 0], confidence=each)
         for number, name in enumerate(names)
     }
-    return {name: dependence for name, dependence in by_candidate.items() if dependence is not None}
 
 
 def _verdict_fields(

@@ -9,7 +9,7 @@ to make them are linear in the steps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,12 +40,8 @@ RANK_BLOCK_TYPES: dict[str, Any] = {
     **dict.fromkeys(TIMES, "float64"),
 }
 SLOWEST_TYPES: dict[str, Any] = {
-    **{name: RANK_BLOCK_TYPES[name] for name in ("launch", "arm", "turn")},
-    "step": "int64",
-    "rank": "int64",
-    "kind": str,
-    "case": "string",
-    **dict.fromkeys(TIMES, "float64"),
+    name: RANK_BLOCK_TYPES.get(name, "int64")
+    for name in (*PLACE, "turn", "step", "rank", "kind", "case", *TIMES)
 }
 
 
@@ -136,7 +132,7 @@ class Steps:
         """
         first = self.rank_blocks.groupby([*PLACE, "turn"])["rank"].transform("min")
         steps = self.rank_blocks["steps"].where(self.rank_blocks["rank"] == first, 0)
-        return Steps(rank_blocks=self.rank_blocks.assign(samples=steps), slowest=self.slowest)
+        return replace(self, rank_blocks=self.rank_blocks.assign(samples=steps))
 
     def as_of(self, *, arm: str, launch: int) -> Steps:
         """These steps under the name of another arm and launch."""

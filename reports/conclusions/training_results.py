@@ -91,6 +91,8 @@ def _arm(
         for launch, trained in epochs[name].items()
     ]
     times = [training.time_to_accuracy_s(trained) for trained in of_arm.values()]
+    # a seed that does not reach the target is later than all that do
+    median = statistics.median(math.inf if time is None else time for time in times or [None])
     spent = times
     if training.target_accuracy is None:
         spent = [math.fsum(epoch.train_s for epoch in trained) for trained in of_arm.values()]
@@ -103,7 +105,7 @@ def _arm(
         seeds=len(of_arm),
         final_top1=t_interval(final, confidence=confidence, fewest=MIN_SEEDS),
         seeds_reached=sum(time is not None for time in times),
-        time_to_accuracy_s=median_time(times),
+        time_to_accuracy_s=median if math.isfinite(median) else None,
         time_to_train_s=geometric_mean(known, confidence=confidence)
         if len(known) == len(spent)
         else None,
@@ -134,16 +136,6 @@ def geometric_mean(values: Sequence[float], *, confidence: float) -> Estimate | 
         if logs
         else None
     )
-
-
-def median_time(times_s: Sequence[float | None]) -> float | None:
-    """The median of times, None counting as later than all others; None where that is the
-    median.
-    """
-    if not times_s:
-        return None
-    median = statistics.median(math.inf if time is None else time for time in times_s)
-    return median if math.isfinite(median) else None
 
 
 def _final_top1(epochs: Sequence[EpochRecord]) -> Fraction | None:
