@@ -226,8 +226,8 @@ def _ratios_of_case(
 
 
 def _by_speed(evidence: Evidence, blocks: pd.DataFrame) -> dict[str, RatioBySpeed | None]:
-    """Of each candidate whether its ratio moves with the control's speed, which stands for the
-    machine's.
+    """By candidate, how its ratio moves with the control's speed, which stands for the machine's;
+    None where it does not.
     """
     plan = evidence.plan
     names = [name for name in plan.compared_arms() if plan.role(name) == "candidate"]
