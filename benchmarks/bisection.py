@@ -22,7 +22,7 @@ from reports.statistics.budget import MAX_ROUNDS, MIN_ROUNDS, error_share
 from reports.statistics.intervals import ratio_intervals
 from reports.statistics.student import Array
 from runners.scripts.bisection import Seen, confidence, judged, search
-from tests.kit.budgets import REGIMES, SCALES, Regime, launch, tables
+from tests.kit.budgets import REGIMES, Regime, launch, tables
 
 LAST = 24
 """The good commit is number 0."""
@@ -63,7 +63,7 @@ class Commits:
         looks = self.looks[at] = self.looks.get(at, 0) + 1
         share = error_share(range(looks), until_decided=True)
         found = ratio_intervals(
-            tables(own), confidence=confidence(LAST), scales=SCALES, family=1, error_share=share
+            tables(own), confidence=confidence(LAST), family=1, error_share=share
         )[0]
         assert found is not None
         low, high = found.equivalence_low, found.equivalence_high

@@ -20,7 +20,7 @@ import numpy as np
 from reports.statistics.budget import spread_of
 from reports.statistics.intervals import launch_ratios
 from runners.scripts.gate_command import Noise, minutes_for
-from tests.kit.budgets import REGIMES, SCALES, Regime, interval_of, on_a_budget, tables
+from tests.kit.budgets import REGIMES, Regime, interval_of, on_a_budget, tables
 
 EARLIER_S = 600.0
 
@@ -28,9 +28,7 @@ EARLIER_S = 600.0
 def noise(regime: Regime, random: np.random.Generator) -> Noise:
     """Measure as an earlier gate did, and keep what it has shown."""
     launches = on_a_budget(regime, EARLIER_S, random)
-    pool = [
-        launch_ratios(one, scale=scale) for one, scale in zip(tables(launches), SCALES, strict=True)
-    ]
+    pool = map(launch_ratios, tables(launches))
     return Noise(
         **asdict(regime.cost), **asdict(spread_of([one for one in pool if one is not None]))
     )

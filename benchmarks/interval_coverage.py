@@ -51,7 +51,6 @@ from reports.statistics.intervals import (
     RatioEstimate,
     ratio_by_speed,
     ratio_intervals,
-    typical_ratio,
 )
 from reports.statistics.student import t_interval
 from tests.kit.budgets import REGIMES, Regime, fixed, interval_of, launch, on_a_budget
@@ -161,9 +160,8 @@ def _tables(arms: Sequence[Array], cut: Sequence[int]) -> Launches:
 
 def intervals(ratios: Sequence[Launches], share: float = 1.0) -> list[RatioEstimate]:
     """Return the reports' intervals."""
-    scales = [*[1.5] * (len(ratios) - 1), 2.0]
     found = ratio_intervals(
-        ratios, confidence=CONFIDENCE, scales=scales, family=len(ratios) - 1, error_share=share
+        ratios, confidence=CONFIDENCE, family=len(ratios) - 1, error_share=share
     )
     return [one for one in found if one is not None]
 
@@ -187,6 +185,16 @@ def t_of_launches(launches: Launches) -> tuple[float, float]:
     return float(np.exp(logs.mean() - half)), float(np.exp(logs.mean() + half))
 
 
+def trimmed_log(launches: Launches) -> float:
+    """Return the mean over launches of the blocks' log-ratios without the outer fifths."""
+    means = []
+    for table in launches:
+        rates = np.log(table[..., 0] / table[..., 1])
+        logs = rates[:, :1] - rates[:, 1:]
+        means += [stats.trim_mean(log[np.isfinite(log)], 0.2) for log in logs.T]
+    return float(np.mean(means))
+
+
 def show_coverage(replications: int) -> None:
     """Print a line for each scenario and number of launches."""
     print(
@@ -202,9 +210,7 @@ def show_coverage(replications: int) -> None:
                 own_low, own_high = t_of_launches(ratios[0])
                 inside = (low <= scenario.truth <= high, own_low <= scenario.truth <= own_high)
                 widths = (math.log(high / low) / 2, math.log(own_high / own_low) / 2)
-                found.append(
-                    (*inside, *widths, math.log((typical_ratio(ratios[0]) or 1) / scenario.truth))
-                )
+                found.append((*inside, *widths, trimmed_log(ratios[0]) - math.log(scenario.truth)))
             ours, own, half, own_half, bias = np.mean(found, axis=0)
             print(
                 f"{scenario.name:<44}{launches:>9}{scenario.truth:>8.3f}{ours:>9.1%} ±{half:6.2%}{own:>8.1%} ±{own_half:6.2%}"

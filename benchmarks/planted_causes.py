@@ -190,7 +190,6 @@ def run(name: str, number: int, output: Path) -> bool:
     print(
         f"{name} {number}: {'right' if is_right else 'WRONG'}: {result['verdict']} {result['throughput_ratio']:.3f}, "
         f"{'named' if result['because'] else 'not named, largest'} {first}, straggler {straggler}; ms: {terms}; "
-        f"held up {result['cpu_contention_s'] and round(1e3 * result['cpu_contention_s']['value'], 2)}; "
         f"because of {named}: {named_s and round(1e3 * named_s, 2)} ms of {apart_ms:.2f}; in the control: {named_in_control}",
         flush=True,
     )

@@ -83,7 +83,7 @@ def verdicts(then: Result, now: Result, *, allowed: float = ALLOWED) -> list[tup
     """Return what is said of each figure, the ratio last."""
     found = []
     for number, (before, after) in enumerate(zip(then.figures, now.figures, strict=True)):
-        ours, theirs = (Runs(logs=logs, usual=logs, started=()) for logs in (after, before))
+        ours, theirs = (Runs(logs=logs, started=()) for logs in (after, before))
         change = separate_ratio(ours, theirs, confidence=CONFIDENCE, family=1 if number == 2 else 2)
         assert change is not None
         found.append(judge(change, allow_slower=allowed))

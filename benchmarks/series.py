@@ -95,11 +95,9 @@ class Series:
         taken = [
             [tables[(first + one) % len(tables)] for one in range(number)] for tables in self.tables
         ]
-        scales = [1.5] * len(self.candidates) + [2.0]
         found = ratio_intervals(
             taken,
             confidence=self.plan.measurement.confidence,
-            scales=scales,
             family=len(self.candidates),
         )
         return [one for one in found[:-1] if one is not None]

@@ -178,7 +178,7 @@ def link(output: Path) -> Iterator[Check]:
             if other == measured or rate is None:
                 continue
             for arm in LINK["arms"]:
-                gain = answer(found[measured], links_of(rate, is_known=True).name, arm).gain
+                gain = answer(found[measured], links_of(rate).name, arm).gain
                 if gain:
                     came = apart(found[other], found[measured], arm)
                     yield Check(name=f"{measured} to {other}, {arm}", answer=gain, came=came)
@@ -232,13 +232,12 @@ def simulate(number: int) -> None:
         terms = pd.DataFrame({name: [told[name]] for name in ("step", "exposed_exchange")})
         one = ArmTerms(
             terms=terms,
-            threads=pd.DataFrame(),
             quiet_s=pd.Series([told["quiet"]]),
             link_bits=float(scale),
             link_rate=round(rate * scale),
             throughput=1.0,
         )
-        bounds = links_of(round(other * scale), is_known=True).steps(one)
+        bounds = links_of(round(other * scale)).steps(one)
         assert not isinstance(bounds, str)
         low, high = (float(bound.iloc[0]) for bound in bounds)
         came, _ = step(other)

@@ -312,7 +312,7 @@ def change_of(
     place: dict[str, str | None],
 ) -> list[Change]:
     """One change; none where one of the two has no timing. ``place``: which figure it is of."""
-    ours, theirs = (Runs(logs=logs, usual=logs, started=()) for logs, _ in (after, before))
+    ours, theirs = (Runs(logs=logs, started=()) for logs, _ in (after, before))
     ratio = separate_ratio(ours, theirs, confidence=confidence, family=family)
     if ratio is None:
         return []

@@ -87,9 +87,6 @@ class ArmTraining(Stored):
     time_unpaired: int = 0
     """Seeds that both trained to the end, and with which one of the two did not reach the
     target."""
-    epoch_share: float | None = None
-    """One epoch's part of ``time_to_accuracy_s``. The target is checked at the end of each epoch,
-    so this is the resolution."""
     curve: MeanCurve | None = None
     by_seed: list[SeedCurve] = []
 

@@ -309,8 +309,7 @@ class MachineFigures(Stored):
     host: str
     busy_cores: float
     """Mean number of cores that computed, for whichever process."""
-    core_shares: list[float]
-    """By core, the share of the time that it computed."""
+    cores: int
     memory_used_bytes: int
     """The most, by all processes."""
     memory_bytes: int
@@ -524,8 +523,6 @@ class RatioSummary(Stored):
     """Order of standalone runs: alternating ones are paired. Null where arms took turns."""
     launches: int = 0
     pairs: int = 0
-    typical_ratio: float | None = None
-    """Geometric mean over launches of the pairs' 20% trimmed means: what a usual block shows."""
     ratio_without_stalls: float | None = None
     """As if each stall had been a median step; null of a micro-benchmark."""
     more_runs: int | None = None
@@ -546,14 +543,10 @@ class RatioSummary(Stored):
     phase_differences_s: dict[Phase, Estimate] = {}
     """How much longer each phase of a script is than the baseline's, on the slowest rank; seconds
     per step."""
-    cpu_contention_s: Estimate | None = None
-    """For how much longer than the baseline's its own threads keep the training threads waiting for
-    a core, seconds per step without exchange; null where the kernel does not report it, or where
-    they do not."""
     note: str | None = None
     """What weakens the verdict, or why there is none, in words."""
     pair_table: dict[str, list[Any]] = {}
-    """The pairs, column by column: launch, turn, round, log_ratio, disturbed (by foreign load)."""
+    """The pairs, column by column: launch, turn, round, log_ratio."""
 
     @property
     def ratio(self) -> Estimate | None:

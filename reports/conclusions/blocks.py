@@ -15,13 +15,10 @@ import numpy as np
 import pandas as pd
 
 from measurement.plans.plan import Plan
-from reports.conclusions.steps import Steps, group_starts
+from reports.conclusions.steps import Steps
 from reports.estimate import Estimate
 from reports.statistics.student import Array, log_interval
 
-BLOCK_KEY = ["launch", "arm", "turn", "round", "block", "kind", "case"]
-"""``case`` is null where the workload is trained, so that groups by this key need
-``dropna=False``."""
 THROUGHPUT = ["samples", "block_s"]
 PAIR_COLUMNS = ["launch", "turn", "round", "log_ratio"]
 
@@ -34,14 +31,10 @@ def tabulate_blocks(steps: Steps) -> pd.DataFrame:
         (the slowest rank's) and ``throughput_per_s``, in order of launch and turn. A block without
         samples or without time has no rate and is left out.
     """
-    by_rank = steps.rank_blocks
-    first = group_starts(by_rank, ["launch", "arm", "turn"])
-    sums = {"samples": np.add.reduceat(by_rank["samples"].to_numpy(), first)}
-    most = {
-        new: np.maximum.reduceat(by_rank[name].to_numpy(), first)
-        for new, name in (("steps", "steps"), ("block_s", "step_s"))
-    }
-    blocks = by_rank.iloc[first][BLOCK_KEY].assign(**most, **sums)
+    by_turn = steps.rank_blocks.groupby(["launch", "arm", "turn"], as_index=False)
+    same = dict.fromkeys(["round", "block", "kind", "case"], "first")
+    blocks = by_turn.agg(same | {"steps": "max", "samples": "sum", "step_s": "max"})
+    blocks = blocks.rename(columns={"step_s": "block_s"})
     blocks = blocks[(blocks["samples"] > 0) & (blocks["block_s"] > 0)]
     blocks = blocks.assign(throughput_per_s=blocks["samples"] / blocks["block_s"])
     return blocks.sort_values(["launch", "turn", "arm"], ignore_index=True)

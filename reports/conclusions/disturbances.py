@@ -110,16 +110,9 @@ def summarise_load(counters: pd.DataFrame) -> LoadFigures | None:
     with_load = counters[counters["foreign_share"].notna()]
     if not len(with_load):
         return None
-    means = with_load[[*SHARES, "disturbed"]].mean()
-    return LoadFigures(
-        foreign_share=means["foreign_share"],
-        steal_share=means["steal_share"],
-        disturbed_share=means["disturbed"],
-        other_threads_share=None
-        if pd.isna(means["other_threads_share"])
-        else means["other_threads_share"],
-        blocks=len(with_load),
-    )
+    means = with_load[[*SHARES, "disturbed"]].mean().rename({"disturbed": "disturbed_share"})
+    known = {name: None if math.isnan(mean) else mean for name, mean in means.items()}
+    return LoadFigures.model_validate(known | {"blocks": len(with_load)})
 
 
 def is_quiet(load: LoadFigures | None) -> bool:

@@ -65,10 +65,9 @@ class Evidence:
         of_arms = [record for record in everything if record.arm != FLOOR]
         valid, counters = steps.valid(everything), tabulate_counters(everything)
         minutes = measured_minutes(plan, everything)
-        timed, beside = (
-            valid.without_arm(FLOOR),
-            empty(HOST_USE_TYPES) if host_use is None else host_use,
-        )
+        launches_s = {record.launch: record.launch_s or 0.0 for record in everything}
+        timed = valid.without_arm(FLOOR)
+        beside = empty(HOST_USE_TYPES) if host_use is None else host_use
         return cls(
             plan=plan,
             records=of_arms,
@@ -77,9 +76,9 @@ class Evidence:
             stalls=find_stalls(timed.slowest),
             block_counters=counters[counters["arm"] != FLOOR],
             host_use=beside[beside["arm"] != FLOOR],
-            terms=Terms.find(everything, valid, counters),
+            terms=Terms.find(everything, valid),
             minutes=minutes,
-            spent_minutes=_spent_minutes(everything) or minutes,
+            spent_minutes=sum(launches_s.values()) / 60 or minutes,
             unlike_work=unlike_work or {},
             error_share=error_share,
         )
@@ -108,13 +107,6 @@ class Evidence:
 def cases_of(records: Sequence[LaunchRecord]) -> list[Case]:
     """The cases of a micro-benchmark; none where the workload is trained."""
     return next((record.cases for record in records if record.cases), [])
-
-
-def _spent_minutes(records: Sequence[LaunchRecord]) -> float | None:
-    """Wall time of all launches; None where one does not report it."""
-    launches = {record.launch: record.launch_s for record in records}
-    known = [seconds for seconds in launches.values() if seconds is not None]
-    return sum(known) / 60 if len(known) == len(launches) else None
 
 
 def measured_minutes(plan: Plan, records: Sequence[LaunchRecord]) -> float:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -34,8 +35,6 @@ ENERGIES = ("energy_j", "gpu_energy_j")
 HALVING = {"fp16", "bf16"}
 """Values of DDP's ``comm_hook`` and Horovod's ``compression`` with which half of the bytes are
 exchanged."""
-FAR_OFF = 0.2
-"""Share of the need, in either direction, from which bytes are called far from it."""
 
 
 def summarise_machine(
@@ -56,20 +55,11 @@ def summarise_machine(
     counted = host_use.merge(
         pd.DataFrame(sync, columns=PLACE).astype({"launch": "int64", "turn": "Int32"}), on=PLACE
     )
-    every = host_use[host_use["launch"].isin([record.launch for record in good])]
-    cores = every[every["measure"] == "core_busy_s"].assign(
-        core=lambda table: table["of"].astype("int64")
-    )
-    busy_s = cores.groupby(["host", "core"])["value"].sum()
-    wall_s = every[every["measure"] == "wall_s"].groupby("host")["value"].sum()
-    shares = busy_s.div(wall_s, level="host")
-    return [
-        _host(str(host), use, shares[shares.index.get_level_values("host") == host])
-        for host, use in counted.groupby("host")
-    ]
+    cores = host_use[host_use["measure"] == "core_busy_s"].groupby("host")["of"].nunique()
+    return [_host(host, use, int(cores.get(host, 0))) for host, use in counted.groupby("host")]
 
 
-def _host(host: str, use: pd.DataFrame, core_shares: pd.Series) -> MachineFigures:
+def _host(host: Any, use: pd.DataFrame, cores: int) -> MachineFigures:
     values = use.groupby(["measure", "of"])["value"]
     sums, most = values.sum(), values.max()
     gpus = values.mean().groupby("measure").mean()
@@ -77,7 +67,7 @@ def _host(host: str, use: pd.DataFrame, core_shares: pd.Series) -> MachineFigure
     slowed_by = use.loc[use["measure"] == "gpu_slowed_by", "value"].astype("int64")
     return MachineFigures(
         host=host,
-        core_shares=core_shares.tolist(),
+        cores=cores,
         busy_cores=per_s["busy_s", ""],
         memory_used_bytes=int(most["memory_used_bytes", ""]),
         memory_bytes=int(most["memory_bytes", ""]),
@@ -103,7 +93,7 @@ def energy_per_sample_j(
     powers = [host.power_w for host in machine]
     if throughput is None or not powers or None in powers:
         return None
-    return sum(power for power in powers if power is not None) / throughput.value
+    return sum(filter(None, powers)) / throughput.value
 
 
 def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFigures]:
@@ -163,8 +153,3 @@ def _per_step(blocks: Sequence[BlockRecord], host: str, way: int, *, warmup: int
     return statistics.fmean(
         (block.link_bytes[host][way] - nothing) / (block.steps + warmup) for block in sync
     )
-
-
-def is_far_off(link: LinkFigures) -> bool:
-    """Whether a host sends far more, or far less, than a ring all_reduce needs."""
-    return abs(link.sent_bytes - link.needed_bytes) > FAR_OFF * link.needed_bytes

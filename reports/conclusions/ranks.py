@@ -19,7 +19,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from measurement.records.record import LaunchRecord
@@ -45,30 +44,23 @@ def summarise_ranks(
     if sync["rank"].nunique() < 2:
         return None
     alone = local if len(local) else before_exchange(sync)
-    by_rank, own_times = (
+    sums, own_sums = (
         table.groupby("rank")[["samples", "step_s", "steps"]].sum() for table in (sync, alone)
     )
-    means = {
-        "mean_s": by_rank["step_s"] / by_rank["steps"],
-        "own_s": own_times["step_s"] / own_times["steps"],
-    }
-    by_rank = by_rank.assign(per_s=by_rank["samples"] / by_rank["step_s"], **means)
-    ranks = [
-        RankFigures(
-            rank=rank, host=hosts.get(rank, ""), throughput_per_s=per_s, step_s=mean_s, own_s=own_s
-        )
-        for rank, per_s, mean_s, own_s in by_rank[["per_s", "mean_s", "own_s"]].itertuples(
-            name=None
-        )
-    ]
-    rates: dict[str, list[float]] = {}
-    for figures in ranks:
-        rates.setdefault(figures.host, []).append(figures.throughput_per_s)
+    figures = pd.DataFrame(
+        {
+            "host": [hosts.get(rank, "") for rank in sums.index],
+            "throughput_per_s": sums["samples"] / sums["step_s"],
+            "step_s": sums["step_s"] / sums["steps"],
+            "own_s": own_sums["step_s"] / own_sums["steps"],
+        }
+    )
+    by_host = figures.groupby("host", sort=False)["throughput_per_s"].agg(["size", "sum"])
     return ByRank(
-        ranks=ranks,
+        ranks=[RankFigures.model_validate(row) for row in figures.reset_index().to_dict("records")],
         hosts=[
-            HostFigures(host=host, ranks=len(throughputs), throughput_per_s=sum(throughputs))
-            for host, throughputs in rates.items()
+            HostFigures(host=host, ranks=number, throughput_per_s=total)
+            for host, number, total in by_host.itertuples(name=None)
         ],
         own_time="local step" if len(local) else "data wait and forward",
         straggler=straggler,
@@ -96,16 +88,6 @@ class _Lateness:
     hosts: Mapping[int, str]
     """By rank."""
 
-    def mean(self, arms: Sequence[str], rank: int) -> pd.Series:
-        """Lateness of one rank by each time, over launches and arms alike."""
-        return (
-            self.table.loc[list(arms), (slice(None), rank)]
-            .droplevel("rank", axis="columns")
-            .groupby("arm")
-            .mean()
-            .mean()
-        )
-
     def straggler(
         self,
         late: pd.DataFrame,
@@ -128,10 +110,11 @@ class _Lateness:
         means = late.mean()
         rank, late_s = int(str(means.idxmax())), float(means.max())
         half = student_t(1 - 2 * (1 - CONFIDENCE) / late.shape[1], df) * error_s
-        times_late = self.mean(arms, rank)
+        times = self.table.loc[:, (slice(None), rank)].droplevel("rank", axis="columns")
+        times_late = times.loc[list(arms)].mean()
         if late_s - half <= 0 or late_s <= self.at_least or times_late["step_s"] < self.at_least:
             return None
-        excess = times_late - self.mean(others, rank) if others else times_late
+        excess = times_late - times.loc[list(others)].mean() if others else times_late
         phase = str(excess.drop("step_s").idxmax()).removesuffix("_s")
         bounds = {"ci_low": late_s - half, "ci_high": late_s + half}
         return Straggler(
@@ -178,10 +161,7 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
     }
     # Of R ranks, each compared with the others, and A arms, (R - 1)(A - 1) are free in each launch.
     ranks = whole.shape[1]
-    squares = sum(
-        float(np.square((late - late.mean()).to_numpy(dtype=np.float64)).sum())
-        for late in excess.values()
-    )
+    squares = sum(float((late.var(ddof=0) * number).sum()) for late in excess.values())
     error_s = math.sqrt(squares / len(arms) / ranks / (number - 1) / number)
     df = (number - 1) * (ranks - 1) * (len(arms) - 1)
     stragglers = {
@@ -189,10 +169,10 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
         for arm, late in excess.items()
     }
     if everywhere:
-        late_arms = [
-            arm for arm in arms if lateness_table.mean([arm], everywhere.rank)["step_s"] >= at_least
-        ]
-        stragglers |= {arm: stragglers[arm] or everywhere for arm in late_arms}
+        late_s = whole[everywhere.rank].groupby("arm").mean()
+        stragglers |= {
+            arm: stragglers[arm] or everywhere for arm in arms if late_s[arm] >= at_least
+        }
     return {arm: straggler for arm, straggler in stragglers.items() if straggler}
 
 
@@ -201,11 +181,8 @@ def lateness(local: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 
     ``local``: blocks of one arm, by rank. Returns launches down; columns by time and rank.
     """
-    means = means_by_rank(local, names)
-    times, some = np.stack([table.to_numpy() for table in means.values()], axis=1), means[names[0]]
-    late = (times - times.mean(axis=2, keepdims=True)) * some.shape[1] / (some.shape[1] - 1)
-    codes = np.indices((len(names), some.shape[1])).reshape(2, -1).tolist()
-    columns = pd.MultiIndex(
-        levels=[list(names), list(some.columns)], codes=codes, names=[None, "rank"]
-    )
-    return pd.DataFrame(late.reshape(len(some), -1), index=some.index, columns=columns).dropna()
+    late = {}
+    for name, means in means_by_rank(local, names).items():
+        ranks = means.shape[1]
+        late[name] = means.sub(means.mean(axis="columns"), axis="index") * ranks / (ranks - 1)
+    return pd.concat(late, axis="columns", names=[None]).dropna()

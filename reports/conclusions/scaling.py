@@ -16,6 +16,7 @@ from typing import Literal
 
 from reports.schema import ArmSummary, Comparison, Estimate
 
+BaseKind = Literal["single process without wrapper", "one rank with wrapper", "the first point"]
 WITHOUT_WRAPPER = ("single",)
 """Backends of a single process that does not scale itself."""
 
@@ -24,7 +25,7 @@ WITHOUT_WRAPPER = ("single",)
 class ScalingBase:
     """What an arm's scaling is relative to."""
 
-    kind: Literal["single process without wrapper", "one rank with wrapper", "the first point"]
+    kind: BaseKind
     point: Comparison
     arm: ArmSummary
 
@@ -40,22 +41,22 @@ def scaling_base(points: Sequence[Comparison], name: str) -> ScalingBase | None:
     """
     if len({point.world_size for point in points}) == 1:
         return None
-    first = points[0]
-    alone = [
-        (point, arm)
-        for point in points
-        for arm in point.arms
-        if arm.throughput_per_s and point.world_size == 1
-    ]
-    for point, arm in alone:
-        if arm.backend in WITHOUT_WRAPPER:
-            return ScalingBase(kind="single process without wrapper", point=point, arm=arm)
-    for point, arm in alone:
-        if arm.name == name:
-            return ScalingBase(kind="one rank with wrapper", point=point, arm=arm)
-    arm = first.arm(name)
-    return (
-        ScalingBase(kind="the first point", point=first, arm=arm) if arm.throughput_per_s else None
+    alone = [(point, arm) for point in points for arm in point.arms if point.world_size == 1]
+    bases: dict[BaseKind, list[tuple[Comparison, ArmSummary]]] = {
+        "single process without wrapper": [
+            (point, arm) for point, arm in alone if arm.backend in WITHOUT_WRAPPER
+        ],
+        "one rank with wrapper": [(point, arm) for point, arm in alone if arm.name == name],
+        "the first point": [(points[0], points[0].arm(name))],
+    }
+    return next(
+        (
+            ScalingBase(kind=kind, point=point, arm=arm)
+            for kind, places in bases.items()
+            for point, arm in places
+            if arm.throughput_per_s
+        ),
+        None,
     )
 
 

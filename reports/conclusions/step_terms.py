@@ -42,9 +42,10 @@ import pandas as pd
 
 from measurement.plans.plan import FLOOR
 from measurement.records.record import LaunchRecord
+from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.disturbances import THREADS
 from reports.conclusions.ranks import before_exchange, find_stragglers
-from reports.conclusions.steps import Steps, group_starts, means_by_rank
+from reports.conclusions.steps import Steps, means_by_rank
 from reports.schema import (
     DominantCause,
     Estimate,
@@ -68,18 +69,18 @@ LIMIT = 0.25
 """From this share of a step on, a cause is called the bottleneck: without it, throughput would rise
 by at least a third."""
 
-Bottleneck = Literal["input", "exchange", "library", "imbalance", "computing", "not the input"]
-"""The last one where nothing but the data wait is known."""
+Bottleneck = Literal[
+    "data_wait", "exposed_exchange", "library_overhead", "imbalance", "computing", "not the input"
+]
+"""One of ``StepShares``, or none of them: the last one where nothing but the data wait is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The terms of every arm of a comparison, and what its ranks' threads did meanwhile."""
+    """The terms of every arm of a comparison."""
 
     by_launch: Mapping[str, pd.DataFrame]
     """By arm (``terms_by_launch``); without the floor and micro-benchmarks."""
-    threads: Mapping[str, pd.DataFrame]
-    """By arm (``threads_by_launch``)."""
     stragglers: Mapping[str, Straggler]
     """By arm, the rank that holds the others up, where one does."""
     phases: Mapping[str, pd.DataFrame]
@@ -89,12 +90,13 @@ class Terms:
     """By arm, of scripts."""
 
     @classmethod
-    def find(cls, records: Sequence[LaunchRecord], timed: Steps, counters: pd.DataFrame) -> Terms:
+    def find(cls, records: Sequence[LaunchRecord], timed: Steps) -> Terms:
         """Take them from the records of all arms, the floor's among them, and their steps that
         count.
         """
         bare = timed.where(arm=FLOOR)
-        arms = timed.rank_blocks.loc[timed.rank_blocks["case"].isna(), "arm"].unique()
+        trained = timed.without_arm(FLOOR).rank_blocks
+        arms = trained.loc[trained["case"].isna(), "arm"].unique()
         unlike = {record.arm for record in records if any(rank.owns_step for rank in record.ranks)}
         scripts = {
             record.arm: record.scripts[0].configuration.get("library")
@@ -110,12 +112,6 @@ class Terms:
             by_launch={
                 arm: terms_by_launch(timed.where(arm=arm), None if arm in unlike else bare)
                 for arm in arms
-                if arm != FLOOR
-            },
-            threads={
-                arm: threads_by_launch(counters[counters["arm"] == arm])
-                for arm in arms
-                if arm != FLOOR
             },
             stragglers=find_stragglers(records, alone),
             phases={
@@ -146,23 +142,16 @@ class Terms:
             differences = differences.assign(backward_and_exchange=both)
         if not len(differences):
             return {}
-        is_decided = verdict in ("faster", "slower")
-        fields: dict[str, Any] = {
+        return {
             "phase_differences_s" if is_script else "term_differences_s": means(
                 differences, confidence=confidence
             ),
             "because": dominant_cause(
                 differences, slower=verdict == "slower", confidence=confidence
             )
-            if is_decided
+            if verdict in ("faster", "slower")
             else None,
         }
-        if not is_script:
-            threads = [self.threads[copy] for copy in timed_copies]
-            fields["cpu_contention_s"] = cpu_contention(
-                self.threads[arm], threads, confidence=confidence
-            )
-        return fields
 
 
 def _mean_of(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -194,14 +183,9 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
     local_means = {name: table.mean(axis="columns") for name, table in by_rank.items()}
     exchanged = means_by_rank(sync.rank_blocks, ["forward_s"])["forward_s"]
     slowest = local.slowest.groupby("launch")["step_s"].mean()
-    first = group_starts(sync.rank_blocks, ["launch", "turn"])
-    blocks = {
-        name: np.maximum.reduceat(sync.rank_blocks[name].to_numpy(), first)
-        for name in ("step_s", "steps")
-    }
-    sums = pd.DataFrame(blocks).groupby(sync.rank_blocks["launch"].to_numpy()[first]).sum()
+    blocks = tabulate_blocks(sync).groupby("launch")[["block_s", "steps"]].sum()
     # as throughput counts it: a block takes as long as its slowest rank
-    step = sums["step_s"] / sums["steps"]
+    step = blocks["block_s"] / blocks["steps"]
     computing = _besides_waiting(local)
     if floor is not None and len(floor):
         bare = _besides_waiting(floor)
@@ -323,48 +307,19 @@ def dominant_cause(
     )
 
 
-def threads_by_launch(counters: pd.DataFrame) -> pd.DataFrame:
-    """What the threads of an arm's ranks did, seconds per step: by kind of block and launch,
-    columns ``THREADS``.
+def thread_figures(counters: pd.DataFrame, *, confidence: float) -> dict[str, ThreadFigures]:
+    """What the threads of an arm's ranks did, by kind of block: the mean over launches of seconds
+    per step.
 
     Blocks of which nothing is known are left out.
     """
-    with_threads = counters[counters["is_ok"] & counters["running_s"].notna()]
-    sums = with_threads.groupby(["kind", "launch"])[[*THREADS, "steps"]].sum()
-    return sums[THREADS].div(sums["steps"], axis="index")
-
-
-def thread_figures(by_launch: pd.DataFrame, *, confidence: float) -> dict[str, ThreadFigures]:
-    """The mean over launches of ``threads_by_launch``, by kind of block; without those of which
-    nothing is known.
-    """
-    by_kind = {str(kind): of_kind.droplevel("kind") for kind, of_kind in by_launch.groupby("kind")}
+    known = counters[counters["is_ok"] & counters["running_s"].notna()]
+    sums = known.groupby(["kind", "launch"])[[*THREADS, "steps"]].sum()
+    by_launch = sums[THREADS].div(sums["steps"], axis="index")
     return {
-        kind: ThreadFigures(**means(by_kind[kind], confidence=confidence))
-        for kind in ("sync", "local")
-        if kind in by_kind
+        str(kind): ThreadFigures(**means(of_kind, confidence=confidence))
+        for kind, of_kind in by_launch.groupby("kind")
     }
-
-
-def cpu_contention(
-    ours: pd.DataFrame, theirs: Sequence[pd.DataFrame], *, confidence: float
-) -> Estimate | None:
-    """How much longer an arm's training threads wait for a core than another arm's, seconds per
-    step without exchange.
-
-    None where the kernel does not report it, and where the arm's own threads do not run for half as
-    long: then it waits for others. ``theirs``: of the arm that it is compared with, and of its
-    copies.
-    """
-    baseline = pd.concat(theirs).groupby(level=["kind", "launch"]).mean()
-    differences = (ours - baseline).dropna()
-    differences = differences[differences.index.get_level_values("kind") == "local"]
-    if (
-        not len(differences)
-        or differences["library_s"].mean() < differences["runnable_s"].mean() / 2
-    ):
-        return None
-    return t_interval(differences["runnable_s"], confidence=confidence)
 
 
 def data_wait_share(sync: pd.DataFrame) -> float:
@@ -409,13 +364,8 @@ def bottleneck_of(shares: StepShares) -> Bottleneck:
     """What holds an arm's speed back: the largest share, where it reaches ``LIMIT``; else
     computing.
     """
-    sizes: dict[Bottleneck, float] = {
-        "input": shares.data_wait,
-        "exchange": shares.exposed_exchange or 0.0,
-        "library": shares.library_overhead or 0.0,
-        "imbalance": shares.imbalance or 0.0,
-    }
-    largest = max(sizes, key=lambda name: sizes[name])
+    sizes: dict[Any, float] = {name: share or 0.0 for name, share in shares}
+    largest: Bottleneck = max(sizes, key=sizes.__getitem__)
     if sizes[largest] >= LIMIT:
         return largest
     return "not the input" if shares.exposed_exchange is None else "computing"
@@ -425,11 +375,6 @@ def is_limit_shown(shares: StepShares, terms: StepTerms | None) -> bool:
     """Whether the term that an arm's bottleneck is made of is longer than nothing, by its interval
     where it has one.
     """
-    names: dict[Bottleneck, Term] = {
-        "exchange": "exposed_exchange",
-        "library": "library_overhead",
-        "imbalance": "imbalance",
-    }
-    name = names.get(bottleneck_of(shares))
-    term = terms.of(name) if terms and name else None
+    limit = bottleneck_of(shares)
+    term = None if limit == "data_wait" else getattr(terms, limit, None)
     return term is None or term.ci_low is None or term.ci_low > 0

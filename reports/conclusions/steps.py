@@ -9,7 +9,7 @@ to make them are linear in the steps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,12 +40,8 @@ RANK_BLOCK_TYPES: dict[str, Any] = {
     **dict.fromkeys(TIMES, "float64"),
 }
 SLOWEST_TYPES: dict[str, Any] = {
-    **{name: RANK_BLOCK_TYPES[name] for name in ("launch", "arm", "turn")},
-    "step": "int64",
-    "rank": "int64",
-    "kind": str,
-    "case": "string",
-    **dict.fromkeys(TIMES, "float64"),
+    name: RANK_BLOCK_TYPES.get(name, "int64")
+    for name in (*PLACE, "turn", "step", "rank", "kind", "case", *TIMES)
 }
 
 
@@ -101,17 +97,15 @@ class Steps:
             if block.skipped_steps
         }
         world_sizes = {(record.launch, record.arm): record.world_size for record in good}
-        key, steps = [*PLACE, "turn"], self.rank_blocks["steps"].to_numpy()
-        first = group_starts(self.rank_blocks, key)
-        turns = self.rank_blocks.iloc[first][key].assign(
-            ranks=np.diff(np.append(first, len(steps)))
-        )
+        key = [*PLACE, "turn"]
+        turns = self.rank_blocks.groupby(key)["steps"].agg(["count", "min", "max"]).reset_index()
         counts = [
-            world_sizes.get((launch, arm)) == ranks and (launch, arm, turn) not in skipping
-            for launch, arm, turn, ranks in turns.itertuples(index=False, name=None)
+            ranks == world_sizes.get((launch, arm)) and (launch, arm, turn) not in skipping
+            for launch, arm, turn, ranks in turns[[*key, "count"]].itertuples(
+                index=False, name=None
+            )
         ]
-        is_even = np.minimum.reduceat(steps, first) == np.maximum.reduceat(steps, first)
-        whole = turns.loc[np.array(counts, dtype=bool) & is_even, key]
+        whole = turns.loc[np.array(counts, dtype=bool) & (turns["min"] == turns["max"]), key]
         return Steps(
             rank_blocks=self.rank_blocks.merge(whole, on=key),
             slowest=self.slowest.merge(whole, on=key),
@@ -138,7 +132,7 @@ class Steps:
         """
         first = self.rank_blocks.groupby([*PLACE, "turn"])["rank"].transform("min")
         steps = self.rank_blocks["steps"].where(self.rank_blocks["rank"] == first, 0)
-        return Steps(rank_blocks=self.rank_blocks.assign(samples=steps), slowest=self.slowest)
+        return replace(self, rank_blocks=self.rank_blocks.assign(samples=steps))
 
     def as_of(self, *, arm: str, launch: int) -> Steps:
         """These steps under the name of another arm and launch."""
@@ -192,19 +186,9 @@ def means_by_rank(rank_blocks: pd.DataFrame, names: Sequence[str]) -> dict[str, 
     """Mean seconds per step of these times: launches down, ranks across, NaN where a launch lacks a
     rank.
     """
-    launches, row = np.unique(rank_blocks["launch"], return_inverse=True)
-    ranks, column = np.unique(rank_blocks["rank"], return_inverse=True)
-    shape = {"index": pd.Index(launches, name="launch"), "columns": pd.Index(ranks, name="rank")}
-    place, number = row * len(ranks) + column, len(launches) * len(ranks)
-    sums = {
-        name: np.bincount(place, weights=rank_blocks[name], minlength=number)
-        for name in (*names, "steps")
-    }
-    steps = np.where(sums["steps"] > 0, sums["steps"], np.nan)
-    return {
-        name: pd.DataFrame((sums[name] / steps).reshape(len(launches), len(ranks)), **shape)
-        for name in names
-    }
+    sums = rank_blocks.groupby(["launch", "rank"])[[*names, "steps"]].sum()
+    means = sums.div(sums["steps"].where(sums["steps"] > 0), axis="index")
+    return {name: means[name].unstack("rank") for name in names}
 
 
 def group_starts(table: pd.DataFrame, names: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -219,12 +203,9 @@ def group_starts(table: pd.DataFrame, names: Sequence[str]) -> npt.NDArray[np.in
 
 def _sum_up(raw: pd.DataFrame) -> Steps:
     """Sum up raw steps of any launches and arms; their index is 0, 1, ..."""
-    keys = [
-        pd.factorize(raw["arm"])[0],
-        *(raw[name].to_numpy() for name in ("launch", "turn", "rank", "step")),
-    ]
-    if not _is_in_order(keys):  # sums of floats depend on their order
-        raw = raw.iloc[np.lexsort(keys[::-1])].reset_index(drop=True)
+    order: list[Any] = [raw[name] for name in ("step", "rank", "turn", "launch")]
+    # sums of floats depend on their order
+    raw = raw.iloc[np.lexsort([*order, pd.factorize(raw["arm"])[0]])].reset_index(drop=True)
     first, turns = (group_starts(raw, [*PLACE, "turn", *more]) for more in (["rank"], []))
     sums = {name: np.add.reduceat(raw[name].to_numpy(), first) for name in ("samples", *TIMES)}
     sums["steps"] = np.diff(np.append(first, len(raw)))
@@ -238,17 +219,3 @@ def _sum_up(raw: pd.DataFrame) -> Steps:
     return Steps(
         rank_blocks=rank_blocks.astype(RANK_BLOCK_TYPES), slowest=slowest.astype(SLOWEST_TYPES)
     )
-
-
-def _is_in_order(keys: Sequence[npt.NDArray[np.int64]]) -> bool:
-    """Whether rows come by the first of these, then by the second and so on, as they are
-    written.
-    """
-    is_later, is_same = (
-        np.zeros(len(keys[0]) - 1, dtype=bool),
-        np.ones(len(keys[0]) - 1, dtype=bool),
-    )
-    for key in keys:
-        is_later |= is_same & (np.diff(key) > 0)
-        is_same &= np.diff(key) == 0
-    return bool(is_later.all())

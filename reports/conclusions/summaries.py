@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -74,21 +73,16 @@ def _figures(
     )
     if not len(blocks):
         return figures
-    algbw = log_interval(
+    speed = log_interval(
         float(blocks["throughput_per_s"].median()), np.log(medians), confidence=confidence
     )
-    least, most = (
-        None if bound is None else case.size / bound for bound in (algbw.ci_high, algbw.ci_low)
+    longest, shortest = (
+        None if bound is None else case.size / bound for bound in (speed.ci_low, speed.ci_high)
     )
-    latency = Estimate(value=case.size / algbw.value, ci_low=least, ci_high=most)
-    if case.samples:
-        return figures.model_copy(update={"latency_s": latency, "samples_per_s": algbw})
+    latency = Estimate(value=case.size / speed.value, ci_low=shortest, ci_high=longest)
+    rates = {"algbw_bytes_per_s": speed, "busbw_bytes_per_s": speed.times(case.busbw_factor)}
     return figures.model_copy(
-        update={
-            "latency_s": latency,
-            "algbw_bytes_per_s": algbw,
-            "busbw_bytes_per_s": algbw.times(case.busbw_factor),
-        }
+        update={"latency_s": latency, **({"samples_per_s": speed} if case.samples else rates)}
     )
 
 
@@ -124,9 +118,7 @@ def summarise_arm(evidence: Evidence, name: str) -> ArmSummary:
     if evidence.cases:
         timing["cases"] = summarise_cases(records, sync, confidence=evidence.confidence)
     else:
-        timing |= _training_steps(evidence, name, records, sync) | {
-            "page_faults": summarise_page_faults(counters)
-        }
+        timing |= _training_steps(evidence, name, records, sync, counters)
     machine = summarise_machine(records, evidence.host_use[evidence.host_use["arm"] == name])
     return ArmSummary(
         **_identity(evidence, name, records),
@@ -157,11 +149,9 @@ def _resources(
         "memory_bytes": t_interval(peaks, confidence=evidence.confidence),
     }
     units = compute_units(ranks)
-    if throughput is None:
-        return ResourceFigures(**fields)
-    if units:
-        fields["per_device_per_s"] = throughput.times(1 / units)
-        fields |= _flops(evidence, records, ranks, throughput.times(1 / units))
+    if throughput and units:
+        rate = throughput.times(1 / units)
+        fields |= {"per_device_per_s": rate, **_flops(evidence, records, ranks, rate)}
     return ResourceFigures(**fields)
 
 
@@ -178,32 +168,17 @@ def _flops(
             if count
             else None
         }
-    left_out = (
-        f"of {', '.join(count.without_formula)} are not counted: there is no formula"
-        if count.without_formula
-        else None
-    )
     each = sum(count.by_operation.values()) / count.samples
-    fields: dict[str, Any] = {
-        "flops_per_sample": each,
-        "flops_note": left_out,
-        "flops_per_s": rate.times(each),
-    }
+    fields: dict[str, Any] = {"flops_per_sample": each, "flops_per_s": rate.times(each)}
+    if count.without_formula:
+        left_out = ", ".join(count.without_formula)
+        fields["flops_note"] = f"of {left_out} are not counted: there is no formula"
     peak, source = plan.peak_tflops, PLANS_PEAK
+    device_peak = peak_of(ranks[0].device) if len({rank.device for rank in ranks}) == 1 else None
+    if peak is None and device_peak:
+        peak, source = device_peak.at(count, precision=plan.precision), device_peak.source
     if peak is None:
-        device_peaks = [peak_of(rank.device) for rank in ranks]
-        peaks = [
-            device_peak.at(count, precision=plan.precision) if device_peak else None
-            for device_peak in device_peaks
-        ]
-        if any(flops is None for flops in peaks):
-            return fields
-        peak, source = (
-            fmean(filter(None, peaks)),
-            " and ".join(
-                dict.fromkeys(device_peak.source for device_peak in device_peaks if device_peak)
-            ),
-        )
+        return fields
     return fields | {
         "mfu": rate.times(each / (1e12 * peak)),
         "peak_flops_per_s": 1e12 * peak,
@@ -261,9 +236,7 @@ def compute_units(ranks: Sequence[RankReport]) -> int | None:
     if all(rank.fingerprint.get("gpus") and rank.device != "cpu" for rank in ranks):
         cards = {(rank.host, rank.gpu or rank.rank) for rank in ranks}
         return max(len(cards), sum(int(rank.backend.get("gpus", 0)) for rank in ranks))
-    hosts: dict[str, list[RankReport]] = {}
-    for rank in ranks:
-        hosts.setdefault(rank.host, []).append(rank)
+    hosts = {rank.host: [other for other in ranks if other.host == rank.host] for rank in ranks}
     return sum(
         min(
             len({core for rank in on_host for core in rank.affinity}),
@@ -281,7 +254,11 @@ def _error(record: LaunchRecord) -> ArmError:
 
 
 def _training_steps(
-    evidence: Evidence, name: str, records: Sequence[LaunchRecord], sync: pd.DataFrame
+    evidence: Evidence,
+    name: str,
+    records: Sequence[LaunchRecord],
+    sync: pd.DataFrame,
+    counters: pd.DataFrame,
 ) -> dict[str, Any]:
     """Fields of ``ArmSummary``: how fast its steps are, and why."""
     steps, confidence = evidence.steps.where(arm=name), evidence.confidence
@@ -293,13 +270,12 @@ def _training_steps(
         "links": summarise_links(evidence.plan, records) if by_rank else [],
         "step_terms_s": terms,
         "gaps": summarise_gaps(records),
+        "page_faults": summarise_page_faults(counters),
         "samples_from": next(
             (report.samples_from for record in records for report in record.scripts), None
         ),
         "script_starts": max((record.script_starts for record in records), default=1),
-        "threads_s": {}
-        if by_launch is None
-        else thread_figures(evidence.terms.threads[name], confidence=confidence),
+        "threads_s": thread_figures(counters, confidence=confidence),
     }
     if not len(sync):
         return fields

@@ -15,9 +15,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+import pandas as pd
+
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, Quantity, TrainingSettings
 from measurement.records.record import LaunchRecord
+from reports.conclusions.blocks import columns
 from reports.conclusions.steps import counting
 from reports.estimate import Estimate
 from reports.parts_schema import (
@@ -78,13 +81,22 @@ def _arm(
     epochs: dict[str, EpochsByLaunch],
     reference: str,
 ) -> ArmTraining:
-    finished = {arm: _finished(training, trainings) for arm, trainings in epochs.items()}
+    finished = {
+        arm: {n: trained for n, trained in trainings.items() if len(trained) == training.epochs}
+        for arm, trainings in epochs.items()
+    }
     of_arm, confidence = finished[name], plan.measurement.confidence
     curves = [
         _curve(plan, launch, trained, finished=launch in of_arm)
         for launch, trained in epochs[name].items()
     ]
     times = [training.time_to_accuracy_s(trained) for trained in of_arm.values()]
+    # a seed that does not reach the target is later than all that do
+    median = statistics.median(math.inf if time is None else time for time in times or [None])
+    spent = times
+    if training.target_accuracy is None:
+        spent = [math.fsum(epoch.train_s for epoch in trained) for trained in of_arm.values()]
+    known = [time for time in spent if time is not None]
     final = [
         accuracy for trained in of_arm.values() if (accuracy := _final_top1(trained)) is not None
     ]
@@ -93,9 +105,10 @@ def _arm(
         seeds=len(of_arm),
         final_top1=t_interval(final, confidence=confidence, fewest=MIN_SEEDS),
         seeds_reached=sum(time is not None for time in times),
-        time_to_accuracy_s=median_time(times),
-        time_to_train_s=_time_to_train(training, of_arm, confidence),
-        epoch_share=_epoch_share(training, of_arm),
+        time_to_accuracy_s=median if math.isfinite(median) else None,
+        time_to_train_s=geometric_mean(known, confidence=confidence)
+        if len(known) == len(spent)
+        else None,
         curve=_mean_curve(curves),
         by_seed=curves,
         **(
@@ -123,37 +136,6 @@ def geometric_mean(values: Sequence[float], *, confidence: float) -> Estimate | 
         if logs
         else None
     )
-
-
-def median_time(times_s: Sequence[float | None]) -> float | None:
-    """The median of times, None counting as later than all others; None where that is the
-    median.
-    """
-    if not times_s:
-        return None
-    median = statistics.median(math.inf if time is None else time for time in times_s)
-    return median if math.isfinite(median) else None
-
-
-def _time_to_train(
-    training: TrainingSettings, trainings: EpochsByLaunch, confidence: float
-) -> Estimate | None:
-    """See ``ArmTraining``."""
-    if training.target_accuracy is None:
-        times: list[float | None] = [
-            math.fsum(epoch.train_s for epoch in epochs) for epochs in trainings.values()
-        ]
-    else:
-        times = [training.time_to_accuracy_s(epochs) for epochs in trainings.values()]
-    known = [time for time in times if time is not None]
-    return geometric_mean(known, confidence=confidence) if len(known) == len(times) else None
-
-
-def _finished(training: TrainingSettings, trainings: EpochsByLaunch) -> EpochsByLaunch:
-    """The launches that trained to their end."""
-    return {
-        launch: epochs for launch, epochs in trainings.items() if len(epochs) == training.epochs
-    }
 
 
 def _final_top1(epochs: Sequence[EpochRecord]) -> Fraction | None:
@@ -221,18 +203,6 @@ def _times_compared(
     return {"time_pairs": len(ratios), "time_unpaired": unpaired, "time_ratio": ratio}
 
 
-def _epoch_share(training: TrainingSettings, trainings: EpochsByLaunch) -> float | None:
-    """The median over seeds of the last epoch's part of the time to accuracy."""
-    shares = []
-    for epochs in trainings.values():
-        until = training.time_to_accuracy_s(epochs)
-        if until:
-            shares.append(
-                next(epoch for epoch in epochs if training.is_reached(epoch)).train_s / until
-            )
-    return statistics.median(shares) if shares else None
-
-
 def _curve(plan: Plan, launch: int, epochs: Sequence[EpochRecord], *, finished: bool) -> SeedCurve:
     figures = [epoch.figures() for epoch in epochs]
     return SeedCurve(
@@ -242,10 +212,8 @@ def _curve(plan: Plan, launch: int, epochs: Sequence[EpochRecord], *, finished: 
         train_s=list(itertools.accumulate(epoch.train_s for epoch in epochs)),
         figures={
             quantity: [
-                value
-                if (value := values.get(quantity)) is not None and math.isfinite(value)
-                else None
-                for values in figures
+                value if value is not None and math.isfinite(value) else None
+                for value in (values.get(quantity) for values in figures)
             ]
             for quantity in QUANTITIES
         },
@@ -254,41 +222,21 @@ def _curve(plan: Plan, launch: int, epochs: Sequence[EpochRecord], *, finished: 
 
 def _mean_curve(curves: Sequence[SeedCurve]) -> MeanCurve | None:
     """Epoch by epoch the mean of the seeds that trained that long; None before any epoch."""
-    length = max((len(curve.train_s) for curve in curves), default=0)
-    if not length:
+    times = pd.DataFrame(
+        {curve.launch: pd.Series(curve.train_s, dtype="float64") for curve in curves}
+    )
+    if not times.size:
         return None
-    so_long = [[curve for curve in curves if len(curve.train_s) > epoch] for epoch in range(length)]
-    bands: dict[Quantity, Band] = {
-        quantity: _band(
-            [
-                [curve.figures[quantity][epoch] for curve in present]
-                for epoch, present in enumerate(so_long)
-            ]
+    seeds = times.count(axis="columns")
+    bands: dict[Quantity, Band] = {}
+    for quantity in QUANTITIES:
+        values = pd.DataFrame(
+            {curve.launch: pd.Series(curve.figures[quantity], dtype="float64") for curve in curves}
         )
-        for quantity in QUANTITIES
-    }
-    return MeanCurve(
-        seeds=[len(present) for present in so_long],
-        train_s=[
-            statistics.fmean(curve.train_s[epoch] for curve in present)
-            for epoch, present in enumerate(so_long)
-        ],
-        bands={
-            quantity: band
-            for quantity, band in bands.items()
-            if any(value is not None for value in band.mean)
-        },
-    )
-
-
-def _band(by_epoch: Sequence[Sequence[float | None]]) -> Band:
-    values_by_epoch = [[value for value in values if value is not None] for values in by_epoch]
-    whole = [
-        values if len(values) == len(all_) else []
-        for values, all_ in zip(values_by_epoch, by_epoch, strict=True)
-    ]
-    return Band(
-        mean=[statistics.fmean(values) if values else None for values in whole],
-        low=[min(values, default=None) for values in whole],
-        high=[max(values, default=None) for values in whole],
-    )
+        known = values[values.count(axis="columns") == seeds]
+        if len(known):
+            table = known.agg(["mean", "min", "max"], axis="columns").reindex(times.index)
+            names = list(Band.model_fields)
+            bands[quantity] = Band(**columns(table.set_axis(names, axis="columns"), names))
+    by_epoch = times.mean(axis="columns")
+    return MeanCurve(seeds=seeds.tolist(), train_s=by_epoch.tolist(), bands=bands)

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.special import chdtri
 
 from reports.estimate import Estimate
-from reports.schema import RatioSummary, Verdict
+from reports.schema import Verdict
 from reports.statistics.student import student_t
 
 MAX_MORE = 24 * 60.0
@@ -53,11 +53,8 @@ def decide(
 
 def farthest(interval: Estimate | None) -> float:
     """How far an interval reaches from 1, as a log-ratio; 0 without one."""
-    return (
-        max(abs(math.log(bound)) for bound in interval.bounds)
-        if interval is not None and interval.bounds
-        else 0.0
-    )
+    bounds = interval.bounds if interval else None
+    return max(abs(math.log(bound)) for bound in bounds) if bounds else 0.0
 
 
 def reach_of_load(share: float, control: Estimate | None) -> float:
@@ -82,21 +79,6 @@ def is_uninformative(interval: Estimate | None, other: Estimate) -> bool:
     other.
     """
     return interval is None or not (interval.excludes(1.0) or interval.excludes(other.value))
-
-
-def is_atypical(result: RatioSummary, *, threshold: float) -> bool:
-    """Whether the ratio of totals differs from that of a usual block by more than ``threshold``: a
-    few blocks are outliers.
-
-    Where both are far from 1, they must differ by a tenth of that: 0.056 and 0.055 lead to the same
-    choice.
-    """
-    total, typical = result.throughput_ratio, result.typical_ratio
-    return bool(
-        total
-        and typical
-        and abs(math.log(total / typical)) > max(threshold, 0.1 * abs(math.log(total)))
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,13 +21,11 @@ from measurement.errors import in_report
 from measurement.records.record import GATE_STEPS
 from reports.base import Report
 from reports.conclusions import disturbances
-from reports.conclusions.machine import is_far_off
 from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.training_results import MIN_SEEDS
 from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison
 from reports.statistics.budget import PILOTS
-from reports.statistics.intervals import TRIM
 from reports.tables import arm_tables, figures
 from reports.tables import sections as section_tables
 from reports.tables.arm_tables import POINT, against_table, differences_table
@@ -45,7 +43,6 @@ def method(shown: Comparison) -> list[str]:
     constants = {
         "gate_steps": GATE_STEPS,
         "pilots": PILOTS,
-        "trim": TRIM,
         "limit": LIMIT,
         "load_power": LOAD_POWER,
         "fewest_seeds": MIN_SEEDS,
@@ -100,7 +97,6 @@ def _texts() -> Environment:
         "md": escape,
         "xml": lambda text: saxutils.escape(in_report(str(text)), {'"': "&quot;"}),
     }
-    texts.tests["is_far_off"] = lambda arm: any(map(is_far_off, arm.links))
     texts.globals |= {"limits": section_tables}
     return texts
 

@@ -27,6 +27,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 from scipy import special
+from scipy.optimize import brentq
 
 Array = npt.NDArray[np.float64]
 STEPS = np.concatenate([[0.0], np.geomspace(0.003, 4, 24)])
@@ -41,7 +42,6 @@ NOISE_GROWTH = 0.3
 """How much of the noise of one host each doubling adds."""
 NEGLIGIBLE = 1e-4
 """Cells are left out whose weight is below this share of the largest."""
-BISECTIONS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,17 +88,11 @@ class Growth:
         """The logarithm below which a figure is with this probability."""
         means, spreads = self.logs(hosts)
         low, high = float((means - 8 * spreads).min()), float((means + 8 * spreads).max())
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2
-            below = float((self.weights * special.ndtr((middle - means) / spreads)).sum())
-            low, high = (middle, high) if below < share else (low, middle)
-        return (low + high) / 2
 
-    def draw(self, hosts: float, number: int, random: np.random.Generator) -> Array:
-        """Draw logarithms of figures at this many hosts."""
-        means, spreads = self.logs(hosts)
-        chosen = random.choice(len(means), size=number, p=self.weights)
-        return np.asarray(random.normal(means[chosen], spreads[chosen]))
+        def excess(log: float) -> float:
+            return float((self.weights * special.ndtr((log - means) / spreads)).sum()) - share
+
+        return float(brentq(excess, low, high))
 
 
 def fit_growth(

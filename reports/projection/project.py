@@ -9,8 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
-
+from reports.conclusions.scaling import quotient
 from reports.estimate import Estimate, Stored
 from reports.projection.growth_model import Growth, fit_growth
 from reports.projection.series import Series
@@ -83,9 +82,6 @@ class Projection(Stored):
 
 
 LOW, HIGH = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
-DRAWS = 20_000
-"""Pairs of figures that the interval of a ratio is made of."""
-SEED = 1
 
 
 def project(
@@ -101,55 +97,56 @@ def project(
     Sizes beyond ``fit_up_to`` are left out, and shown beside what is predicted for them. ``pairs``:
     of series whose ratio is projected.
     """
-    projections = [_project_one(source_series, to, fit_up_to) for source_series in series]
-    grown = {projected.series: growth for projected, growth in projections if growth}
-    by_name = {source_series.name: source_series for source_series in series}
+    projections = [_project_one(whole, to, fit_up_to) for whole in series]
+    predicted = {
+        projected.series: {at.ranks: at.samples_per_s for at in projected.predictions}
+        for projected in projections
+    }
     ratios = [
         RatioPrediction(
-            candidate=a,
-            baseline=b,
-            ranks=ranks,
-            ratio=_ratio(grown[a], grown[b], by_name[a].hosts(ranks)),
+            candidate=a, baseline=b, ranks=ranks, ratio=quotient(ours, predicted[b][ranks])
         )
         for a, b in pairs
-        if a in grown and b in grown
-        for ranks in _beyond(by_name[a].up_to(fit_up_to), to)
-        if ranks in _beyond(by_name[b].up_to(fit_up_to), to)
+        for ranks, ours in predicted[a].items()
+        if ranks in predicted[b]
     ]
-    return Projection(
-        source=source,
-        to=list(to),
-        series=[projected for projected, _ in projections],
-        ratios=ratios,
-    )
+    return Projection(source=source, to=list(to), series=projections, ratios=ratios)
 
 
-def _project_one(
-    whole: Series, to: Sequence[int], fit_up_to: float
-) -> tuple[SeriesProjection, Growth | None]:
+def _project_one(whole: Series, to: Sequence[int], fit_up_to: float) -> SeriesProjection:
     series = whole.up_to(fit_up_to)
     used = _usable(series)
     smallest = min(series.samples_per_s, default=1)
     projected = SeriesProjection(
         series=whole.name, ranks_per_host=whole.ranks_per_host, used=used, efficiency_of=smallest
     )
-    refusal = _too_little(series) or _unreachable(series, to)
+    beyond = [
+        ranks
+        for ranks in to
+        if ranks > max(series.samples_per_s, default=0) and ranks % whole.ranks_per_host == 0
+    ]
+    refusal = _too_little(series)
+    if refusal is None and not beyond:
+        refusal = (
+            f"no size asked for ({_listed(to)} ranks) is above its largest,"
+            f" {max(series.samples_per_s)}, and fills hosts of {whole.ranks_per_host}; ask for"
+            " more, or leave larger sizes out with --fit-up-to"
+        )
     if refusal:
-        return projected.model_copy(update={"refusal": refusal}), None
+        return projected.model_copy(update={"refusal": refusal})
     check = _check(series)
     if check and not check.holds:
         predicted = check.samples_per_s
         refusal = (
-            f"predicted from {_listed(check.from_ranks)} ranks: {predicted.value:.4g} samples/s at"
-            f" {check.ranks} ({predicted.ci_low:.4g} to {predicted.ci_high:.4g}), and"
-            f" {check.measured:.4g} were measured: what limits it there is not seen in the smaller"
-            f" sizes, or a figure is wrong; measure {check.ranks} ranks again, and"
-            f" {2 * check.ranks}"
+            f"predicted from {_listed(check.from_ranks)} ranks: {rate(predicted)} samples/s at"
+            f" {check.ranks} ({rate_interval(predicted)}), and {rate(check.measured)} were"
+            " measured: what limits it there is not seen in the smaller sizes, or a figure is"
+            f" wrong; measure {check.ranks} ranks again, and {2 * check.ranks}"
         )
-        return projected.model_copy(update={"check": check, "refusal": refusal}), None
+        return projected.model_copy(update={"check": check, "refusal": refusal})
     growth = _fit(series, used)
     predictions = []
-    for ranks in _beyond(series, to):
+    for ranks in beyond:
         throughput = _throughput(growth, ranks, series)
         predictions.append(
             Prediction(
@@ -160,7 +157,7 @@ def _project_one(
                 measured=whole.samples_per_s.get(ranks),
             )
         )
-    return projected.model_copy(update={"check": check, "predictions": predictions}), growth
+    return projected.model_copy(update={"check": check, "predictions": predictions})
 
 
 def _usable(series: Series) -> list[int]:
@@ -171,47 +168,17 @@ def _usable(series: Series) -> list[int]:
 def _too_little(series: Series) -> str | None:
     """Why these sizes are too few, and what to measure; None where they are enough."""
     per_host, sizes = series.ranks_per_host, list(series.samples_per_s)
-    several = [ranks for ranks in sizes if ranks > per_host]
     if not sizes:
         return "no size is left to fit; give a larger --fit-up-to"
-    partly = [ranks for ranks in several if ranks % per_host]
-    if partly:
-        return f"{partly[0]} ranks do not fill hosts of {per_host}; leave that size out"
-    if not several:
-        return (
-            f"all its sizes ({_listed(sizes)} ranks) are within one host of {per_host}: none shows"
-            f" exchange between hosts; measure {2 * per_host} and {4 * per_host} ranks"
-        )
-    if len(several) > 1 or (per_host > 1 and per_host in sizes):
+    several = [ranks for ranks in sizes if ranks > per_host]
+    if partly := [ranks for ranks in several if ranks % per_host]:
+        return f"{_listed(partly)} ranks do not fill hosts of {per_host}; leave that size out"
+    if len(several) > 1 or (several and per_host > 1 and per_host in sizes):
         return None
-    whole_host = f", or {per_host}, which is one whole host" if per_host > 1 else ""
     return (
-        f"its only size of several hosts is {several[0]} ranks; measure {2 * several[0]} ranks,"
-        f" too{whole_host}"
+        f"its sizes ({_listed(sizes)} ranks) show too little of exchange between hosts of"
+        f" {per_host}; measure {2 * per_host} and {4 * per_host} ranks"
     )
-
-
-def _unreachable(series: Series, to: Sequence[int]) -> str | None:
-    """Why none of the sizes that are asked for can be projected to; None where one can."""
-    largest = max(series.samples_per_s)
-    if _beyond(series, to):
-        return None
-    partly = next((ranks for ranks in to if ranks > largest), None)
-    if partly:
-        return f"{partly} ranks do not fill hosts of {series.ranks_per_host}; ask for a multiple"
-    return (
-        f"{max(to)} ranks are not more than its largest size, {largest}; ask for more, or leave"
-        " larger ones out with --fit-up-to"
-    )
-
-
-def _beyond(series: Series, to: Sequence[int]) -> list[int]:
-    """The sizes that are larger than all measured ones, and fill their hosts."""
-    return [
-        ranks
-        for ranks in to
-        if ranks > max(series.samples_per_s) and ranks % series.ranks_per_host == 0
-    ]
 
 
 def _check(series: Series) -> BackCheck | None:
@@ -231,10 +198,8 @@ def _check(series: Series) -> BackCheck | None:
 
 
 def _fit(series: Series, used: Sequence[int]) -> Growth:
-    times_s, errors = (
-        [series.time_s(ranks) for ranks in used],
-        [series.errors.get(ranks, 0.0) for ranks in used],
-    )
+    times_s = [series.time_s(ranks) for ranks in used]
+    errors = [series.errors.get(ranks, 0.0) for ranks in used]
     return fit_growth([series.hosts(ranks) for ranks in used], times_s, errors)
 
 
@@ -251,20 +216,6 @@ def _throughput(growth: Growth, ranks: int, series: Series, *, error: float = 0.
         for side, part in ((1, up), (-1, down))
     ]
     return Estimate(value=ranks / math.exp(centre), ci_low=bounds[0], ci_high=bounds[1])
-
-
-def _ratio(candidate: Growth, baseline: Growth, hosts: float) -> Estimate:
-    """The candidate's throughput over the baseline's: their predictions are drawn independently of
-    each other.
-    """
-    random = np.random.default_rng(SEED)
-    logs = baseline.draw(hosts, DRAWS, random) - candidate.draw(hosts, DRAWS, random)
-    low, high = np.exp(np.quantile(logs, [LOW, HIGH]))
-    return Estimate(
-        value=math.exp(baseline.mean(hosts) - candidate.mean(hosts)),
-        ci_low=float(low),
-        ci_high=float(high),
-    )
 
 
 def _listed(sizes: Sequence[int]) -> str:
@@ -309,11 +260,8 @@ def notes(projection: Projection) -> list[str]:
     """What each series rests on and how its largest size was predicted, then what the columns
     mean.
     """
-    lines, bases = [], dict[int, None]()
+    lines = []
     for projected in projection.series:
-        if not projected.predictions:
-            continue
-        bases[projected.efficiency_of] = None
         check = "one size of several hosts, so nothing to check it by"
         if projected.check:
             predicted = projected.check.samples_per_s
@@ -322,11 +270,11 @@ def notes(projection: Projection) -> list[str]:
                 f" {rate(predicted)} at {projected.check.ranks} ({rate_interval(predicted)}),"
                 f" measured {rate(projected.check.measured)}"
             )
-        lines.append(f"{projected.series}: from {_listed(projected.used)} ranks; {check}")
-    ranks = " or ".join(f"{base} rank{'s' if base > 1 else ''}" for base in bases)
+        if projected.predictions:
+            lines.append(f"{projected.series}: from {_listed(projected.used)} ranks; {check}")
     columns = (
-        "interval: where one launch is expected; efficiency: a rank's throughput over that with"
-        f" {ranks}"
+        "interval: where one launch is expected; efficiency: a rank's throughput over that at the"
+        " smallest size"
     )
     return [*lines, columns] if lines else []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scipy import special
 
@@ -34,14 +34,9 @@ class Series:
 
     def up_to(self, ranks: float) -> Series:
         """Return the series without larger sizes."""
-        kept = {
-            size: figure for size, figure in sorted(self.samples_per_s.items()) if size <= ranks
-        }
-        return Series(
-            name=self.name,
-            ranks_per_host=self.ranks_per_host,
-            samples_per_s=kept,
-            errors=self.errors,
+        kept = {size: self.samples_per_s[size] for size in sorted(self.samples_per_s)}
+        return replace(
+            self, samples_per_s={size: rate for size, rate in kept.items() if size <= ranks}
         )
 
 
@@ -66,21 +61,13 @@ def series_of(study: Comparison) -> tuple[list[Series], list[tuple[str, str]]]:
         )
     _require_alike(points)
     per_host = _ranks_per_host(points)
-    names = [arm.name for arm in points[0].arms if arm.role != "control"]
-    series = [
-        arm_series
-        for name in names
-        if (arm_series := _series_of_arm(points, name, per_host, study.confidence))
-    ]
-    timed = [arm_series.name for arm_series in series]
-    pairs = [
-        (name, study.baseline)
-        for name in timed
-        if name != study.baseline and study.baseline in timed
-    ]
+    arms = [arm.name for arm in points[0].arms if arm.role != "control"]
+    by_arm = [_series_of_arm(points, arm, per_host, study.confidence) for arm in arms]
+    series = {arm_series.name: arm_series for arm_series in by_arm if arm_series}
     if not series:
         raise PlanError(f"'{study.comparison_id}' has no timing at any point; measure it first")
-    return series, pairs
+    pairs = [(name, study.baseline) for name in series if name != study.baseline]
+    return list(series.values()), pairs if study.baseline in series else []
 
 
 def _series_of_arm(
@@ -113,51 +100,22 @@ def _error(figure: Estimate, confidence: float) -> float:
 
 
 def _require_alike(points: Sequence[Comparison]) -> None:
-    first = points[0]
-    for point in points[1:]:
-        if point.local_batch_size != first.local_batch_size:
-            raise PlanError(
-                f"points '{first.name}' and '{point.name}' have {first.local_batch_size} and"
-                f" {point.local_batch_size} samples a rank; points that are projected differ in the"
-                " number of ranks only"
-            )
+    batches = {point.local_batch_size for point in points}
     sizes = [point.world_size for point in points]
-    twice = next(
-        (point for index, point in enumerate(points) if point.world_size in sizes[:index]), None
-    )
-    if twice:
+    if len(batches) > 1 or len(set(sizes)) < len(sizes):
         raise PlanError(
-            f"point '{twice.name}' has {twice.world_size} ranks, as another point has; project one"
-            " that has each size once"
+            f"points have {sorted(batches)} samples a rank, and {sizes} ranks; points that are"
+            " projected differ in the number of ranks, and in nothing else"
         )
 
 
 def _ranks_per_host(points: Sequence[Comparison]) -> int:
     """Ranks of each host, where there are several; all ranks where every point has one host."""
-    places: dict[int, str] = {}
-    for point in points:
-        used = _used_slots(point)
-        if len(used) > 1:
-            places |= {slots: point.name for slots in used if slots not in places}
-    if len(places) > 1:
-        listed_places = ", ".join(f"{slots} at '{name}'" for slots, name in places.items())
+    hosts = [next((arm.by_rank.hosts for arm in point.arms if arm.by_rank), []) for point in points]
+    filled = {host.ranks for of_point in hosts if len(of_point) > 1 for host in of_point}
+    if len(filled) > 1:
         raise PlanError(
-            f"hosts have different numbers of ranks ({listed_places}); project points with equally"
+            f"hosts have different numbers of ranks ({sorted(filled)}); project points with equally"
             " filled hosts"
         )
-    return next(iter(places), max(point.world_size for point in points))
-
-
-def _used_slots(point: Comparison) -> list[int]:
-    """How many ranks each host has: as measured where no hosts were asked for, else filled in the
-    order of the list.
-    """
-    seen = next((arm.by_rank.hosts for arm in point.arms if arm.by_rank), [])
-    if point.asked_hosts is None and seen:
-        return [host.ranks for host in seen]
-    used, left = [], point.world_size
-    for host in (point.asked_hosts or f"here:{left}").split(","):
-        slots = min(int(host.rpartition(":")[2]) if ":" in host else 1, left)
-        used += [slots] if slots else []
-        left -= slots
-    return used
+    return filled.pop() if filled else max(point.world_size for point in points)

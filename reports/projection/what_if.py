@@ -77,18 +77,12 @@ def what_if(
         for arm in arms
         if arm.competes and (terms := _arm_terms(evidence, arm, asked.measured))
     }
-    scenarios = (
-        *SCENARIOS,
-        *(links_of(rate, is_known=asked.measured is not None) for rate in asked.rates),
-    )
-    return (
-        [
-            _in_scenario(scenario, terms_by_arm, confidence=evidence.confidence)
-            for scenario in scenarios
-        ]
-        if terms_by_arm
-        else []
-    )
+    if not terms_by_arm:
+        return []
+    return [
+        _in_scenario(scenario, terms_by_arm, confidence=evidence.confidence)
+        for scenario in (*SCENARIOS, *map(links_of, asked.rates))
+    ]
 
 
 def _arm_terms(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> ArmTerms | None:
@@ -99,9 +93,7 @@ def _arm_terms(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> Ar
     besides = means_by_rank(local, ["data_wait_s", "forward_s", "optimizer_s"]).values()
     return ArmTerms(
         terms=terms,
-        quiet_s=pd.concat(
-            [by_rank.mean(axis="columns") for by_rank in besides], axis="columns"
-        ).sum(axis="columns"),
+        quiet_s=pd.DataFrame([by_rank.mean(axis="columns") for by_rank in besides]).sum(),
         link_bits=8
         * max((max(link.sent_bytes, link.received_bytes) for link in arm.links), default=0.0),
         link_rate=link_rate,
@@ -153,20 +145,14 @@ def _fastest(steps: Mapping[str, Bounds], *, confidence: float) -> list[str]:
         return []
     leader = min(steps, key=lambda name: float(sum(_log(step).mean() for step in steps[name])))
     each = 1 - (1 - confidence) / (len(steps) - 1)
-    return [
-        leader,
-        *(
-            name
-            for name in steps
-            if name != leader and not _beats(steps[leader], steps[name], confidence=each)
-        ),
-    ]
-
-
-def _beats(ours: Bounds, theirs: Bounds, *, confidence: float) -> bool:
-    """Whether our longest step is shorter than their shortest, beyond chance."""
-    lead = t_interval((_log(theirs[0]) - _log(ours[1])).dropna(), confidence=confidence)
-    return lead is not None and lead.ci_low is not None and lead.ci_low > 0
+    longest = _log(steps[leader][1])
+    fastest = [leader]
+    for name, (shortest, _) in steps.items():
+        lead = t_interval((_log(shortest) - longest).dropna(), confidence=each)
+        is_beaten = lead is not None and lead.ci_low is not None and lead.ci_low > 0
+        if name != leader and not is_beaten:
+            fastest.append(name)
+    return fastest
 
 
 def _without(term: Term, arm: ArmTerms) -> Bounds | str:
@@ -201,22 +187,13 @@ def _with_link(rate: int, arm: ArmTerms) -> Bounds | str:
     return shortest, (step + ways * (then_s - now_s)).clip(lower=shortest)
 
 
-def links_of(rate: int, *, is_known: bool) -> Scenario:
-    """The scenario of links of another rate; ``is_known``: whether the rate of those measured is
-    known.
-    """
-    unit, words = next(
-        (unit, words)
-        for unit, words in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
-        if rate >= unit
-    )
-    faster = "" if is_known else ", and the links measured are faster"
+def links_of(rate: int) -> Scenario:
+    """The scenario of links of another rate."""
     return Scenario(
-        name=f"links of {rate / unit:g} {words}",
-        assumes="the bytes of a step stay, latency stays"
-        + faster
-        + "; bounds hold both ways at once and one after the "
-        "other, all of backward hiding it and no more of it hidden",
+        name=f"links of {rate / 1e9:g} Gbit/s",
+        assumes="the bytes of a step stay, latency stays; links whose rate is not known are faster;"
+        " bounds hold both ways at once and one after the other, all of backward hiding it and no"
+        " more of it hidden",
         steps=partial(_with_link, rate),
     )
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
@@ -72,14 +72,10 @@ class Spread:
         usual = self.round_variance / USUAL_RATIO**2
         measured, assumed = self.degrees * self.launch_variance, USUAL_DEGREES * usual
         variance = (measured + assumed) / (self.degrees + USUAL_DEGREES)
-        return Spread(
-            round_variance=self.round_variance,
-            launch_variance=variance,
-            degrees=self.degrees + USUAL_DEGREES,
-        )
+        return replace(self, launch_variance=variance)
 
-    def of_launch(self, rounds: float) -> float:
-        """The variance of a launch's log-ratio."""
+    def of_launches(self, rounds: Array) -> Array:
+        """The variance of a log-ratio in launches of so many rounds."""
         return self.launch_variance + self.round_variance / rounds
 
 
@@ -127,7 +123,7 @@ def choose(done: Sequence[int], *, cost: Cost, spread: Spread, left_s: float) ->
     length, half = _narrowest(done, range(1, most + 1), cost=cost, spread=spread, left_s=left_s)
     return (
         length
-        if half < _half_width(sum(map(spread.expected.of_launch, done)), launches=len(done))
+        if half < _half_width(spread.expected.of_launches(np.array(done)).sum(), launches=len(done))
         else None
     )
 
@@ -183,9 +179,8 @@ def _narrowest(
     rounds = np.minimum(np.floor((left_s / number - cost.start_s) / cost.round_s), MAX_ROUNDS).clip(
         MIN_ROUNDS
     )
-    variance_done = sum(map(expected.of_launch, done))
-    each = expected.launch_variance + expected.round_variance / rounds
-    half = _half_width(variance_done + number * each, launches=len(done) + number)
+    variances = expected.of_launches(np.array(done)).sum() + number * expected.of_launches(rounds)
+    half = _half_width(variances, launches=len(done) + number)
     best = int(np.argmin(half))
     return Length(rounds=int(rounds[best]), launches=int(number[best])), float(half[best])
 

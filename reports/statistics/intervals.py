@@ -42,15 +42,12 @@ import numpy as np
 from reports.estimate import Estimate
 from reports.reasons import Caution
 from reports.schema import RatioBySpeed
-from reports.statistics.student import Array, both_sides, ratio_bounds, student_t
+from reports.statistics.student import LARGEST_LOG, Array, both_sides, student_t
 
 Launches = Sequence[Array]
 """One ratio's blocks, a table per launch in order of its rounds: float64 [rounds, arms, 2]. Arm 0
 is the candidate, each further one a copy of the baseline; the last axis holds samples and seconds,
 NaN where an arm has no block in a round."""
-
-TRIM = 0.2
-"""Share of a launch's pairs that the typical ratio leaves out at either end."""
 
 
 class RatioEstimate(Estimate):
@@ -60,10 +57,10 @@ class RatioEstimate(Estimate):
     """One-sided bounds: each holds by itself with the interval's confidence, so that at 95% both
     are those of a 90% interval."""
     equivalence_high: float | None = None
-    run_low: float | None
+    run_low: float | None = None
     """Where one long training, or run, is expected, since launches differ: a prediction interval of
     the same confidence, without the noise within a launch."""
-    run_high: float | None
+    run_high: float | None = None
     launches: int
     pairs: int
     caution: Caution | None
@@ -79,47 +76,30 @@ class RatioEstimate(Estimate):
 
     def times(self, factor: float) -> RatioEstimate:
         """The ratio and all its bounds, multiplied."""
-        names = (
-            "value",
-            "ci_low",
-            "ci_high",
-            "equivalence_low",
-            "equivalence_high",
-            "run_low",
-            "run_high",
-        )
-        bounds = {name: getattr(self, name) for name in names}
         return self.model_copy(
-            update={
-                name: None if bound is None else bound * factor for name, bound in bounds.items()
-            }
+            update={name: bound * factor for name, bound in self if isinstance(bound, float)}
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class HalfWidths:
-    """Half the widths of a log-ratio's intervals; None where the data cannot carry one."""
-
-    interval: float | None = None
-    equivalence: float | None = None
-    """Half the width of its one-sided bounds."""
-    run: float | None = None
-    """Half the width of the prediction interval."""
 
 
 def ratio_estimate(
-    centre: float, half: HalfWidths, *, launches: int, pairs: int, caution: Caution | None
+    centre: float,
+    half_widths: tuple[float, float, float] | None,
+    *,
+    launches: int,
+    pairs: int,
+    caution: Caution | None,
 ) -> RatioEstimate:
-    """A ratio from its logarithm and half the widths of its intervals."""
-    bounds = {}
-    for name, width in (
-        ("ci", half.interval),
-        ("equivalence", half.equivalence),
-        ("run", half.run),
-    ):
-        bounds[f"{name}_low"], bounds[f"{name}_high"] = ratio_bounds(centre, width)
+    """A ratio from its logarithm.
+
+    ``half_widths``: half the widths of the interval, of its one-sided bounds and of the prediction
+    interval; None where the data cannot carry one. Bounds are finite however wide that is.
+    """
+    bounds: dict[str, float] = {}
+    for name, half in zip(("ci", "equivalence", "run"), half_widths or (), strict=False):
+        low, high = np.clip([centre - half, centre + half], -LARGEST_LOG, LARGEST_LOG)
+        bounds |= {f"{name}_low": math.exp(low), f"{name}_high": math.exp(high)}
     return RatioEstimate(
-        value=float(np.exp(centre)), launches=launches, pairs=pairs, caution=caution, **bounds
+        value=math.exp(centre), launches=launches, pairs=pairs, caution=caution, **bounds
     )
 
 
@@ -141,7 +121,8 @@ class LaunchRatios:
     df: int
     """Degrees of freedom of the rounds' noise, which is pooled over launches."""
     scale: float
-    """The variance of this ratio between launches, in units of what the pooled ratios share."""
+    """How much it may be expected to vary between launches, beside others: an arm against one other
+    has twice an arm's variance, one against the mean of two only one and a half times."""
 
     @property
     def launches(self) -> int:
@@ -158,7 +139,6 @@ def ratio_intervals(
     ratios: Sequence[Launches],
     *,
     confidence: float,
-    scales: Sequence[float] = (),
     family: int,
     error_share: float = 1.0,
 ) -> list[RatioEstimate | None]:
@@ -169,16 +149,10 @@ def ratio_intervals(
             nothing (the control).
         confidence: with which all candidates' intervals hold at once; the control's holds by
             itself.
-        scales: how much each ratio may be expected to vary between launches, beside the others: an
-            arm against one other has twice an arm's variance, one against the mean of two only one
-            and a half times. Empty: all alike.
         family: the number of candidates.
         error_share: how much of the error may be spent now: all, unless there is another analysis.
     """
-    estimates = [
-        launch_ratios(table, scale=scale)
-        for table, scale in zip(ratios, scales or [1.0] * len(ratios), strict=True)
-    ]
+    estimates = [launch_ratios(table) for table in ratios]
     pool = [ratio for ratio in estimates if ratio is not None and ratio.launches > 1]
     spread = launch_variance(pool)
     df = pooled_df(pool)
@@ -195,7 +169,7 @@ def ratio_intervals(
     ]
 
 
-def launch_ratios(launches: Launches, *, scale: float = 1.0) -> LaunchRatios | None:
+def launch_ratios(launches: Launches) -> LaunchRatios | None:
     """Each launch's log-ratio of totals and the noise within launches; None without a single
     pair.
     """
@@ -215,7 +189,7 @@ def launch_ratios(launches: Launches, *, scale: float = 1.0) -> LaunchRatios | N
         residuals=residuals,
         pairs=int(numbers.sum()),
         df=df,
-        scale=scale,
+        scale=1 + 1 / (launches[0].shape[1] - 1),
     )
 
 
@@ -245,27 +219,6 @@ def _total(table: Array) -> tuple[float, Array, int]:
         return np.nan, np.full(len(table), np.nan), 0
     residuals = np.ma.masked_invalid(np.stack(influences)).mean(axis=0).filled(np.nan)
     return float(np.mean(logs)), np.asarray(residuals), max(numbers)
-
-
-def typical_ratio(launches: Launches) -> float | None:
-    """What a usual block shows: over launches the geometric mean of the pairs' trimmed mean
-    log-ratios; None without pairs.
-    """
-    means = []
-    for table in launches:
-        rates = np.log(table[..., 0] / table[..., 1])
-        copies = [trimmed_mean(rates[:, 0] - rates[:, copy]) for copy in range(1, table.shape[1])]
-        present = [mean for mean in copies if mean is not None]
-        if present:
-            means.append(np.mean(present))
-    return float(np.exp(np.mean(means))) if means else None
-
-
-def trimmed_mean(values: Array) -> float | None:
-    """The mean without ``TRIM`` of the values at either end; None without a finite value."""
-    ordered = np.sort(values[np.isfinite(values)])
-    cut = int(TRIM * len(ordered))
-    return float(ordered[cut : len(ordered) - cut].mean()) if len(ordered) else None
 
 
 def _inflation(residuals: Launches) -> float:
@@ -323,8 +276,6 @@ def _correlation(a: LaunchRatios, b: LaunchRatios) -> float:
     """Between two ratios in the same rounds; 1 where it is unknown, which is the cautious
     answer.
     """
-    if a is b:
-        return 1.0
     if [len(x) for x in a.residuals] != [len(x) for x in b.residuals]:
         return 1.0
     x, y = np.concatenate(a.residuals), np.concatenate(b.residuals)
@@ -343,60 +294,44 @@ def _interval(
     spent: float,
     family: int,
 ) -> RatioEstimate:
-    """One ratio's interval.
+    """One ratio's interval: the widest of what the noise of rounds alone allows, the pooled t
+    interval, and the t interval of its own launches.
 
     ``spent`` is the confidence at this analysis, of which ``family`` ratios have their share.
     """
-    half = HalfWidths()
+    half_widths = None
     if ratio.launches > 1:
-        each = spent ** (1 / family)
-        width = _half_width(ratio, pool, spread=spread, df=df, each=each, alone=spent)
-        narrower = _half_width(
-            ratio, pool, spread=spread, df=df, each=both_sides(each), alone=both_sides(spent)
+        degrees = ratio.launches - 1
+        own_variance = ratio.squares / degrees
+        dispersion = min(1.0, _dispersion(pool, spread) / sum(other.launches - 1 for other in pool))
+        within, pooled, own = (
+            math.sqrt(variance / ratio.launches)
+            for variance in (ratio.variance, dispersion * _variance(ratio, spread), own_variance)
         )
-        own_spread = ratio.squares / (ratio.launches - 1) - ratio.variance
-        run = float(
-            np.hypot(
-                width, student_t(confidence, df) * np.sqrt(max(ratio.scale * spread, own_spread))
+
+        def widest(each: float, alone: float) -> float:
+            return max(
+                student_t(each, ratio.df) * within if ratio.df else 0.0,
+                student_t(each, df) * pooled,
+                student_t(alone, degrees) * own,
             )
+
+        each = spent ** (1 / family)
+        width = widest(each, spent)
+        between = max(ratio.scale * spread, own_variance - ratio.variance)
+        half_widths = (
+            width,
+            widest(both_sides(each), both_sides(spent)),
+            math.hypot(width, student_t(confidence, df) * math.sqrt(between)),
         )
-        half = HalfWidths(interval=width, equivalence=narrower, run=run)
     cautions: dict[int, Caution] = {1: "one launch", 2: "two launches"}
     return ratio_estimate(
         float(ratio.logs.mean()),
-        half,
+        half_widths,
         launches=ratio.launches,
         pairs=ratio.pairs,
         caution=cautions.get(ratio.launches),
     )
-
-
-def _half_width(
-    ratio: LaunchRatios,
-    pool: Sequence[LaunchRatios],
-    *,
-    spread: float,
-    df: float,
-    each: float,
-    alone: float,
-) -> float:
-    """The widest of: what the noise of rounds alone allows, the pooled t interval, the t interval
-    of its own launches.
-    """
-    within = (
-        student_t(each, ratio.df) * float(np.sqrt(ratio.variance / ratio.launches))
-        if ratio.df
-        else 0.0
-    )
-    dispersion = min(1.0, _dispersion(pool, spread) / sum(other.launches - 1 for other in pool))
-    pooled = student_t(each, df) * float(
-        np.sqrt(dispersion * _variance(ratio, spread) / ratio.launches)
-    )
-    degrees = ratio.launches - 1
-    own_launches = student_t(alone, degrees) * float(
-        np.sqrt(ratio.squares / degrees / ratio.launches)
-    )
-    return max(within, pooled, own_launches)
 
 
 MIN_FOR_SPEED = 5

@@ -8,6 +8,7 @@ neighbour, which takes a drift of the machine out: Student's t of the pairs' dif
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +17,7 @@ import numpy as np
 
 from reports.estimate import RunOrder
 from reports.reasons import Caution
-from reports.statistics.intervals import HalfWidths, RatioEstimate, ratio_estimate, trimmed_mean
+from reports.statistics.intervals import RatioEstimate, ratio_estimate
 from reports.statistics.student import Array, both_sides, student_t
 
 
@@ -26,29 +27,8 @@ class Runs:
 
     logs: Array
     """float64 [runs]: ln of samples per second, over the whole run."""
-    usual: Array
-    """Those of its usual blocks: as many are left out at either end as in ``typical_ratio``."""
     started: Sequence[str]
     """When each began: text that sorts as time does; empty where that is not known."""
-
-
-def runs_of(started: Sequence[str], blocks: Sequence[Array]) -> Runs:
-    """Make an arm's runs. ``blocks``: of each, float64 [blocks, 2], samples and seconds."""
-    totals = [table.sum(axis=0) for table in blocks]
-    usual = [trimmed_mean(np.log(table[:, 0] / table[:, 1])) for table in blocks]
-    return Runs(
-        logs=np.log([samples / seconds for samples, seconds in totals]),
-        usual=np.array([np.nan if mean is None else mean for mean in usual]),
-        started=started,
-    )
-
-
-def ratio_of_runs(ours: Runs, theirs: Runs, *, usual_blocks: bool = False) -> float | None:
-    """The ratio of geometric means over runs, or over their usual blocks; None where an arm has no
-    run.
-    """
-    mine, its = (runs.usual if usual_blocks else runs.logs for runs in (ours, theirs))
-    return float(np.exp(mine.mean() - its.mean())) if len(mine) and len(its) else None
 
 
 def run_order(ours: Runs, theirs: Runs) -> RunOrder | None:
@@ -89,20 +69,23 @@ def separate_ratio(
     if not len(ours.logs) or not len(theirs.logs):
         return None
     paired = run_order(ours, theirs) == "alternating"
-    centre = float(ours.logs.mean() - theirs.logs.mean())
-    error, df, spread = _paired(ours, theirs) if paired else _welch(ours, theirs)
-    half = HalfWidths()
-    if df > 0:
-        each = confidence ** (1 / family)
-        half = HalfWidths(
-            interval=student_t(each, df) * error,
-            equivalence=student_t(both_sides(each), df) * error,
-            run=student_t(confidence, df) * float(np.hypot(error, spread)),
-        )
     runs = min(len(ours.logs), len(theirs.logs))
+    half_widths = None
+    if runs > 1:
+        error, df, spread = _paired(ours, theirs) if paired else _welch(ours, theirs)
+        each = confidence ** (1 / family)
+        half_widths = (
+            student_t(each, df) * error,
+            student_t(both_sides(each), df) * error,
+            student_t(confidence, df) * math.hypot(error, spread),
+        )
     cautions: dict[int, Caution] = {1: "one run", 2: "two runs"}
     return ratio_estimate(
-        centre, half, launches=runs, pairs=runs if paired else 0, caution=cautions.get(runs)
+        float(ours.logs.mean() - theirs.logs.mean()),
+        half_widths,
+        launches=runs,
+        pairs=runs if paired else 0,
+        caution=cautions.get(runs),
     )
 
 
@@ -116,9 +99,7 @@ def _paired(ours: Runs, theirs: Runs) -> tuple[float, float, float]:
 
 
 def _welch(ours: Runs, theirs: Runs) -> tuple[float, float, float]:
-    """Those figures of two samples; no degrees of freedom where one is a single run."""
-    if min(len(ours.logs), len(theirs.logs)) < 2:
-        return 0.0, 0.0, 0.0
+    """Those figures of two samples."""
     variances = np.array([ours.logs.var(ddof=1), theirs.logs.var(ddof=1)])
     numbers = np.array([len(ours.logs), len(theirs.logs)])
     parts = variances / numbers

@@ -33,11 +33,11 @@ def both_sides(confidence: float) -> float:
     return 2 * confidence - 1
 
 
-def half_width(values: Array, *, confidence: float) -> float | None:
+def half_width(values: Array, *, confidence: float, fewest: int) -> float | None:
     """Half the width of Student's interval of a mean, without any for equal values; None for fewer
-    than two.
+    than ``fewest``, which is two at least.
     """
-    if len(values) < 2:
+    if len(values) < fewest:
         return None
     if (values == values[0]).all():
         return 0.0
@@ -55,11 +55,7 @@ def t_interval(
     if not len(values):
         return None
     mean = float(np.asarray(values).mean())
-    half = (
-        half_width(np.asarray(values, dtype=np.float64), confidence=confidence)
-        if len(values) >= fewest
-        else None
-    )
+    half = half_width(np.asarray(values, dtype=np.float64), confidence=confidence, fewest=fewest)
     return (
         Estimate(value=mean)
         if half is None
@@ -96,20 +92,8 @@ def log_interval(
     logarithms around its own.
     """
     values = np.asarray(logs, dtype=np.float64)
-    half = half_width(values, confidence=confidence) if len(values) >= fewest else None
-    factor = None if half is None else math.exp(min(half, LARGEST_LOG))
-    return (
-        Estimate(value=value)
-        if factor is None
-        else Estimate(value=value, ci_low=value / factor, ci_high=value * factor)
-    )
-
-
-def ratio_bounds(centre: float, half: float | None) -> tuple[float | None, float | None]:
-    """From a log-ratio and half a width to bounds of the ratio, which are finite however wide that
-    is.
-    """
+    half = half_width(values, confidence=confidence, fewest=fewest)
     if half is None:
-        return None, None
-    low, high = np.exp(np.clip([centre - half, centre + half], -LARGEST_LOG, LARGEST_LOG))
-    return float(low), float(high)
+        return Estimate(value=value)
+    factor = math.exp(min(half, LARGEST_LOG))
+    return Estimate(value=value, ci_low=value / factor, ci_high=value * factor)

@@ -277,7 +277,7 @@ ARM_TABLES = {
             number(
                 "cores busy",
                 "part",
-                lambda host: f"{significant(host.busy_cores)} of {len(host.core_shares)}",
+                lambda host: f"{significant(host.busy_cores)} of {host.cores}",
             ),
             number(
                 "memory GiB",

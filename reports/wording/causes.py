@@ -29,8 +29,6 @@ PHASE_NAMES: dict[Phase, str] = {
 NAMES = dict[str, str]([*TERM_NAMES.items(), *PHASE_NAMES.items()]) | {
     "backward_and_exchange": "backward and exchange"
 }
-OWN_THREADS = "its own threads"
-"""What takes the training thread's core."""
 
 
 def cause_clause(result: RatioSummary) -> str:
@@ -60,10 +58,9 @@ def cause_clause(result: RatioSummary) -> str:
     named = f"; {milliseconds(cause.named_s)} ms of that is {cause.named}{remedy}" * bool(
         cause.named
     )
-    threads = f", most of it by {OWN_THREADS}" * _threads_hold_up(result)
     return (
         f", because of {size_of(cause.term, cause.difference_s)} per step"
-        f" ({bounds_text(low, high, milliseconds)}){threads}{named}"
+        f" ({bounds_text(low, high, milliseconds)}){named}"
     )
 
 
@@ -74,37 +71,14 @@ def short_cause(result: RatioSummary) -> str:
     cause = result.because
     if cause is None:
         return cause_clause(result).removeprefix("; ").partition(":")[0]
-    named = cause.named or (OWN_THREADS if _threads_hold_up(result) else "")
-    return f"{size_of(cause.term, cause.difference_s)} per step" + (
-        f", most by {named}" * bool(named)
-    )
+    named = f", most by {cause.named}" * bool(cause.named)
+    return f"{size_of(cause.term, cause.difference_s)} per step{named}"
 
 
 def size_of(term: Term | Phase, difference_s: float) -> str:
     """Such as ``3.50 ms less exposed exchange``."""
     more = "more" if difference_s > 0 else "less"
     return f"{milliseconds(abs(difference_s))} ms {more} {NAMES[term]}"
-
-
-def _threads_hold_up(result: RatioSummary) -> bool:
-    """Whether the cause is an overhead that is mostly its own threads' taking the core."""
-    overhead = result.term_differences_s.get("library_overhead")
-    held, cause = result.cpu_contention_s, result.because
-    return (
-        cause is not None
-        and cause.term == "library_overhead"
-        and overhead is not None
-        and held is not None
-        and held.value > overhead.value / 2 > 0
-    )
-
-
-BOTTLENECK_TERMS: dict[Bottleneck, Term] = {
-    "input": "data_wait",
-    "exchange": "exposed_exchange",
-    "library": "library_overhead",
-    "imbalance": "imbalance",
-}
 
 
 def limit_sentence(shares: Mapping[str, StepShares]) -> str | None:
@@ -123,9 +97,9 @@ def limit_sentence(shares: Mapping[str, StepShares]) -> str | None:
 
 
 def _limit_words(limit: Bottleneck, names: str, shares: Sequence[StepShares]) -> str:
-    if term := BOTTLENECK_TERMS.get(limit):
-        of_step = percents([getattr(step_shares, term) for step_shares in shares])
-        return f"The bottleneck in {names} is {NAMES[term]}: {of_step} of the step"
+    if limit in NAMES:
+        of_step = percents([getattr(step_shares, limit) for step_shares in shares])
+        return f"The bottleneck in {names} is {NAMES[limit]}: {of_step} of the step"
     waiting = percents([step_shares.data_wait for step_shares in shares])
     if limit == "not the input":
         return f"Data loading is not the bottleneck in {names}: {waiting} of the step is data wait"

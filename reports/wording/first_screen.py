@@ -295,7 +295,7 @@ def _next_step(shown: Comparison) -> str | None:
     if advice := next_step(results, shown.arms_anywhere, is_disturbed=is_disturbed):
         return advice
     shares = [arm.step_shares for arm in shown.arms if arm.step_shares and arm.competes]
-    if shares and all(bottleneck_of(step_shares) == "input" for step_shares in shares):
+    if shares and all(bottleneck_of(step_shares) == "data_wait" for step_shares in shares):
         return "Give the loaders more workers: the input limits every arm"
     is_open = shown.training or (shown.equality and shown.equality.unequal)
     return None if is_open or not shown.fastest else _step_to_the_fastest(shown, results)

@@ -88,7 +88,7 @@ def tables(launches: Sequence[Array]) -> list[Launches]:
 
 def interval_of(launches: Sequence[Array]) -> RatioEstimate:
     """The candidate's interval."""
-    ratio = ratio_intervals(tables(launches), confidence=0.95, scales=SCALES, family=1)[0]
+    ratio = ratio_intervals(tables(launches), confidence=0.95, family=1)[0]
     assert ratio is not None
     return ratio
 
@@ -102,10 +102,7 @@ def on_a_budget(regime: Regime, budget_s: float, random: np.random.Generator) ->
         if len(launches) < PILOTS:
             chosen = pilot(regime.cost, left_s=left_s, done=rounds, owed=PILOTS - len(rounds))
         else:
-            pool = [
-                launch_ratios(ratios, scale=scale)
-                for ratios, scale in zip(tables(launches), SCALES, strict=True)
-            ]
+            pool = map(launch_ratios, tables(launches))
             spread = spread_of([ratios for ratios in pool if ratios is not None])
             further = choose(rounds, cost=regime.cost, spread=spread, left_s=left_s)
             if further is None:

@@ -12,7 +12,7 @@ from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from reports.against import StoredComparison, judge
 from reports.schema import Comparison
-from reports.statistics.intervals import HalfWidths, ratio_estimate
+from reports.statistics.intervals import ratio_estimate
 from tests.conftest import ringside_here
 from tests.kit.changed import changed
 from tests.kit.refusals import refused_command
@@ -25,8 +25,8 @@ FEWER = {"launches": 6, "rounds": 4}
 
 
 def change(percent, half=0.02):
-    width = HalfWidths(interval=half, equivalence=0.8 * half)
-    return ratio_estimate(math.log1p(percent / 100), width, launches=8, pairs=0, caution=None)
+    widths = (half, 0.8 * half, half)
+    return ratio_estimate(math.log1p(percent / 100), widths, launches=8, pairs=0, caution=None)
 
 
 @pytest.mark.parametrize(

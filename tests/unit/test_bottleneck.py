@@ -25,15 +25,15 @@ def test_the_rank_that_waits_most_counts_over_all_its_steps():
 @pytest.mark.parametrize(
     ("share", "limit"),
     [
-        (shares(LIMIT, 0.0), "input"),
-        (shares(0.6, 0.3), "input"),
-        (shares(0.3, 0.6), "exchange"),
-        (shares(0.0, LIMIT), "exchange"),
+        (shares(LIMIT, 0.0), "data_wait"),
+        (shares(0.6, 0.3), "data_wait"),
+        (shares(0.3, 0.6), "exposed_exchange"),
+        (shares(0.0, LIMIT), "exposed_exchange"),
         (shares(LIMIT - 0.01, LIMIT - 0.01), "computing"),
         (shares(0.01, -0.02), "computing"),
-        (shares(0.1, 0.1, library_overhead=LIMIT), "library"),
+        (shares(0.1, 0.1, library_overhead=LIMIT), "library_overhead"),
         (shares(0.1, 0.1, imbalance=0.6), "imbalance"),
-        (shares(0.6), "input"),
+        (shares(0.6), "data_wait"),
         (shares(0.1), "not the input"),
     ],
 )

@@ -125,10 +125,7 @@ def test_the_first_pilot_ends_when_it_knows_what_its_rounds_take():
 def test_variances_are_recovered_from_launches():
     random, regime = np.random.default_rng(1), REGIMES[0]
     launches = [launch(regime, 40, random) for _ in range(60)]
-    pool = [
-        launch_ratios(table, scale=scale)
-        for table, scale in zip(tables(launches), SCALES, strict=True)
-    ]
+    pool = [launch_ratios(table) for table in tables(launches)]
     estimate = spread_of(pool)
     scale = np.mean(SCALES) / SCALES[0]
     assert math.sqrt(estimate.round_variance / scale) == pytest.approx(regime.of_rounds, rel=0.1)

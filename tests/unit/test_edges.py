@@ -15,7 +15,7 @@ from measurement.records.record import Case
 from reports import conclude, make_report
 from reports.charts.comparison_charts import charts
 from reports.charts.point_charts import point_charts
-from reports.statistics.student import ratio_bounds
+from reports.statistics.intervals import ratio_estimate
 from reports.wording.formatting import difference_text, ratio, signed_difference
 from tests.kit.results_factory import FORMATS, Truth, concluded, make_plan, on_terminal
 from tests.unit.test_separate_runs import compared, write_alternating
@@ -174,8 +174,8 @@ def test_ratios_are_written_in_few_digits_and_beyond_what_anybody_measures_as_bo
 
 
 def test_bounds_are_finite_however_wide_the_interval_is():
-    low, high = ratio_bounds(0.0, 1e4)
-    assert 0 < low < 1 < high < math.inf
+    wide = ratio_estimate(0.0, (1e4, 1e4, 1e4), launches=3, pairs=3, caution=None)
+    assert 0 < wide.ci_low < 1 < wide.ci_high < math.inf
 
 
 STATUSES = [

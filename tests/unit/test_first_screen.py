@@ -170,7 +170,7 @@ def test_what_a_host_did_not_do_or_is_not_known_has_no_figures(decided):
     """An idle interface, and two readings within one tick of the clock."""
     unknown = {
         "busy_cores": math.nan,
-        "core_shares": [],
+        "cores": 0,
         "sent_bytes_per_s": {"lo": 2e6, "eth0": 8.97},
     }
     host = MachineFigures(host="a", memory_used_bytes=1, memory_bytes=2, **unknown)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reports import conclude
 from reports.conclusions.machine import ring_bytes, share_sent, summarise_links
-from reports.formats.texts import caption, sections
+from reports.formats.texts import sections
 from tests.kit.changed import changed
 from tests.kit.results_factory import concluded, make_plan, write_results
 
@@ -48,9 +47,6 @@ def test_bytes_per_step_are_what_blocks_with_exchange_send_more(tmp_path):
         record, blocks=[block for block in record.blocks if block.kind == "sync"]
     )
     assert summarise_links(plan, [without_local]) == []
-    folder.write_record(record)
-    text = caption("links", conclude(folder))
-    assert "ddp-gloo: more than 20% from a ring's need" in text, "one of the hosts sends too little"
 
 
 @pytest.mark.slow

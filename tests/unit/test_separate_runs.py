@@ -265,7 +265,7 @@ def test_a_run_without_its_record_is_refused(tmp_path):
 
 def runs(*points):
     logs = np.array([log for _, log in points])
-    return Runs(logs=logs, usual=logs, started=[f"{at:02d}" for at, _ in points])
+    return Runs(logs=logs, started=[f"{at:02d}" for at, _ in points])
 
 
 @pytest.mark.parametrize(

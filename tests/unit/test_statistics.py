@@ -16,7 +16,6 @@ from reports.statistics.intervals import (
     launch_ratios,
     pooled_df,
     ratio_intervals,
-    typical_ratio,
 )
 from tests.kit.ratios import equal_work, log_width, ratio_interval
 
@@ -69,16 +68,13 @@ def comparison(random, *, candidates, spreads=0.0, ratios=1.0, **kwargs):
 
 
 def intervals(ratios, **kwargs):
-    scales = [*[1.5] * (len(ratios) - 1), 2.0]
-    return ratio_intervals(ratios, confidence=0.95, scales=scales, family=len(ratios) - 1, **kwargs)
+    return ratio_intervals(ratios, confidence=0.95, family=len(ratios) - 1, **kwargs)
 
 
 def test_the_ratio_is_that_of_totals_and_a_stall_counts_with_all_its_time():
-    """Nine blocks of 1 s and one of 11 s against ten of 2 s: as fast in total, twice as fast in a
-    typical block."""
+    """Nine blocks of 1 s and one of 11 s against ten of 2 s: as fast in total."""
     launches = [equal_work([1.0] * 9 + [11.0], [2.0] * 10)] * 3
     assert ratio_interval(launches, confidence=0.95).value == pytest.approx(1.0)
-    assert typical_ratio(launches) == pytest.approx(2.0)
 
 
 def test_launches_count_alike_however_many_rounds_they_have():
@@ -204,7 +200,6 @@ def test_one_launch_has_no_interval_however_many_rounds_it_has(rounds):
 @pytest.mark.parametrize("nothing", [[], [np.empty((0, 2, 2))], [np.full((2, 2, 2), np.nan)]])
 def test_no_pair_has_nothing(nothing):
     assert ratio_interval(nothing, confidence=0.95) is None
-    assert typical_ratio(nothing) is None
 
 
 def test_a_ratio_without_pairs_does_not_disturb_the_others():

@@ -63,10 +63,9 @@ def test_a_link_of_another_rate_has_the_bounds_by_hand(measured, rate, expected)
     """Both ways were thought to be used at once.
 
     Open MPI over TCP uses one after the other: half of the answers were wrong."""
-    links = links_of(rate * 10**9, is_known=measured is not None)
+    links = links_of(rate * 10**9)
     steps = terms_of(link_rate=measured and measured * 10**9, link_bits=8e9)
     assert bounds(links.steps(steps)) == pytest.approx(expected)
-    assert ("measured are faster" in links.assumes) == (measured is None)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +139,7 @@ def test_other_rates_are_refused(text):
 
 
 def test_what_is_not_known_says_why():
-    assert "no bytes" in links_of(10**9, is_known=True).steps(terms_of(link_bits=0.0))
+    assert "no bytes" in links_of(10**9).steps(terms_of(link_bits=0.0))
 
 
 def test_what_cannot_be_answered_is_refused(tmp_path):
