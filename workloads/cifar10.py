@@ -1,4 +1,4 @@
-"""CIFAR-10 as torchvision stores it, with torchvision's ResNet-18."""
+"""CIFAR-10 with torchvision's ResNet-18."""
 
 from __future__ import annotations
 

@@ -75,15 +75,14 @@ class Imagenet(SGDTrained):
         """List the folders in ``train/``; ``val/`` must have the same."""
         from torchvision.datasets.folder import find_classes
 
-        folder = self.options.data_dir
         with self._readable():
-            train: list[str] = find_classes(str(folder / "train"))[0]
-            val: list[str] = find_classes(str(folder / "val"))[0]
+            train: list[str] = find_classes(self._part("train"))[0]
+            val: list[str] = find_classes(self._part("val"))[0]
         if train != val:
             different = sorted({*train} ^ {*val})
             raise PlanError(
-                f"'{folder}' has other classes in val/ than in train/: {shortened(different)}"
-                " only in one of them"
+                f"'{self.options.data_dir}' has other classes in val/ than in train/:"
+                f" {shortened(different)} only in one of them"
             )
         return train
 
@@ -92,10 +91,14 @@ class Imagenet(SGDTrained):
 
         self._classes()
         with self._readable():
-            images: Dataset[Sample] = ImageFolder(
-                str(self.options.data_dir / part), loader=read_image
-            )
+            images: Dataset[Sample] = ImageFolder(self._part(part), loader=read_image)
         return images
+
+    def _part(self, part: str) -> str:
+        """The folder of a part; the held-out one has several names in use."""
+        names = (part, "valid", "validation", "dev") if part == "val" else (part,)
+        folders = [self.options.data_dir / name for name in names]
+        return str(next((folder for folder in folders if folder.is_dir()), folders[0]))
 
     def _readable(self) -> AbstractContextManager[None]:
         place = self.options.data_dir.absolute()

@@ -1,4 +1,4 @@
-"""MNIST as torchvision stores it, with the ConvNet of the tutorials."""
+"""MNIST with the ConvNet of the tutorials."""
 
 from __future__ import annotations
 

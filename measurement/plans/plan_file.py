@@ -6,6 +6,7 @@ One message lists all that is wrong with a plan.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,12 @@ def parse_yaml(text: str, *, source: str) -> Any:
     refused.
     """
     try:
-        return yaml.load(text, _StrictLoader)
+        loader = _StrictLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _require_text_of_bounded_size(node)
+        return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown place"
@@ -77,6 +83,28 @@ def parse_yaml(text: str, *, source: str) -> Any:
         ) from error
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise PlanError(f"plan '{source}' is not valid YAML: {cut(str(error))}") from error
+
+
+MAX_NODES = 100_000
+"""Values of a document."""
+
+
+def _require_text_of_bounded_size(root: yaml.Node) -> None:
+    """Refuse what would take all memory, or be no text in a file or an environment.
+
+    An alias counts in full: nine lines of aliases of aliases can be a thousand million values.
+    """
+    pending, number = [root], 0
+    while pending:
+        node, number = pending.pop(), number + 1
+        if number > MAX_NODES:
+            raise ValueError(f"it has more than {MAX_NODES:,} values, with aliases counted in full")
+        if isinstance(node, yaml.MappingNode):
+            pending += itertools.chain.from_iterable(node.value)
+        elif isinstance(node, yaml.SequenceNode):
+            pending += node.value
+        elif b"\0" in node.value.encode():  # which refuses half a character
+            raise ValueError("it holds the character \\0, which no text may have")
 
 
 def check_plan(

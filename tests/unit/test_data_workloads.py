@@ -3,6 +3,7 @@ file's name."""
 
 from __future__ import annotations
 
+import gzip
 import pickle
 
 import numpy as np
@@ -17,6 +18,7 @@ from tests.kit.dataset_files import (
     cifar_batch,
     digits_28,
     write_cifar10,
+    write_data,
     write_imagenet,
     write_mnist,
 )
@@ -65,6 +67,35 @@ def test_mnist_is_read_as_torchvision_reads_it(tmp_path):
     assert torch.allclose(images, torch.stack([image for image, _ in theirs]), atol=1e-6)
 
 
+def in_a_folder(path, content):
+    path.mkdir()
+    (path / path.name).write_bytes(content)
+
+
+CHANGES = {
+    "above": lambda path, content: (path.parents[1] / path.name).write_bytes(content),
+    "packed": lambda path, content: path.with_name(f"{path.name}.gz").write_bytes(
+        gzip.compress(content)
+    ),
+    "7-zip": lambda path, content: path.with_name(path.name.replace("-idx", ".idx")).write_bytes(
+        content
+    ),
+    "kaggle": in_a_folder,
+}
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_files_are_read_however_they_were_unpacked(tmp_path, name, change):
+    write_data(name, tmp_path)
+    wanted = held_out(workload(name, tmp_path))
+    for path in sorted(file for file in tmp_path.rglob("*") if file.is_file()):
+        content = path.read_bytes()
+        path.unlink()
+        CHANGES[change](path, content)
+    assert are_equal(held_out(workload(name, tmp_path)), wanted)
+
+
 def test_cifar10_is_read_and_resized(tmp_path):
     write_cifar10(tmp_path)
     images, labels = held_out(workload("cifar10", tmp_path))
@@ -86,6 +117,8 @@ def test_imagenets_classes_and_the_models_outputs_are_the_folders(tmp_path):
     assert images.shape == (HELD_OUT_SAMPLES, 3, 64, 64)
     assert labels.tolist() == [0] * 12 + [1] * 11
     assert made.build_model()(images[:2]).shape == (2, 2)
+    (tmp_path / "val").rename(tmp_path / "valid")
+    assert are_equal(held_out(workload("imagenet", tmp_path))[1:], [labels])
 
 
 def test_a_text_is_cut_into_sequences_that_follow_one_another(tmp_path):

@@ -5,10 +5,13 @@ or damaged files.
 from __future__ import annotations
 
 import fcntl
+import gzip
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
@@ -16,6 +19,8 @@ from pydantic import AfterValidator
 from measurement.errors import PlanError
 from workloads.data.input import InputOptions
 
+GZIP = b"\x1f\x8b"
+DAMAGE = (AssertionError, zlib.error)
 ExpandedPath = Annotated[Path, AfterValidator(lambda path: Path(os.path.expanduser(path)))]  # noqa: PTH111 - leaves an unknown user's as it is
 
 
@@ -33,6 +38,23 @@ class FetchOptions(DataOptions):
     """Download missing data into ``data_dir``."""
 
 
+FILES = {
+    "MNIST": (
+        "MNIST/raw",
+        [
+            f"{part}-{kind}-ubyte"
+            for part in ("train", "t10k")
+            for kind in ("images-idx3", "labels-idx1")
+        ],
+    ),
+    "CIFAR10": (
+        "cifar-10-batches-py",
+        ["batches.meta", "test_batch", *(f"data_batch_{number}" for number in range(1, 6))],
+    ),
+}
+"""Where torchvision looks for the files of a data set, and their names."""
+
+
 def published(name: str, options: FetchOptions, *, train: bool) -> Any:
     """A part of a data set of ``torchvision.datasets``; one process of this host at a time
     downloads it, where the options say so.
@@ -42,18 +64,42 @@ def published(name: str, options: FetchOptions, *, train: bool) -> Any:
     """
     from torchvision import datasets
 
-    root = options.data_dir
+    dataset, root = getattr(datasets, name), options.data_dir
+    inside, names = FILES[name]
     remedy = (
         f"set data_dir to where it is, or fetch it by download: true or, where there is a network,"
         f" torchvision.datasets.{name}({str(root)!r}, download=True)"
     )
-    with readable(f"{name} in '{root.absolute()}'", remedy=remedy):
-        if not options.download:
-            return getattr(datasets, name)(root, train=train)
-        root.mkdir(parents=True, exist_ok=True)
-        with (root / ".fetching").open("wb") as lock:  # that of a killed process is freed
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            return getattr(datasets, name)(root, train=train, download=True)
+    with (
+        readable(f"{name} in '{root.absolute()}'", remedy=remedy),
+        TemporaryDirectory(prefix="ringside-") as arranged,
+    ):
+        if options.download and not all(_file_named(wanted, root, inside) for wanted in names):
+            root.mkdir(parents=True, exist_ok=True)
+            with (root / ".fetching").open("wb") as lock:  # that of a killed process is freed
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                dataset(root, download=True)
+        (Path(arranged) / inside).mkdir(parents=True)
+        for wanted in names:
+            if file := _file_named(wanted, root, inside):
+                content = file.read_bytes()
+                plain = gzip.decompress(content) if content.startswith(GZIP) else content
+                (Path(arranged) / inside / wanted).write_bytes(plain)
+        return dataset(arranged, train=train)
+
+
+def _file_named(name: str, root: Path, inside: str) -> Path | None:
+    """A file of a data set: where torchvision has it, or in ``root`` or a folder there; packed or
+    not, also by the names of 7-Zip (``.idx``) and Kaggle (in a folder of that name).
+    """
+    pattern = name.replace("-idx", "?idx")
+    files = (
+        file
+        for place in (f"{inside}/", f"{inside}/*/", "", "*/")
+        for ending in ("", ".gz")
+        for file in sorted(root.glob(place + pattern + ending))
+    )
+    return next((file for file in files if file.is_file()), None)
 
 
 @contextmanager
@@ -65,6 +111,6 @@ def readable(what: str, *, remedy: str) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, EOFError, RuntimeError, AssertionError, SyntaxError, ValueError) as error:
+    except (*DAMAGE, OSError, EOFError, RuntimeError, SyntaxError, ValueError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise PlanError(f"{what} cannot be read: {reason}; {remedy}") from error
