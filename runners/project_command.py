@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -144,7 +144,7 @@ def _concluded(folder: Path) -> Comparison:
 
 
 def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
-    from pydantic_core import to_json
+    from pydantic import TypeAdapter
 
     from measurement.records.results import ResultsFolder
     from reports import conclude
@@ -168,7 +168,8 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
             " (measurement: local_every)"
         )
     if form == "json":
-        print(to_json(by_place if comparison.points else answers, indent=1).decode())
+        content = by_place if comparison.points else answers
+        print(TypeAdapter(Any).dump_json(content, indent=1).decode())
         return
     console = new_console()
     console.print(rich_table(what_if_table(comparison)))

@@ -36,7 +36,7 @@ def spread(of_rounds, of_launches, *, degrees=1000.0):
 
 
 def length(plan, folder, *, launch=3, left_s):
-    return choose_length(plan, folder, launch=launch, left_s=left_s, between_s=0.0, read_blocks={})
+    return choose_length(plan, folder, launch=launch, left_s=left_s, read_blocks={})
 
 
 def test_many_launches_have_as_many_rounds_as_kalibera_and_jones_say():

@@ -233,7 +233,7 @@ def test_an_arm_that_is_faster_than_its_model_alone_gets_no_verdict(tmp_path):
     assert result.note.startswith(
         "horovod-gloo takes less time for a step than its model alone does"
     )
-    assert comparison.headline.startswith("No verdict on ") and comparison.fastest == []
+    assert comparison.headline.startswith("No verdict against ") and comparison.fastest == []
     screen = first_screen(comparison)
     assert (
         screen.next_step
