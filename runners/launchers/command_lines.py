@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -39,6 +39,8 @@ MODULES = {
 PYTHON_NAME = re.compile(r"python(\d+(\.\d+)*t?)?")
 PYTHON_FLAGS = re.compile(r"-[A-Za-z]*([mc])")
 """The flag behind which a Python's module or code comes, such as ``-m`` and ``-um``."""
+JOINED = re.compile(r"(-[bBdEhiIOPqRsStuvVx]*m)(.+)")
+"""The same in one word with the module: ``-mtorch.distributed.run``."""
 CONTAINERS = ("apptainer", "singularity")
 ENVIRONMENTS = _names(
     "apptainer singularity conda mamba micromamba uv poetry pdm hatch pipenv pixi rye"
@@ -163,7 +165,7 @@ class CommandLine:
         if torchrun:
             at, kind = torchrun.command_at, "m" if NO_FILE & torchrun.flags.keys() else ""
         elif self.python is not None:
-            at, kind = _target(self.words, self.python)
+            at, kind = _target(list(self.words), self.python)
         else:
             return None
         word = self.words[at] if at < len(self.words) else ""
@@ -217,12 +219,14 @@ def _next_start(words: list[str], start: int) -> ParsedLauncher | int | None:
     return None
 
 
-def _target(words: Sequence[str], python: int) -> tuple[int, str]:
+def _target(words: list[str], python: int) -> tuple[int, str]:
     """Return the index of what a Python runs, and its kind: ``m`` a module, ``c`` code, or empty
-    for a file.
+    for a file. A module joined to its flag becomes a word of its own.
     """
     index = python + 1
     while index < len(words) and words[index].startswith("-"):
+        if joined := JOINED.fullmatch(words[index]):
+            words[index : index + 1] = joined.groups()
         if flags := PYTHON_FLAGS.fullmatch(words[index]):
             return index + 1, flags[1]
         index += 2 if words[index] in ("-X", "-W") else 1

@@ -57,6 +57,9 @@ READ = {
         2,
         "t.py",
     ),
+    "python -mtorch.distributed.run --nproc-per-node 2 train.py": ("torchrun", 2, "train.py"),
+    "python -umhorovod.runner -np 4 python -mpackage.train": ("horovodrun", 4, None),
+    "python -u train.py -mtorch.distributed.run --nproc-per-node 2": ("python", 1, "train.py"),
     "env A=1 python3 -X dev -Bum torch.distributed.launch --nproc_per_node 2 train.py": (
         "torchrun",
         2,
