@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from measurement.errors import RecordError, cut
+from measurement.errors import PlanError, RecordError, cut
 from measurement.files import LockedError, lock_folder, read_text, write_whole
 from measurement.plans.plan import ARM_NAME, Plan
 from measurement.plans.plan_file import check_plan, parse_yaml
@@ -59,6 +59,13 @@ class ResultsFolder:
     """``results/<comparison_id>/``: the folder of one comparison."""
 
     def __init__(self, root: Path) -> None:
+        try:
+            str(root.absolute()).encode()
+        except UnicodeEncodeError as error:
+            raise PlanError(
+                f"results folder '{root.absolute()}' has a name that is not UTF-8; give another"
+                " with -o"
+            ) from error
         self.root = root
         self._lock: IO[str] | None = None
 

@@ -12,11 +12,12 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from measurement.agent.ringside_agent.reporting import leave
 from measurement.environment import own_identity, temporary_folder
-from measurement.errors import RingsideError, printable
+from measurement.errors import PlanError, RingsideError, printable
 from measurement.own_packages import require_own_runners
 
 EXIT_BAD_INPUT = 2
@@ -70,7 +71,13 @@ def exit_code_of(command: Callable[[], Any]) -> int:
 
 
 def _run_in_order(command: Callable[[], Any]) -> None:
-    """Run a command line once variables are set."""
+    """Run a command line once the current folder can be read and variables are set."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise PlanError(
+            f"the current folder cannot be read: {error.strerror}; cd to one that exists"
+        ) from error
     require_own_runners(os.environ)
     os.environ.update(own_identity(os.environ))
     os.environ.update(temporary_folder(os.environ))

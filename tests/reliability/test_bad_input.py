@@ -30,6 +30,12 @@ MAX_CHARACTERS = 1000
 """Of a message."""
 
 
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "\n".join(
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
 def refusal(error, act):
     with pytest.raises(error) as refused:
         act()
@@ -45,6 +51,9 @@ def refusal(error, act):
         ("name: 2024-13-45", "month must be in 1..12"),
         (f"seed: {'1' * 5000}", "is not valid YAML: Exceeds the limit"),
         (f"arms: {'[' * 3000}", "is not valid YAML: maximum recursion depth"),
+        (BOMB, "it has more than 100,000 values, with aliases counted in full"),
+        ('workload: "\\ud800"', "surrogates not allowed"),
+        ('environment: {A: "x\\0"}', r"it holds the character \0"),
         ("name: !!python/object/apply:os.system [true]", "could not determine a constructor"),
     ],
 )

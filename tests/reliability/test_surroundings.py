@@ -108,3 +108,17 @@ def test_the_doctor_of_a_user_without_a_name(nameless, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "user id 12345 has no name here" in " ".join(done.stdout.split())
+
+
+def test_a_current_folder_that_is_gone(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f"import os, sys; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); os.execv(sys.executable, sys.argv[1:])"
+    command = ("-m", "runners.cli", "doctor")
+    done = run(
+        sys.executable, "-c", script, sys.executable, *command, more={"PYTHONPATH": str(REPOSITORY)}
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == (
+        "ringside: the current folder cannot be read: No such file or directory; cd to one that exists\n"
+    )

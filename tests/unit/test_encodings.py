@@ -1,9 +1,13 @@
 """Text is UTF-8 in any locale: where it is read or written, and where programs are spoken with."""
 
 import ast
+import os
 from pathlib import Path
 
+import pytest
+
 from measurement.errors import PlanError
+from measurement.records.results import ResultsFolder
 from runners.protocol.messages import ErrorReply
 from runners.rank.remote_error import describe_error
 from tests.conftest import parsed
@@ -68,3 +72,8 @@ def test_every_file_and_program_is_read_in_a_named_encoding():
         for line in without_encoding(parsed(file))
     ]
     assert not places
+
+
+def test_a_results_folder_whose_name_is_no_utf8_is_refused_before_anything_is_measured(tmp_path):
+    with pytest.raises(PlanError, match="has a name that is not UTF-8; give another with -o"):
+        ResultsFolder(tmp_path / os.fsdecode(b"caf\xe9"))
