@@ -247,11 +247,7 @@ def run(case: Case, number: int, output: Path) -> dict[str, dict[str, Any]]:
             )
         found = json.loads((folder / "comparison.json").read_text())
         truth = case.truth(found) if case.truth else 1.0
-        counted = [
-            {**entry, "pair_table": {}}
-            for entry in found["results"]
-            if entry["role"] == "candidate" or case.same
-        ]
+        counted = [entry for entry in found["results"] if entry["role"] == "candidate" or case.same]
         done.write_text(
             json.dumps(
                 {

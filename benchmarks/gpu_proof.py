@@ -219,9 +219,7 @@ def _is_traced(found: dict[str, Any]) -> str:
     over = {
         arm["name"]: arm["described"]["nccl"] for arm in found["arms"] if arm["transport"] == "nccl"
     }
-    if unread := [
-        arm["arm"] for arm in found["traces"]["arms"] if arm["arm"] in over and not arm["nccl"]
-    ]:
+    if unread := [arm["arm"] for arm in found["traces"] if arm["arm"] in over and not arm["nccl"]]:
         return f"NCCL's log was not read: {', '.join(unread)}"
     if over and any(host["gpu_mhz"] is None for arm in found["arms"] for host in arm["machine"]):
         return "NVML tells no clock of the GPU"

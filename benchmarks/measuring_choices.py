@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 
 from measurement.records.results import ResultsFolder
@@ -69,11 +70,13 @@ def run(name: str, number: int, output: Path) -> tuple[float, float, float]:
         subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     found = conclude(ResultsFolder(folder))
     (control,) = found.results
-    ratios, launches = (np.array(control.pair_table[column]) for column in ("log_ratio", "launch"))
-    middles = {one: np.median(ratios[launches == one]) for one in set(launches)}
-    centred = np.concatenate([ratios[launches == one] - middle for one, middle in middles.items()])
+    blocks = pd.DataFrame(found.block_table)
+    speeds = blocks.pivot_table(index=["launch", "round"], columns="arm", values="throughput_per_s")
+    ratios = np.log(speeds[control.candidate] / speeds[control.baseline]).dropna()
+    middles = ratios.groupby("launch").median()
+    centred = ratios - middles.reindex(ratios.index, level="launch")
     deviation = 1.4826 * float(np.median(np.abs(centred)))
-    apart = float(np.sqrt(np.mean(np.square(list(middles.values())))))
+    apart = float(np.sqrt(np.mean(np.square(middles))))
     return deviation, deviation / np.sqrt(len(ratios) / found.measured_minutes), apart
 
 

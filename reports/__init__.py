@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from measurement.errors import PlanError, RecordError, ReportError
+from measurement.errors import PlanError, ReportError
 from measurement.plans.plan import EVENTS
 from measurement.registry import Registry
 
@@ -52,7 +52,7 @@ def conclude(
         RecordError: the folder is missing or damaged, or holds no record.
     """
     from reports.compose_comparison import StoredContext, compare, compare_points
-    from reports.conclusions.steps import read_steps
+    from reports.conclusions.steps import measured_records, read_steps
 
     plan = folder.read_plan()
     if plan.points:
@@ -64,12 +64,7 @@ def conclude(
         return compare_points(
             plan, compared, comparison_id=folder.root.name, manifest=folder.manifest()
         )
-    records = folder.records()
-    if not records:
-        raise RecordError(
-            f"'{folder.root}' holds no launch record yet; run 'ringside compare' with this folder"
-            " first"
-        )
+    records = measured_records(folder)
     losses = {
         (record.launch, record.arm): folder.losses(record)
         for record in records

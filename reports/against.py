@@ -20,13 +20,14 @@ import pandas as pd
 from measurement.conditions.conditions import MAY_CHANGE_IN_A_PLAN, conditions
 from measurement.conditions.differences import is_allowed
 from measurement.conditions.same_environment import SOURCE, Values, changes_since, format_changes
-from measurement.errors import PlanError, RecordError
+from measurement.errors import PlanError
 from measurement.plans.measuring import FIXED_LENGTH
 from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import LaunchRecord, Manifest
 from measurement.records.results import ResultsFolder
 from reports.conclusions.blocks import copies_of_baseline, log_levels, total_tables
 from reports.conclusions.disturbances import is_quiet
+from reports.conclusions.steps import measured_records
 from reports.conclusions.verdict import farthest, reach_of_load
 from reports.estimate import Estimate
 from reports.parts_schema import Against, Change, ChangeVerdict
@@ -79,12 +80,7 @@ class StoredComparison:
             name: cls.read(point, **accepted)
             for name, point in folder.measured_points(plan).items()
         }
-        records = folder.records()
-        if not (records or points):
-            raise RecordError(
-                f"'{place}' holds no launch record yet; run 'ringside compare' with this folder"
-                " first"
-            )
+        records = [] if points else measured_records(folder)
         return cls(
             folder=folder,
             plan=plan,
@@ -129,7 +125,9 @@ class StoredComparison:
                 for note in then.require_like(at_point)
             ]
             return list(dict.fromkeys(notes))
-        changes = unlike_plans(self, now) | unlike_environments(self, now)
+        changes = unlike_plans(self, now)
+        if now.manifest is not None:
+            changes |= changes_since(self.manifest, self.records, now.manifest)
         plan_fields = {field.partition(" on ")[0] for field in changes}
         changes |= {
             field: change
@@ -177,19 +175,6 @@ def unlike_plans(then: StoredComparison, now: StoredComparison) -> dict[str, Val
             f"arms.{name}", {"then": then.plan.arms[name], "now": now.plan.arms[name]}
         )
     return changes
-
-
-def unlike_environments(then: StoredComparison, now: StoredComparison) -> dict[str, Values]:
-    """In which machines, versions and sources they differ; nothing where one is not known."""
-    if then.manifest is None or now.manifest is None:
-        return {}
-    manifests = {"then": then.manifest, "now": now.manifest}
-    moved = {
-        name: [launch for other in manifest.elsewhere for launch in other.launches]
-        for name, manifest in manifests.items()
-    }
-    elsewhere = {"launches measured elsewhere": moved} if any(moved.values()) else {}
-    return changes_since(then.manifest, then.records, now.manifest) | elsewhere
 
 
 def _unlike_ranks(then: StoredComparison, now: StoredComparison) -> Iterator[tuple[str, Values]]:
@@ -258,17 +243,7 @@ def compare_to_earlier(
         remedy=remedy(has_changed=bool(notes)),
         changes=changes,
     )
-    arms = [arm for concluded in (after, before) for arm in concluded.arms_anywhere]
-    compared = {change.arm for change in changes}
-    missing = dict.fromkeys(
-        arm.name for arm in arms if arm.role != "control" and arm.name not in compared
-    )
-    lines = common_slowdown(against)
-    if missing:
-        lines.append(
-            f"Not compared, since one of the two results has no timing: {', '.join(missing)}"
-        )
-    lines += notes
+    lines = [*common_slowdown(against), *notes]
     return against.model_copy(
         update={"headline": against_headline(against, now=after.created_at), "notes": lines}
     )

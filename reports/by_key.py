@@ -18,7 +18,6 @@ from reports.conclusions.ratios import ratio_intervals_of
 from reports.conclusions.steps import RANK_BLOCK_TYPES, TIMES, read_steps
 from reports.schema import Estimate
 from reports.scripts.script_arms import ITERATIONS, sample_unit
-from reports.statistics.budget import error_share
 from reports.tables.table import Column, Table, number, table
 from reports.wording.formatting import bounds_text, milliseconds, percent, rate, ratio
 
@@ -54,18 +53,15 @@ def table_by_key(folder: ResultsFolder, key: str) -> Table:
     places = folder.measured_points(plan) if plan.points else {"": folder}
     rows, unit = list[KeyRow](), ""
     for place, point_folder in places.items():
-        records, manifest = point_folder.records(), point_folder.manifest()
+        records = point_folder.records()
         if records:
             unit = sample_unit(records)
-            share = error_share(
-                manifest.looks if manifest else [], until_decided=plan.measurement.until_decided
-            )
             evidence = Evidence.gather(
                 point_folder.read_plan(),
                 records,
                 read_steps(point_folder, records),
                 host_use=None,
-                error_share=share,
+                manifest=point_folder.manifest(),
             )
             rows += rows_by_key(evidence, key, place=place, by_iteration=unit == ITERATIONS)
     columns = [

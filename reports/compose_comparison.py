@@ -45,7 +45,6 @@ from reports.schema import (
     RatioSummary,
     Status,
     TracedArm,
-    TraceFigures,
 )
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
@@ -53,7 +52,6 @@ from reports.scripts.explanations import explanations
 from reports.scripts.lines import line_causes
 from reports.scripts.profile import profile_of
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
-from reports.statistics.budget import error_share
 from reports.traces import TracedStep, traced_steps, with_causes, with_named_cause
 from reports.wording import points as of_points
 from reports.wording.causes import limit_sentence
@@ -69,7 +67,6 @@ from reports.wording.disturbances import (
     floor_lines,
     load_sentence,
     oversubscription_warning,
-    page_fault_lines,
 )
 from reports.wording.headlines import headline, inherited_variables_note
 from reports.wording.reasons import ratio_note, work_note
@@ -125,14 +122,11 @@ def compare(
     order = list(plan.roles())
     ordered = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
     unit = sample_unit(records)
-    share = error_share(
-        manifest.looks if manifest else [], until_decided=plan.measurement.until_decided
-    )
     rows = find_differences(plan, ordered) if differences is None else differences
     unlike = unlike_work(rows, baseline=plan.baseline)
     counted = steps.by_iteration() if unit == ITERATIONS else steps
     evidence = Evidence.gather(
-        plan, records, counted, host_use=stored.host_use, error_share=share, unlike_work=unlike
+        plan, ordered, counted, host_use=stored.host_use, manifest=manifest, unlike_work=unlike
     )
     traced = {trace.arm: traced_steps(trace) for trace in traces.arms} if traces else {}
     summaries = [summarise_arm(evidence, name) for name in plan.compared_arms()]
@@ -150,7 +144,10 @@ def compare(
         what_if=([] if plan.batches else what_if(evidence, arms, links=links)),
         arms=arms,
         cases=evidence.cases,
-        traces=traces and TraceFigures(arms=[TracedArm.of(trace) for trace in traces.arms]),
+        traces=[
+            TracedArm.model_validate(trace.model_dump(exclude={"spans"}))
+            for trace in (traces.arms if traces else [])
+        ],
         differences=list(rows),
         explanations=explanations(evidence, results),
         profile=profile_of(evidence, arms[0]),
@@ -232,7 +229,6 @@ def _warning_fields(
     crowded = oversubscription_warning(
         max((record.ranks for record in evidence.records), key=len, default=[])
     )
-    remedies = page_fault_lines(arms, freed_memory=plan.freed_memory)
     lines = [
         *describe_variables(left),
         load_sentence(summarise_load(evidence.block_counters)),
@@ -242,11 +238,10 @@ def _warning_fields(
         *(manifest.notes if manifest else []),
         *(script_notes(ordered, differences) if plan.are_scripts else []),
         *(training_warnings(training) if training else []),
-        *warnings(plan, arms, results, manifest.looks if manifest else [], remedies),
+        *warnings(plan, arms, results, manifest.looks if manifest else []),
     ]
     return {
         "warnings": [line for line in lines if line],
-        "remedies": remedies,
         "elsewhere": elsewhere,
         "inherited_variables": list(
             dict.fromkeys(variable.name for variables in left.values() for variable in variables)
@@ -352,7 +347,7 @@ def _manifest_fields(manifest: Manifest | None, records: Sequence[LaunchRecord])
         for rank in record.ranks
         if rank.fingerprint
     }
-    names = ("created_at", "ringside_version", "driver", "seconds", "choices")
+    names = ("created_at", "ringside_version", "driver", "seconds")
     return {
         "created_at": min(record.started_at for record in records),
         "environment": [{"host": host, **facts} for host, facts in sorted(hosts.items())],

@@ -6,18 +6,18 @@ The driver asks before each launch of a plan with a budget of minutes. No ratio 
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pandas as pd
 
 from measurement.plans.measuring import USUAL_LAUNCHES
 from measurement.plans.plan import FLOOR, Plan
-from measurement.records.record import LaunchRecord, LengthChoice
+from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from reports.conclusions.blocks import tabulate_blocks
-from reports.conclusions.evidence import cases_of, measuring_seconds
+from reports.conclusions.evidence import cases_of, launch_seconds, measuring_seconds
 from reports.conclusions.ratios import find_spread
 from reports.conclusions.steps import read_steps
 from reports.statistics.budget import (
@@ -31,20 +31,23 @@ from reports.statistics.budget import (
 )
 
 
+class LaunchLength(NamedTuple):
+    """How long a launch shall be."""
+
+    rounds: int | None
+    """None: a pilot, which chooses while it runs."""
+    launches: int
+    """In all, as expected now."""
+
+
 def choose_length(
-    plan: Plan,
-    folder: ResultsFolder,
-    *,
-    launch: int,
-    left_s: float,
-    read_blocks: dict[int, pd.DataFrame],
-) -> LengthChoice | None:
+    plan: Plan, folder: ResultsFolder, *, left_s: float, read_blocks: dict[int, pd.DataFrame]
+) -> LaunchLength | None:
     """How long the next launch shall be.
 
     Args:
         plan: of the folder.
         folder: what was measured so far.
-        launch: the number of the next one.
         left_s: seconds that are left of the budget.
         read_blocks: blocks by launch that were read before; what is read now is added.
 
@@ -58,29 +61,17 @@ def choose_length(
     chosen: Length | None
     if len(measured) < PILOTS:
         if cost is None:
-            return LengthChoice(launch=launch, launches=USUAL_LAUNCHES, left_s=left_s)
-        spread, done = UNKNOWN, len(measured)
-        chosen = pilot(cost, left_s=left_s, done=rounds, owed=PILOTS - len(measured))
+            return LaunchLength(rounds=None, launches=USUAL_LAUNCHES)
+        done = len(measured)
+        chosen = pilot(cost, left_s=left_s, done=rounds, owed=PILOTS - done)
     elif cost is None or len(rounds) < 2:  # nothing is timed here
         return None
     else:
-        blocks = _blocks(folder, records, read_blocks)
-        spread, done = _spread(plan, records, blocks), len(rounds)
-        chosen = choose(rounds, cost=cost, spread=spread, left_s=left_s)
+        done, blocks = len(rounds), _blocks(folder, records, read_blocks)
+        chosen = choose(rounds, cost=cost, spread=_spread(plan, records, blocks), left_s=left_s)
     if chosen is None:
         return None
-    choice = LengthChoice(
-        launch=launch,
-        rounds=chosen.rounds,
-        launches=done + chosen.launches,
-        left_s=left_s,
-        start_s=cost.start_s,
-        round_s=cost.round_s,
-    )
-    if spread is not UNKNOWN:
-        choice.round_deviation = math.sqrt(spread.round_variance)
-        choice.launch_deviation = math.sqrt(spread.expected.launch_variance)
-    return choice
+    return LaunchLength(rounds=chosen.rounds, launches=done + chosen.launches)
 
 
 def noise_of(plan: Plan, folder: ResultsFolder) -> tuple[Cost, Spread] | None:
@@ -126,7 +117,7 @@ def cost_of(plan: Plan, records: Sequence[LaunchRecord]) -> Cost | None:
     """What a launch costs besides its rounds, the median over launches, and what a round costs;
     None where nothing was timed.
     """
-    measuring, whole = measuring_seconds(plan, records), _launch_seconds(records)
+    measuring, whole = measuring_seconds(plan, records), launch_seconds(records)
     rounds = sum(rounds_of(records))
     spent = sum(measuring.values())
     if not rounds or not spent:
@@ -135,13 +126,3 @@ def cost_of(plan: Plan, records: Sequence[LaunchRecord]) -> Cost | None:
         max(whole[launch] - measuring[launch], 0.1) for launch in whole if measuring[launch]
     ]
     return Cost(start_s=statistics.median(starting), round_s=spent / rounds)
-
-
-def _launch_seconds(records: Sequence[LaunchRecord]) -> dict[int, float]:
-    """Wall time of each launch; of one whose driver was killed, what is known."""
-    by_launch: dict[int, float] = {}
-    for record in records:
-        known = (record.start_s or 0.0) + (record.measuring_s or 0.0)
-        seconds = known if record.launch_s is None else record.launch_s
-        by_launch[record.launch] = max(by_launch.get(record.launch, 0.0), seconds)
-    return by_launch

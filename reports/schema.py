@@ -11,8 +11,8 @@ from pydantic import Field
 
 from measurement.conditions.differences import Difference
 from measurement.plans.settings import Batches
-from measurement.records.record import Case, Failure, LengthChoice, ParityResult
-from measurement.records.trace import ArmTrace, NcclChoices
+from measurement.records.record import Case, Failure, ParityResult
+from measurement.records.trace import NcclChoices
 from reports.estimate import Estimate, RunOrder, Stored
 from reports.parts_schema import Against, Equality, TrainingSummary
 from reports.reasons import REASONS, Caution, Withheld
@@ -167,20 +167,6 @@ class TracedArm(Stored):
     nccl: NcclChoices | None = None
     """Null where it does not exchange over NCCL."""
 
-    @classmethod
-    def of(cls, trace: ArmTrace) -> TracedArm:
-        """All but the spans."""
-        return cls.model_validate(trace.model_dump(exclude={"spans"}))
-
-
-class TraceFigures(Stored):
-    """What traces show (``--trace``).
-
-    They were taken under a profiler: no other figure rests on their times.
-    """
-
-    arms: list[TracedArm]
-
 
 class Straggler(Stored):
     """A rank that persistently holds the others up."""
@@ -200,26 +186,16 @@ class RankFigures(Stored):
 
     rank: int
     host: str
-    throughput_per_s: float
     step_s: float
     """Mean synchronised step: nearly the same for all ranks, since the fast wait for the slow."""
     own_s: float
     """What a step takes of this rank's own time: see ``ByRank.own_time``."""
 
 
-class HostFigures(Stored):
-    """The ranks of one host together."""
-
-    host: str
-    ranks: int
-    throughput_per_s: float
-
-
 class ByRank(Stored):
     """Who is slow, and who waits."""
 
     ranks: list[RankFigures]
-    hosts: list[HostFigures]
     own_time: Literal["local step", "data wait and forward"]
     """Mean step without gradient exchange; where none was measured, the phases that come before any
     exchange."""
@@ -245,13 +221,10 @@ class StallFigures(Stored):
     """An arm's stalls (``reports.conclusions.disturbances``): steps far longer than its others."""
 
     count: int
-    seconds: float
-    """What they took beyond median steps, all together."""
     share: float
-    """``seconds`` over the time of all synchronised blocks."""
-    typical_s: float | None
-    """Median length of a stalled step; null where there is none."""
+    """What they took beyond median steps, over the time of all synchronised blocks."""
     longest_s: float | None
+    """Null where there is none."""
 
 
 class GapFigures(Stored):
@@ -263,16 +236,6 @@ class GapFigures(Stored):
     typical_s: float
     """Median."""
     longest_s: float
-
-
-class PageFaults(Stored):
-    """Minor page faults of a rank in a synchronised step (mean over ranks), launch by launch."""
-
-    per_step: float
-    """Over all launches."""
-    fewest: float
-    """Per step, of the launch that has the fewest."""
-    most: float
 
 
 class LoadFigures(Stored):
@@ -398,12 +361,11 @@ class ArmSummary(Stored):
     """Null without synchronised steps, and of a micro-benchmark."""
     load: LoadFigures | None = None
     """Null where the kernel does not report it."""
-    page_faults: PageFaults | None = None
-    """Null of a micro-benchmark or a training to the end."""
+    page_faults: float | None = None
+    """Minor page faults of a rank in a synchronised step, mean over ranks, of the launch that has
+    most; null of a micro-benchmark or a training to the end."""
     skipped_steps: int = 0
     """Timed steps that the optimizer did not take, since gradients overflowed in fp16."""
-    restarts: int = 0
-    """How often the workload's batches ended in timed steps and were restarted."""
     step_shares: StepShares | None = None
     """Null without synchronised steps."""
     speed_up: Estimate | None = None
@@ -473,8 +435,6 @@ class RatioBySpeed(Stored):
     faster: float
     speeds: float
     """How many times as fast the control was in its fastest launch as in its slowest."""
-    correlation: float
-    """Between the logarithms of the ratio and of the control's throughput, over launches."""
 
 
 class RatioSummary(Stored):
@@ -485,8 +445,6 @@ class RatioSummary(Stored):
     case: str | None = None
     """The micro-benchmark's case; null where the workload is trained."""
     role: Literal["control", "candidate"]
-    world_size: int
-    hosts: list[str]
     throughput_ratio: float | None = None
     """Ratio of totals, stalls included: the geometric mean over launches of all samples over all
     seconds."""
@@ -513,8 +471,6 @@ class RatioSummary(Stored):
     by_speed: RatioBySpeed | None = None
     """Null where it is not known to depend on the machine's speed, or without a control or five
     launches."""
-    quiet_ratio: float | None = None
-    """In the undisturbed rounds, where many were disturbed."""
     load_reach: float | None = None
     """How many times as fast as another load alone may make an arm; where the undisturbed rounds
     are too few to tell, the verdict rests on all rounds and must be farther from 1."""
@@ -545,8 +501,6 @@ class RatioSummary(Stored):
     per step."""
     note: str | None = None
     """What weakens the verdict, or why there is none, in words."""
-    pair_table: dict[str, list[Any]] = {}
-    """The pairs, column by column: launch, turn, round, log_ratio."""
 
     @property
     def ratio(self) -> Estimate | None:
@@ -688,8 +642,6 @@ class Comparison(Stored):
     """The candidates that the plan's question is about."""
     control: str = ""
     """What the control says, in one sentence."""
-    remedies: list[str] = []
-    """What would narrow the intervals without measuring longer; among the warnings, too."""
     limit: str | None = None
     """Which term limits the speed, in one sentence; null without timing, and of a
     micro-benchmark."""
@@ -700,8 +652,9 @@ class Comparison(Stored):
     """The plan's measurement section."""
     measured_minutes: float = 0.0
     """Wall time of all blocks, all arms together."""
-    traces: TraceFigures | None = None
-    """Null without ``--trace``."""
+    traces: list[TracedArm] = []
+    """What traces show; empty without ``--trace``. They were taken under a profiler: no other
+    figure rests on their times."""
     differences: list[Difference] = []
     """In what the arms differ, most important first: work, settings, versions, machines, what comes
     with a library."""
@@ -720,8 +673,6 @@ class Comparison(Stored):
     """Where its step goes, of one script alone (``ringside run``); null of all else."""
     what_if: list[WhatIf] = []
     """Without one cause of lost time, from the arms' terms; empty where no arm has terms."""
-    choices: list[LengthChoice] = []
-    """How long each launch was chosen to be, and from what; empty without a budget of minutes."""
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload
     is trained), throughput_per_s, samples (of all ranks), block_s (of the slowest)."""

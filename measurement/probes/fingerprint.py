@@ -54,23 +54,12 @@ def git_state(folder: Path) -> dict[str, Any]:
 
 def cards() -> list[str]:
     """The GPUs of this machine by NVML, which needs no torch; empty where NVML cannot read them."""
-    return list(map(str, _of_cards("nvmlDeviceGetName")))
-
-
-def exclusive_cards() -> list[int]:
-    """The numbers of this machine's GPUs that accept only one process at a time, or none."""
-    modes = _of_cards("nvmlDeviceGetComputeMode")
-    return [number for number, mode in enumerate(modes) if mode != nvml().NVML_COMPUTEMODE_DEFAULT]
-
-
-def _of_cards(question: str) -> list[Any]:
-    """NVML's answer for each GPU; empty where it has none."""
     library = nvml()
     if library is None:
         return []
     try:
         handles = map(library.nvmlDeviceGetHandleByIndex, range(library.nvmlDeviceGetCount()))
-        return [getattr(library, question)(handle) for handle in handles]
+        return [str(library.nvmlDeviceGetName(handle)) for handle in handles]
     except library.NVMLError:
         return []
 

@@ -449,10 +449,6 @@ class LaunchRecord(Written):
     started_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     start_s: float | None = None
     """From the launcher's start until the slowest rank was ready for its first command."""
-    rank_start_s: list[dict[str, float]] = []
-    """By rank, what its own part of the start took since the kernel made its process:
-    ``interpreter``, ``imports``, ``rendezvous`` with other ranks, ``model``. Empty where ranks do
-    not report it."""
     measuring_s: float | None = None
     """Wall time of this launch's blocks, all arms together."""
     padding_bytes: int | None = None
@@ -494,29 +490,6 @@ class OtherEnvironment(Written):
     """See ``measurement.conditions.same_environment``."""
 
 
-class LengthChoice(Written):
-    """The length chosen for a launch within a budget of minutes, and the inputs of the choice.
-
-    No ratio is among them.
-    """
-
-    launch: int
-    rounds: int | None = None
-    """None: a pilot, which chose while it ran."""
-    launches: int
-    """Launches in all, as expected at that time."""
-    left_s: float
-    """Seconds that were left of the budget."""
-    start_s: float | None = None
-    """Seconds of a launch besides its rounds; None: not known yet."""
-    round_s: float | None = None
-    round_deviation: float | None = None
-    """Standard deviation of one round's log-ratio within a launch; None of pilots, or where nothing
-    was timed."""
-    launch_deviation: float | None = None
-    """Expected standard deviation between launches, from those so far."""
-
-
 class Manifest(Written):
     """What holds for the whole comparison."""
 
@@ -547,8 +520,6 @@ class Manifest(Written):
     fitted: dict[str, int] = {}
     """The largest local batch that memory holds, by the name of each arm with ``fit: memory``;
     found before anything was timed."""
-    choices: list[LengthChoice] = []
-    """The chosen length of each launch, where the plan has a budget of minutes."""
     failed_points: dict[str, str] = {}
     """Why nothing, or no more, could be measured at a point of a study, by its name."""
     seconds: dict[str, float] = {}

@@ -1,5 +1,4 @@
-"""From steps to blocks, and from blocks to pairs of neighbours: the only samples that verdicts are
-made of.
+"""From steps to blocks, and from blocks to what ratios of totals are made of.
 
 A block is timed by its slowest rank. Throughput is all samples over the sum of the blocks' times;
 every table, chart, file and event takes it from here. A stall counts with all the time it took, as
@@ -20,7 +19,6 @@ from reports.estimate import Estimate
 from reports.statistics.student import Array, log_interval
 
 THROUGHPUT = ["samples", "block_s"]
-PAIR_COLUMNS = ["launch", "turn", "round", "log_ratio"]
 
 
 def tabulate_blocks(steps: Steps) -> pd.DataFrame:
@@ -48,30 +46,6 @@ def copies_of_baseline(plan: Plan, candidate: str) -> list[str]:
     return [plan.baseline, plan.control_name] if has_control else [plan.baseline]
 
 
-def pair_blocks(plan: Plan, blocks: pd.DataFrame, candidate: str) -> pd.DataFrame:
-    """Pair a candidate's blocks with the baseline's of the same launch and round; of the same
-    launch, where arms took no turns.
-
-    A candidate is paired with both copies of the baseline, where both have a block: that leaves
-    less error in the same measuring time. ``blocks``: of one case, where there are several.
-
-    Returns:
-        ``launch, turn`` (the candidate's), ``round, log_ratio``: ln of candidate's over baseline's
-        throughput (of two copies:
-        their geometric mean).
-    """
-    places, wide = _by_round(
-        _paired_blocks(plan, blocks), [candidate, *copies_of_baseline(plan, candidate)]
-    )
-    has_both = np.isfinite(wide[:, :2, 0]).all(axis=1)
-    logs = np.log(wide[has_both, :, 1] / wide[has_both, :, 2])
-    pairs = pd.DataFrame(places[has_both], columns=["launch", "round"]).assign(
-        turn=wide[has_both, 0, 0].astype(np.int64),
-        log_ratio=np.nanmean(logs[:, :1] - logs[:, 1:], axis=1),
-    )
-    return pairs[PAIR_COLUMNS].sort_values(["launch", "turn"], ignore_index=True)
-
-
 def total_tables(
     plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str]], *, by_round: bool = False
 ) -> list[list[Array]]:
@@ -90,10 +64,13 @@ def total_tables(
     """
     sync = _paired_blocks(plan, blocks, by_round=by_round)
     names = list(dict.fromkeys(arm for arms in groups for arm in arms))
-    places, wide = _by_round(sync, names)
+    places, row = np.unique(sync[["launch", "round"]].to_numpy(), axis=0, return_inverse=True)
+    column = pd.Index(names).get_indexer(pd.Index(sync["arm"]))
+    wide = np.full((len(places), len(names), len(THROUGHPUT)), np.nan)
+    wide[row.reshape(-1)[column >= 0], column[column >= 0]] = sync.loc[column >= 0, THROUGHPUT]
     tables = []
     for arms in groups:
-        table = wide[:, [names.index(arm) for arm in arms], 1:]
+        table = wide[:, [names.index(arm) for arm in arms]]
         table[np.isnan(table[:, 1, 1]), 1:] = np.nan
         tables.append([table[places[:, 0] == launch] for launch in np.unique(places[:, 0])])
     return tables
@@ -121,24 +98,8 @@ def _paired_blocks(plan: Plan, blocks: pd.DataFrame, *, by_round: bool = False) 
     sync = blocks[blocks["kind"] == "sync"]
     if plan.measurement.mode != "interleaved" and not by_round:
         whole = sync.groupby(["launch", "arm"], as_index=False)[THROUGHPUT].sum()
-        sync = whole.assign(turn=0, round=0, throughput_per_s=whole["samples"] / whole["block_s"])
+        sync = whole.assign(round=0)
     return sync.drop_duplicates(["arm", "launch", "round"])
-
-
-def _by_round(sync: pd.DataFrame, arms: Sequence[str]) -> tuple[Array, Array]:
-    """Blocks of these arms side by side (``_paired_blocks``).
-
-    Returns:
-        int64 [rounds, 2] of launch and round, in order, all that any arm has; and float64 [rounds,
-        arms, 3] of turn, samples and seconds, NaN where an arm has no block.
-    """
-    places, row = np.unique(sync[["launch", "round"]].to_numpy(), axis=0, return_inverse=True)
-    column = pd.Index(list(arms)).get_indexer(pd.Index(sync["arm"]))
-    wide = np.full((len(places), len(arms), 3), np.nan)
-    wide[row.reshape(-1)[column >= 0], column[column >= 0]] = sync.loc[
-        column >= 0, ["turn", *THROUGHPUT]
-    ]
-    return places, wide
 
 
 def totals(blocks: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

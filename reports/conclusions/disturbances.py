@@ -36,7 +36,7 @@ from measurement.conditions.disturbing_variables import (
 )
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
-from reports.schema import GapFigures, LoadFigures, PageFaults, StallFigures
+from reports.schema import GapFigures, LoadFigures, StallFigures
 
 MIN_FOREIGN_SHARE = 0.10
 """A block is disturbed if others took this share of its ranks' cores, a hypervisor's other guests
@@ -52,7 +52,7 @@ TURN = ["launch", "arm", "turn"]
 SHARES = ["foreign_share", "steal_share", "other_threads_share"]
 THREADS = ["running_s", "runnable_s", "library_s", "others_s"]
 """Fields of ``measurement.records.record.ThreadTimes``."""
-BLOCK_FIELDS = ["turn", "round", "steps", "skipped_steps", "restarts"]
+BLOCK_FIELDS = ["turn", "round", "steps", "skipped_steps"]
 COUNTERS: dict[str, Any] = {
     "launch": "int64",
     "arm": str,
@@ -156,12 +156,9 @@ def without_stalls(blocks: pd.DataFrame, stalls: pd.DataFrame) -> pd.DataFrame:
 
 def summarise_stalls(stalls: pd.DataFrame, sync: pd.DataFrame) -> StallFigures:
     """One arm's stalls in its synchronised blocks, at least one."""
-    lost = float(stalls["stall_s"].sum())
     return StallFigures(
         count=len(stalls),
-        seconds=lost,
-        share=lost / float(sync["block_s"].sum()),
-        typical_s=float(stalls["step_s"].median()) if len(stalls) else None,
+        share=float(stalls["stall_s"].sum() / sync["block_s"].sum()),
         longest_s=float(stalls["step_s"].max()) if len(stalls) else None,
     )
 
@@ -187,15 +184,12 @@ def summarise_gaps(records: Sequence[LaunchRecord]) -> GapFigures | None:
     )
 
 
-def summarise_page_faults(counters: pd.DataFrame) -> PageFaults | None:
-    """One arm's page faults in synchronised steps; None where they were not counted."""
+def most_page_faults(counters: pd.DataFrame) -> float | None:
+    """One arm's page faults in a synchronised step, of the launch that has most; None where not
+    counted.
+    """
     counted = counters[(counters["kind"] == "sync") & counters["page_faults"].notna()]
     if not len(counted):
         return None
     sums = counted.groupby("launch")[["page_faults", "steps"]].sum()
-    by_launch = sums["page_faults"] / sums["steps"]
-    return PageFaults(
-        per_step=sums["page_faults"].sum() / sums["steps"].sum(),
-        fewest=by_launch.min(),
-        most=by_launch.max(),
-    )
+    return float((sums["page_faults"] / sums["steps"]).max())

@@ -11,12 +11,13 @@ import pandas as pd
 
 from measurement.conditions.differences import Difference
 from measurement.plans.plan import FLOOR, Plan
-from measurement.records.record import Case, LaunchRecord
+from measurement.records.record import Case, LaunchRecord, Manifest
 from measurement.records.step_tables import HOST_USE_TYPES, empty
 from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.disturbances import find_stalls, tabulate_counters
 from reports.conclusions.step_terms import Terms
 from reports.conclusions.steps import Steps
+from reports.statistics.budget import error_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class Evidence:
 
     plan: Plan
     records: Sequence[LaunchRecord]
-    """By launch, then in the plan's order of arms."""
+    """By launch."""
     steps: Steps
     """Those that count."""
     blocks: pd.DataFrame
@@ -41,8 +42,7 @@ class Evidence:
     minutes: float
     """Minutes of blocks so far."""
     spent_minutes: float
-    """Minutes of launches so far, starts and checks included; those of blocks where launches do not
-    report it."""
+    """Minutes of launches so far, starts and checks included."""
     unlike_work: Mapping[str, Sequence[Difference]]
     """By arm, what of its work differs from the baseline's and withholds a verdict."""
     error_share: float
@@ -56,16 +56,15 @@ class Evidence:
         steps: Steps,
         *,
         host_use: pd.DataFrame | None,
-        error_share: float,
+        manifest: Manifest | None,
         unlike_work: Mapping[str, Sequence[Difference]] | None = None,
     ) -> Evidence:
-        """Work it out from all records, the floor's among them, and all of their steps."""
-        order = list(plan.roles())
-        everything = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
-        of_arms = [record for record in everything if record.arm != FLOOR]
-        valid, counters = steps.valid(everything), tabulate_counters(everything)
-        minutes = measured_minutes(plan, everything)
-        launches_s = {record.launch: record.launch_s or 0.0 for record in everything}
+        """Work it out from all records, the floor's among them, and all of their steps.
+
+        ``manifest``: None: no driver ran it.
+        """
+        of_arms = [record for record in records if record.arm != FLOOR]
+        valid, counters = steps.valid(records), tabulate_counters(records)
         timed = valid.without_arm(FLOOR)
         beside = empty(HOST_USE_TYPES) if host_use is None else host_use
         return cls(
@@ -76,11 +75,13 @@ class Evidence:
             stalls=find_stalls(timed.slowest),
             block_counters=counters[counters["arm"] != FLOOR],
             host_use=beside[beside["arm"] != FLOOR],
-            terms=Terms.find(everything, valid),
-            minutes=minutes,
-            spent_minutes=sum(launches_s.values()) / 60 or minutes,
+            terms=Terms.find(records, valid),
+            minutes=sum(measuring_seconds(plan, records).values()) / 60,
+            spent_minutes=sum(launch_seconds(records).values()) / 60,
             unlike_work=unlike_work or {},
-            error_share=error_share,
+            error_share=error_share(
+                manifest.looks if manifest else [], until_decided=plan.measurement.until_decided
+            ),
         )
 
     @property
@@ -109,9 +110,14 @@ def cases_of(records: Sequence[LaunchRecord]) -> list[Case]:
     return next((record.cases for record in records if record.cases), [])
 
 
-def measured_minutes(plan: Plan, records: Sequence[LaunchRecord]) -> float:
-    """Minutes of wall time that blocks took so far."""
-    return sum(measuring_seconds(plan, records).values()) / 60
+def launch_seconds(records: Sequence[LaunchRecord]) -> dict[int, float]:
+    """Wall time of each launch; of one whose driver was killed, what is known."""
+    by_launch: dict[int, float] = {}
+    for record in records:
+        known = (record.start_s or 0.0) + (record.measuring_s or 0.0)
+        seconds = known if record.launch_s is None else record.launch_s
+        by_launch[record.launch] = max(by_launch.get(record.launch, 0.0), seconds)
+    return by_launch
 
 
 def measuring_seconds(plan: Plan, records: Sequence[LaunchRecord]) -> dict[int, float]:

@@ -1,5 +1,4 @@
-"""Which rank is slow: throughput of every rank and host, and who holds the others up, from the raw
-steps.
+"""Which rank is slow: each rank's own time, and who holds the others up, from the raw steps.
 
 Ranks wait for each other in the exchange, so their step times are nearly equal. A straggler shows
 in its own time: its steps without exchange or, where there are none, the phases that come before
@@ -23,7 +22,7 @@ import pandas as pd
 
 from measurement.records.record import LaunchRecord
 from reports.conclusions.steps import TIMES, means_by_rank
-from reports.schema import ByRank, HostFigures, RankFigures, Straggler
+from reports.schema import ByRank, RankFigures, Straggler
 from reports.statistics.student import student_t
 
 CONFIDENCE = 0.99
@@ -35,7 +34,7 @@ MIN_LATE_SHARE = 0.02
 def summarise_ranks(
     records: Sequence[LaunchRecord], timed: pd.DataFrame, straggler: Straggler | None = None
 ) -> ByRank | None:
-    """Figures of an arm's ranks and hosts; None without synchronised steps, or with a single rank.
+    """Figures of an arm's ranks; None without synchronised steps, or with a single rank.
 
     ``timed``: its blocks that count, by rank (``Steps.rank_blocks``).
     """
@@ -44,24 +43,16 @@ def summarise_ranks(
     if sync["rank"].nunique() < 2:
         return None
     alone = local if len(local) else before_exchange(sync)
-    sums, own_sums = (
-        table.groupby("rank")[["samples", "step_s", "steps"]].sum() for table in (sync, alone)
-    )
+    sums, own_sums = (table.groupby("rank")[["step_s", "steps"]].sum() for table in (sync, alone))
     figures = pd.DataFrame(
         {
             "host": [hosts.get(rank, "") for rank in sums.index],
-            "throughput_per_s": sums["samples"] / sums["step_s"],
             "step_s": sums["step_s"] / sums["steps"],
             "own_s": own_sums["step_s"] / own_sums["steps"],
         }
     )
-    by_host = figures.groupby("host", sort=False)["throughput_per_s"].agg(["size", "sum"])
     return ByRank(
         ranks=[RankFigures.model_validate(row) for row in figures.reset_index().to_dict("records")],
-        hosts=[
-            HostFigures(host=host, ranks=number, throughput_per_s=total)
-            for host, number, total in by_host.itertuples(name=None)
-        ],
         own_time="local step" if len(local) else "data wait and forward",
         straggler=straggler,
     )

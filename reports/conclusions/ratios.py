@@ -11,11 +11,8 @@ import pandas as pd
 
 from measurement.plans.plan import Plan
 from reports.conclusions.blocks import (
-    PAIR_COLUMNS,
-    columns,
     copies_of_baseline,
     log_levels,
-    pair_blocks,
     total_tables,
     totals,
 )
@@ -189,7 +186,7 @@ def _ratios_of_case(
     by_speed = _by_speed(evidence, blocks) if case is None else {}
     results = []
     for name in (name for name in plan.compared_arms() if name in intervals):
-        interval, without, undisturbed_ratio = intervals[name], calm.get(name), quiet.get(name)
+        interval, without = intervals[name], calm.get(name)
         judged = _verdict_fields(evidence, name, intervals, without, arms, quiet)
         copies = copies_of_baseline(plan, name)
         has_terms = case is None and not plan.batches  # they are of a step
@@ -206,18 +203,14 @@ def _ratios_of_case(
                 candidate=name,
                 case=case,
                 role="control" if plan.role(name) == "control" else "candidate",
-                world_size=plan.world_size,
-                hosts=next((record.hosts for record in evidence.records if record.arm == name), []),
                 confidence=evidence.confidence,
                 throughput_ratio=interval.value if interval else None,
                 **(interval.model_dump(exclude={"value"}) if interval else {}),
-                pair_table=columns(pair_blocks(plan, blocks, name), PAIR_COLUMNS),
                 run_order=run_order(*_runs(evidence, blocks, [name, plan.baseline]))
                 if evidence.are_runs
                 else None,
                 ratio_without_stalls=without.value if without else None,
                 by_speed=by_speed.get(name),
-                quiet_ratio=undisturbed_ratio.value if undisturbed_ratio else None,
                 **judged,
                 **terms,
             )

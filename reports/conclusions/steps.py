@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from measurement.errors import RecordError
 from measurement.records.record import LaunchRecord, RankReport
 from measurement.records.record_types import PHASES
 from measurement.records.results import ResultsFolder
@@ -155,6 +156,15 @@ def counting(records: Sequence[LaunchRecord]) -> list[LaunchRecord]:
 def first_ranks(records: Iterable[LaunchRecord]) -> list[RankReport]:
     """The reports of the ranks of the first launch that has any."""
     return next((record.ranks for record in records if record.ranks), [])
+
+
+def measured_records(folder: ResultsFolder) -> list[LaunchRecord]:
+    """The records of a folder; raises a ``RecordError`` where it holds none."""
+    if records := folder.records():
+        return records
+    raise RecordError(
+        f"'{folder.root}' holds no launch record yet; run 'ringside compare' with this folder first"
+    )
 
 
 def read_steps(folder: ResultsFolder, records: Sequence[LaunchRecord]) -> Steps:

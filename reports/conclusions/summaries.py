@@ -17,9 +17,9 @@ from measurement.probes.flops import peak_of
 from measurement.records.record import Case, Failure, LaunchRecord, RankReport
 from reports.conclusions.blocks import throughput_interval
 from reports.conclusions.disturbances import (
+    most_page_faults,
     summarise_gaps,
     summarise_load,
-    summarise_page_faults,
     summarise_stalls,
 )
 from reports.conclusions.evidence import Evidence, cases_of
@@ -124,7 +124,6 @@ def summarise_arm(evidence: Evidence, name: str) -> ArmSummary:
         **_identity(evidence, name, records),
         **timing,
         skipped_steps=counters.loc[counters["kind"] == "sync", "skipped_steps"].sum(),
-        restarts=counters.loc[counters["kind"] == "sync", "restarts"].sum(),
         load=summarise_load(counters),
         machine=machine,
         energy_per_sample_j=energy_per_sample_j(machine, timing.get("throughput_per_s")),
@@ -270,7 +269,7 @@ def _training_steps(
         "links": summarise_links(evidence.plan, records) if by_rank else [],
         "step_terms_s": terms,
         "gaps": summarise_gaps(records),
-        "page_faults": summarise_page_faults(counters),
+        "page_faults": most_page_faults(counters),
         "samples_from": next(
             (report.samples_from for record in records for report in record.scripts), None
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -111,8 +112,11 @@ def _require_alike(points: Sequence[Comparison]) -> None:
 
 def _ranks_per_host(points: Sequence[Comparison]) -> int:
     """Ranks of each host, where there are several; all ranks where every point has one host."""
-    hosts = [next((arm.by_rank.hosts for arm in point.arms if arm.by_rank), []) for point in points]
-    filled = {host.ranks for of_point in hosts if len(of_point) > 1 for host in of_point}
+    filled = set[int]()
+    for point in points:
+        ranks = next((arm.by_rank.ranks for arm in point.arms if arm.by_rank), [])
+        on_host = Counter(rank.host for rank in ranks)
+        filled |= set(on_host.values()) if len(on_host) > 1 else set()
     if len(filled) > 1:
         raise PlanError(
             f"hosts have different numbers of ranks ({sorted(filled)}); project points with equally"

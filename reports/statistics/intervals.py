@@ -368,5 +368,4 @@ def ratio_by_speed(ratios: Array, speeds: Array, *, confidence: float) -> RatioB
         slower=math.exp(ordered[:half].mean()),
         faster=math.exp(ordered[-half:].mean()),
         speeds=math.exp(np.ptp(speeds)),
-        correlation=correlation,
     )

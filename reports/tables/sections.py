@@ -111,7 +111,7 @@ def _threads(row: ArmRow) -> list[dict[str, Any]]:
 
 
 def _nccl(row: ArmRow) -> list[Any]:
-    traced = row.point.traces.arms if row.point.traces else []
+    traced = row.point.traces
     return [arm.nccl for arm in traced if arm.arm == row.arm.name and arm.nccl]
 
 
@@ -246,7 +246,6 @@ ARM_TABLES = {
             ARM,
             Column("rank", "part.rank"),
             Column("host", "part.host"),
-            number("throughput/s", "part.throughput_per_s", rate),
             number("step ms", "part.step_s", milliseconds),
             number("own ms", "part.own_s", milliseconds),
         ),

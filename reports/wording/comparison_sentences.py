@@ -15,6 +15,7 @@ from reports.schema import ArmSummary, RatioSummary
 from reports.wording.causes import cause_clause
 from reports.wording.disturbances import (
     core_lines,
+    page_fault_lines,
     run_lines,
     script_lines,
     skipped_lines,
@@ -274,7 +275,6 @@ def warnings(
     arms: Sequence[ArmSummary],
     results: Sequence[RatioSummary],
     looks: Sequence[int],
-    remedies: Sequence[str],
 ) -> list[str]:
     """What a reader must know before believing the figures."""
     lines = []
@@ -305,7 +305,7 @@ def warnings(
         *core_lines(arms),
         *skipped_lines(arms),
         *script_lines(arms),
-        *remedies,
+        *page_fault_lines(arms, freed_memory=plan.freed_memory),
         *by_speed_lines(results),
         *chance_lines(
             results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence

@@ -152,7 +152,7 @@ def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str) -> list[s
 
     ``freed_memory``: the plan's.
     """
-    most = {arm.name: arm.page_faults.most for arm in arms if arm.page_faults}
+    most = {arm.name: arm.page_faults for arm in arms if arm.page_faults is not None}
     matter = any(
         most.get(arm.name, 0.0) * PAGE_FAULT_S >= MIN_FAULT_SHARE * arm.step_time_s["p50"]
         for arm in arms

@@ -8,18 +8,16 @@ from pathlib import Path
 
 from measurement.agent.ringside_agent.machine.host import gpu_names
 from measurement.conditions.sources import sources_of_all
-from measurement.errors import PlanError
 from measurement.plans.plan import Plan
-from measurement.probes.fingerprint import crowded_warning, exclusive_cards, shared_gpus_warning
+from measurement.probes.fingerprint import crowded_warning, shared_gpus_warning
 from measurement.records.record import Case
-from runners.hosts.host_facts import CARDS, EXCLUSIVE
+from runners.hosts.host_facts import CARDS
 from runners.hosts.preflight import Preflight, inspect
 from runners.launchers import HERE
 from runners.planning.arm_checks import (
     require_executables,
     require_findable,
     require_gpus,
-    require_shared_gpus,
     require_undisturbed,
 )
 from runners.planning.arm_specs import ArmSpec, TrialFacts, computes_on_gpu
@@ -65,16 +63,6 @@ class ComparedArms:
             floor_beside(arms[plan.baseline]) if plan.has_floor and not self.cases else None
         )
         require_epochs(plan, self.workload)
-        if plan.batches and self.cases:
-            raise PlanError(
-                f"workload '{plan.workload}' is a micro-benchmark, whose cases all arms share;"
-                " leave local_batch_size and fit out of its arms"
-            )
-        if plan.trace and self.cases:
-            raise PlanError(
-                "trace is for workloads that are trained, and this is a micro-benchmark; leave"
-                " it out"
-            )
 
     @property
     def without_control(self) -> list[ArmSpec]:
@@ -146,14 +134,6 @@ class ComparedArms:
             )
         facts = self.inspection.facts
         require_gpus(facts, workers)
-        if workers:
-            here = (
-                {HERE: exclusive_cards()} if not facts and computes_on_gpu(self.plan.device) else {}
-            )
-            require_shared_gpus(
-                self.plan,
-                here | {host: host_facts.get(EXCLUSIVE, []) for host, host_facts in facts.items()},
-            )
         self._find_own_work()
         return [
             f"{name} runs {setup.arm.commit}, without the changes that are not committed"

@@ -58,8 +58,6 @@ class ComparisonHistory:
         self.changes = [] if before else format_changes(changes)
         """What has changed since the folder's launches were measured, unless a user went on in this
         environment before."""
-        self.starting_s = self.training_s = 0.0
-        """Seconds of this session that launches took to start, and to measure."""
         self._folder, self._sources, self._is_new = folder, sources, stored is None
         self._elsewhere = (
             (
@@ -117,18 +115,7 @@ class ComparisonHistory:
 
     def write(self) -> None:
         """Write the manifest, with the seconds of this session added to those of earlier ones."""
-        total = self.elapsed_s
-        other = total - self.starting_s - self.training_s
-        session = {
-            "total": total,
-            "starting": self.starting_s,
-            "training": self.training_s,
-            "other": other,
-        }
-        seconds = {
-            name: round(self.manifest.seconds.get(name, 0.0) + value, 3)
-            for name, value in session.items()
-        }
+        seconds = {"total": round(self.spent_s, 3)}
         self._folder.write_manifest(self.manifest.model_copy(update={"seconds": seconds}))
 
     def _keep_sources(self, folder: str) -> None:

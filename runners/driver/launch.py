@@ -106,11 +106,6 @@ class Launch:
         """The records of the arms that failed or were wrong, by name."""
         return {arm.record.arm: arm.record for arm in self.arms if arm.record.status != "ok"}
 
-    @property
-    def measuring_s(self) -> float:
-        """Seconds that ranks took for the commands of rounds."""
-        return self._rounds.measuring_s
-
     def _new_rounds(self, *, seconds: float) -> Rounds | TrainingRounds:
         plan, rng, progress = self.plan, self._rng, self.progress
         if plan.training is not None:
@@ -313,7 +308,7 @@ class Launch:
             self._run_gates(arms, compared)
 
     def _run_rounds(self, arms: Sequence[ArmRun]) -> None:
-        self.starting_s = time.monotonic() - self._began - self.measuring_s
+        self.starting_s = time.monotonic() - self._began - self._rounds.measuring_s
         self._rounds.run(arms)
 
     def _run_gates(self, arms: Sequence[ArmRun], compared: Sequence[ArmRun]) -> None:
@@ -335,7 +330,6 @@ class Launch:
         arm.record.hosts = sorted({rank.host for rank in arm.record.ranks})
         arm.record.start_s = time.monotonic() - arm.session.started_s
         self.notes += [note for note in replies[0].notes if note not in self.notes]
-        arm.record.rank_start_s = [reply.start_s for reply in replies if reply.start_s]
 
     def _finish(self, arm: ArmRun) -> None:
         replies = arm.session.finish()

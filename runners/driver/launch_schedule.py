@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import pandas as pd
 
 from measurement.plans.plan import Plan
-from measurement.records.record import LengthChoice
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.launch_budget import choose_length
+from reports.launch_budget import LaunchLength, choose_length
 from reports.statistics.budget import next_analysis
 from runners.driver.comparison_folder import ComparisonHistory
 from runners.driver.rounds import RoundLimit
@@ -52,7 +51,7 @@ class LaunchSchedule:
         if measure.minutes is None:
             if not done.issuperset(range(measure.launches)):
                 return False
-        elif self._choose(done, spent_s=manifest.seconds.get("total", 0.0)):
+        elif self._choose(self._left_s(manifest.seconds.get("total", 0.0))):
             return False
         return not measure.until_decided or (
             folder.read_plan().measurement == measure and not conclude(folder).undecided
@@ -71,7 +70,9 @@ class LaunchSchedule:
             number = max(measured, default=-1) + 1
             self._progress.expect(1)
             if self._plan.measurement.minutes is not None:
-                self._set_limit(self._choose(measured, spent_s=0.0))
+                left_s = self._left_s(0.0)
+                if length := self._choose(left_s):  # else that of the last launch
+                    self._set_limit(length, left_s=left_s)
             measured.add(number)
             yield number
 
@@ -94,31 +95,24 @@ class LaunchSchedule:
             yield from missing
             return
         self._progress.expect(0, before=len(measured))
-        while choice := self._choose(measured, spent_s=self.history.spent_s):
-            self._progress.expect_in_all(choice.launches)
-            self._set_limit(choice)
-            yield choice.launch
+        while length := self._choose(left_s := self._left_s(self.history.spent_s)):
+            self._progress.expect_in_all(length.launches)
+            self._set_limit(length, left_s=left_s)
+            yield next(number for number in itertools.count() if number not in measured)
 
-    def _choose(self, measured: set[int], *, spent_s: float) -> LengthChoice | None:
-        """The length of the next launch within the budget; None if no launch fits."""
+    def _left_s(self, spent_s: float) -> float:
+        """What is left of the budget."""
         measure = self._plan.measurement
         assert measure.minutes is not None
-        return choose_length(
-            self._plan,
-            self._folder,
-            launch=next(number for number in itertools.count() if number not in measured),
-            left_s=60 * min(measure.minutes, measure.max_minutes or measure.minutes) - spent_s,
-            read_blocks=self._blocks,
-        )
+        return 60 * min(measure.minutes, measure.max_minutes or measure.minutes) - spent_s
 
-    def _set_limit(self, choice: LengthChoice | None) -> None:
-        """Set the length of the next launch; None keeps that of the last one."""
-        if choice is not None:
-            manifest = self.history.manifest
-            others = [earlier for earlier in manifest.choices if earlier.launch != choice.launch]
-            manifest.choices = [*others, choice]
-            self._progress.expect_end(choice.left_s)
-            self.limit = RoundLimit(rounds=choice.rounds, budget_s=choice.left_s)
+    def _choose(self, left_s: float) -> LaunchLength | None:
+        """The length of the next launch within the budget; None if no launch fits."""
+        return choose_length(self._plan, self._folder, left_s=left_s, read_blocks=self._blocks)
+
+    def _set_limit(self, length: LaunchLength, *, left_s: float) -> None:
+        self._progress.expect_end(left_s)
+        self.limit = RoundLimit(rounds=length.rounds, budget_s=left_s)
 
     def _wants_more(self) -> bool:
         measure, history = self._plan.measurement, self.history

@@ -11,6 +11,7 @@ after another.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,8 +51,8 @@ SHORT = {
 """Changes of ``measurement``: one block with exchange, one without if the plan has such blocks,
 then the gate."""
 TRACED_STEPS = 6
-GPU_IS_FULL = "CUDA out of memory"
-"""How torch begins its OutOfMemoryError."""
+GPU_IS_FULL = re.compile("CUDA out of memory|devices are busy or unavailable")
+"""What torch says of a card that has no room for another process, or admits one at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,11 +208,12 @@ def require_something_to_measure(
 
     Raises a ``LaunchError``.
     """
-    full = [name for name, record in failed.items() if GPU_IS_FULL in reason_of(record)]
+    full = [name for name, record in failed.items() if GPU_IS_FULL.search(reason_of(record))]
     if full and plan.measurement.mode != "sequential":
         raise LaunchError(
-            "nothing was measured: GPU memory does not hold all arms at once, including those that"
-            f" wait (the rehearsal failed for {', '.join(full)}; its logs: {folder}); set"
+            "nothing was measured: a GPU does not hold all arms at once, including those that wait,"
+            f" by its memory or its compute mode (the rehearsal failed for"
+            f" {', '.join(full)}; its logs: {folder}); set"
             " measurement.mode: sequential, which runs one at a time, or a smaller"
             " local_batch_size"
         )

@@ -30,6 +30,8 @@ from runners.session.arm_run import ArmRun, Exchange
 from runners.session.diagnosis import ArmFailed
 
 PROBE_STEPS = 4
+END_SHARE = 0.3
+"""The expected time of gate and end, as a share of the start."""
 EPOCH_BLOCKS = 30
 """How many blocks' time an epoch and its evaluation may take."""
 SLOWEST_BLOCK = 4.0
@@ -62,13 +64,11 @@ class RoundLimit:
     """None: the first pilot chooses, by the time of its start and its rounds."""
     budget_s: float
     """What is left of the budget, this launch included."""
-    end_share: float = 0.3
-    """The expected time of gate and end, as a share of the start."""
 
     def is_reached(self, rounds: int, seconds: float, *, start_s: float) -> bool:
         """Whether ``rounds`` that took ``seconds`` after a start of ``start_s`` are enough."""
         cost = Cost(
-            start_s=max(start_s, 0.1) * (1 + self.end_share), round_s=max(seconds, 1e-3) / rounds
+            start_s=max(start_s, 0.1) * (1 + END_SHARE), round_s=max(seconds, 1e-3) / rounds
         )
         if rounds >= MIN_ROUNDS and cost.start_s + seconds + cost.round_s > self.budget_s:
             return True

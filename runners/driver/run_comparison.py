@@ -228,8 +228,6 @@ class ComparisonRun:
                 self.preparation.forget()
         finally:
             self._note_trial(launch.notes)
-            self.history.starting_s += launch.starting_s
-            self.history.training_s += launch.measuring_s
         self.progress.launch_done()
 
     def _new_launch(self, number: int, endpoint: DriverEndpoint) -> Launch:

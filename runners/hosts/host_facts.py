@@ -24,12 +24,12 @@ import psutil
 
 from measurement.addresses import free_port, listen, split_port
 from measurement.agent.ringside_agent.machine.host import fingerprint
-from measurement.probes.fingerprint import cards, exclusive_cards
+from measurement.probes.fingerprint import cards
 from measurement.probes.installed_libraries import installed_mpi
 from runners.processes.answers import give
 
 FREE_PORT = "--free-port"
-NAMES, CARDS, EXCLUSIVE = "names", "cards", "exclusive_cards"
+NAMES, CARDS = "names", "cards"
 CONNECT_TIMEOUT_S = 5.0
 
 
@@ -44,7 +44,7 @@ def main(driver: str, *hosts: str) -> None:
 def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
     """The fingerprint, and further facts for the preflight.
 
-    GPUs (``cards``), those in an exclusive compute mode (``exclusive_cards``), why the driver is
+    GPUs (``cards``), why the driver is
     not reached (``driver_error``), and how names resolve (``names``).
     """
     error = None
@@ -57,7 +57,6 @@ def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
         "mpirun": str(mpi) if (mpi := installed_mpi("mpirun")) else None,
         "driver_error": error,
         CARDS: cards(),
-        EXCLUSIVE: exclusive_cards(),
         NAMES: resolve_names(hosts),
     }
 

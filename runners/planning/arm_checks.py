@@ -6,7 +6,7 @@ Only variables that change what ranks do count (``conditions.disturbing_variable
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,9 @@ from backends import Backend
 from measurement.agent.ringside_agent.place import HOROVOD
 from measurement.conditions.disturbing_variables import Disturbance, describe_variables
 from measurement.errors import LaunchError, PlanError, UnavailableError, about, shortened
-from measurement.plans.plan import Plan
 from measurement.probes.installed_libraries import installed_mpi
 from runners.hosts.host_facts import CARDS
-from runners.launchers import HERE, REGISTRY, make_launcher
+from runners.launchers import REGISTRY, make_launcher
 from runners.planning.arm_specs import ArmSpec, computes_on_gpu
 from runners.planning.arms import ON_GPUS_ONLY
 from runners.planning.command_place import require_program
@@ -70,25 +69,6 @@ def require_gpus(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSpec]
                 f" machine shows no GPU; there are some on {shortened(with_gpus)}: say device:"
                 " cuda, or device: cpu"
             )
-
-
-def require_shared_gpus(plan: Plan, exclusive: Mapping[str, Sequence[int]]) -> None:
-    """Refuse GPUs that admit one process at a time, since every arm keeps one there.
-
-    ``exclusive``: their numbers, by host.
-
-    Raises:
-        PlanError: with the first such GPU.
-    """
-    exclusive_gpus = [(host, numbers[0]) for host, numbers in exclusive.items() if numbers]
-    if exclusive_gpus and plan.measurement.mode != "sequential" and plan.device != "cpu":
-        host, number = exclusive_gpus[0]
-        where = "" if host == HERE else f" of host '{host}'"
-        raise PlanError(
-            f"GPU {number}{where} is in an exclusive compute mode, and every arm has a process on"
-            " it; have an administrator set 'nvidia-smi -c DEFAULT', or set measurement.mode:"
-            " sequential"
-        )
 
 
 def require_executables(arms: Iterable[ArmSpec]) -> None:

@@ -101,7 +101,9 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSpec:
     kind = "cuda" if computes_on_gpu(plan.device) else "cpu"
     backend.check_device(kind)
     plan.speed.check_device(kind)
-    reference = arm.launcher or default_launcher(arm.backend, backend)
+    reference = arm.launcher or next(
+        iter(usable_launchers(backend)), backend.customary_launchers[0]
+    )
     launcher = make_launcher(reference)
     require_given(launcher.gives(transport), backend, launcher=reference, reference=arm.backend)
     is_here = all(entry.host == HERE for entry in planned_hosts(plan))
@@ -198,24 +200,8 @@ def choose_transport(reference: str, transport: str | None, *, device: str) -> s
     return transport
 
 
-def default_launcher(reference: str, backend: Backend) -> str:
-    """Return the first of a backend's customary launchers that can start it.
-
-    Raises:
-        PlanError: none of its customary launchers gives what it needs.
-    """
-    usable = usable_launchers(backend)
-    if not usable:
-        needs = ", ".join(sorted(backend.needs()))
-        raise PlanError(
-            f"backend '{reference}' needs {needs}, which none of its customary launchers gives;"
-            " name a launcher that does"
-        )
-    return usable[0]
-
-
 def usable_launchers(backend: Backend) -> list[str]:
-    """Return those of a backend's customary launchers that can start it."""
+    """Return those of a backend's customary launchers that can start it, the default first."""
     return [
         name
         for name in backend.customary_launchers

@@ -86,17 +86,22 @@ def resolve_cases(plan: Plan, workload: WorkloadSetup, arms: dict[str, ArmSpec])
 
     Raises:
         PlanError: it cannot run among so few ranks, or an arm's backend has no operations to
-            repeat; or the plan has training.
+            repeat; or the plan asks for what only models have.
     """
     benchmark = workload.build_micro_benchmark(
         local_batch_size=plan.local_batch_size, seed=plan.seed
     )
     if benchmark is None:
         return []
-    if plan.training is not None:
+    asked = {
+        "training": plan.training,
+        "trace": plan.trace,
+        "the arms' local_batch_size and fit": plan.batches,
+    }
+    if unfit := [name for name, value in asked.items() if value]:
         raise PlanError(
-            f"workload '{plan.workload}' is a micro-benchmark, and training is for models; leave"
-            " training out"
+            f"workload '{plan.workload}' is a micro-benchmark, not a model; leave"
+            f" {' and '.join(unfit)} out"
         )
     for setup in arms.values():
         if type(setup.backend).communicator is Backend.communicator:

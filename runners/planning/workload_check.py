@@ -172,15 +172,7 @@ class _Trial:
         method = self._workload.build_model
         with trying("build_model", method):
             seed_generators(self._job.seed)
-            built: Any = method()
-        if not isinstance(built, nn.Module):
-            raise wrong(
-                f"build_model() gave a {type(built).__name__}; return a torch.nn.Module", method
-            )
-        if not any(parameter.requires_grad for parameter in built.parameters()):
-            raise wrong(
-                "no parameter of the model has requires_grad; there is nothing to train", method
-            )
+            built = method()
         with trying("the model's move to its device", method):
             model: nn.Module = built.to(self._device).train()
             return (
@@ -244,13 +236,7 @@ class _Trial:
         if batch is None:
             return
         with torch.no_grad():
-            sums: Any = self._workload.evaluation_sums(self.model.eval(), batch)
-        if not isinstance(sums, EvaluationSums):
-            raise wrong(
-                f"evaluation_sums() gave a {type(sums).__name__}; return a"
-                " workloads.base.EvaluationSums",
-                self._workload.evaluation_sums,
-            )
+            EvaluationSums() + self._workload.evaluation_sums(self.model.eval(), batch)
 
 
 class WrappedModel(nn.Module):
@@ -290,11 +276,6 @@ def _fault_of_loss(loss: Any, model: WrappedModel) -> str | None:
         return (
             f"compute_loss() gave a {type(loss).__name__}{shape}; return one loss alone, the mean"
             " over the batch: a tensor of shape []"
-        )
-    if not loss.requires_grad:
-        return (
-            "compute_loss() gave a loss that no parameter has a part in (requires_grad is False);"
-            " do not detach() it"
         )
     if not model.calls:
         return f"compute_loss() does not call the model that it is given; {REMEDY}"

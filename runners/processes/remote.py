@@ -118,59 +118,29 @@ def ask(
         LaunchError: see ``run``; or it ended without an answer.
     """
     mark = new_mark()
-    if host is None:
-        return _ask_here(
-            argv, {**(environment or {}), MARK: mark}, timeout_s=timeout_s, folder=folder
-        )
-    output = run(host, argv, timeout_s=timeout_s, mark=mark, folder=folder)
+    output = run(host, argv, timeout_s=timeout_s, mark=mark, environment=environment, folder=folder)
     answer = taken(output, mark)
     if answer is None:
+        printed = quoted(last_line(output[-MAX_SAID:].decode(errors="replace")))
         raise LaunchError(
-            f"host '{host}' gave no answer, and all it printed is {printed(output)};"
-            f" {try_by_hand(host)}"
+            f"{_named(host)} gave no answer, and all it printed is {printed}{_remedy(host)}"
         )
     return answer
-
-
-def _ask_here(
-    argv: Sequence[str], environment: Mapping[str, str], *, timeout_s: float, folder: Path | None
-) -> bytes:
-    try:
-        done = subprocess.run(
-            argv,
-            env=environment,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"its process does not answer: {error}") from error
-    answer = taken(done.stdout, environment[MARK])
-    if answer is None:
-        reason = last_line(done.stderr.decode(errors="replace"))
-        raise LaunchError(
-            f"its process ended without an answer, with code {done.returncode}: {reason}"
-        )
-    return answer
-
-
-def printed(output: bytes) -> str:
-    """The end of some output, for messages."""
-    return quoted(last_line(output[-MAX_SAID:].decode(errors="replace")))
 
 
 def run(
-    host: str,
+    host: str | None,
     argv: Sequence[str],
     *,
     timeout_s: float,
     stdin: bytes = b"",
     mark: str = "",
+    environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> bytes:
-    """Run a command on a host to its end, with this standard input.
+    """Run a command on a host, or here for None, to its end, with this standard input.
+
+    ``mark``, ``environment``, ``folder``: see ``ask``.
 
     Returns:
         All of its standard output, including the greeting of the user's shell.
@@ -178,27 +148,45 @@ def run(
     Raises:
         LaunchError: with the host, the error and what to try.
     """
-    line = command_line(
-        argv, folder=folder or Path.cwd(), environment=forwarded_environment() | {MARK: mark}
-    )
-    command, start_environment = _reached(host, line)
+    command: Sequence[str] = argv
+    start_environment: Mapping[str, str] | None = {**(environment or {}), MARK: mark}
+    if host is not None:
+        forwarded = forwarded_environment() | {MARK: mark}
+        line = command_line(argv, folder=folder or Path.cwd(), environment=forwarded)
+        command, start_environment = _reached(host, line)
     try:
         done = subprocess.run(
             command,
             env=start_environment,
+            cwd=folder if host is None else None,
             input=stdin,
             capture_output=True,
             timeout=timeout_s,
             check=False,
         )
+    except OSError as error:
+        raise LaunchError(f"{_named(host)} cannot be started: {error}") from error
     except subprocess.TimeoutExpired:
         raise LaunchError(
-            f"host '{host}' did not answer within {timeout_s:g} s; {try_by_hand(host)}"
+            f"{_named(host)} did not answer within {timeout_s:g} s{_remedy(host)}"
         ) from None
-    if done.returncode:
+    has_answered = bool(mark) and taken(done.stdout, mark) is not None
+    if done.returncode and not has_answered:
         reason = last_line(done.stderr.decode(errors="replace")) or f"exit code {done.returncode}"
-        raise LaunchError(f"host '{host}': {reason}; {try_by_hand(host)}")
+        raise LaunchError(f"{_named(host)}: {reason}{_remedy(host)}")
     return done.stdout
+
+
+def _named(host: str | None) -> str:
+    return f"host '{host}'" if host else "its process"
+
+
+def _remedy(host: str | None) -> str:
+    """The command that shows whether a host is reached, for messages."""
+    if host is None:
+        return ""
+    command = f"srun --overlap -N1 -n1 -w {host}" if is_by_step(host) else f"ssh {host}"
+    return f"; try: {command} true"
 
 
 def run_on(
@@ -240,15 +228,6 @@ def host_command(host: str, line: str) -> list[str]:
 def is_by_step(host: str) -> bool:
     """Whether a host is reached by a step of the Slurm job that this process runs in."""
     return any(entry.host == host for entry in slurm_hosts(os.environ))
-
-
-def try_by_hand(host: str) -> str:
-    """A remedy for messages: the command that shows whether a host is reached."""
-    return (
-        f"try: srun --overlap -N1 -n1 -w {host} true"
-        if is_by_step(host)
-        else f"try: ssh {host} true"
-    )
 
 
 def last_line(text: str) -> str:

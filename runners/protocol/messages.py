@@ -259,8 +259,6 @@ class StartedReply(Message):
     """A script's report, after the steps that are compared."""
     notes: list[str] = []
     """Notes from its trial of the workload."""
-    start_s: dict[str, float] = {}
-    """Seconds of its start by stage (``measurement.probes.start_clock``); empty for a script."""
 
 
 class GateReply(Message):

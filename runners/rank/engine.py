@@ -23,7 +23,6 @@ from measurement.conditions.sources import digests, sources_of
 from measurement.environment import recorded_environment
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.probes.fingerprint import pci_address
-from measurement.probes.start_clock import StartClock
 from measurement.records.record import CoreUse, RankReport, RankSteps
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.protocol.messages import (
@@ -134,12 +133,11 @@ def start_engine(
     *,
     store: Any = None,
     timeout: timedelta | None = None,
-    clock: StartClock | None = None,
 ) -> Engine:
     """Connect this rank and build its first model, if it has one. Collective.
 
     ``store``: for the ranks' rendezvous, unless the backend has its own; ``timeout``: for waiting
-    on other ranks, instead of the backend's; ``clock``: marked after the rendezvous.
+    on other ranks, instead of the backend's.
 
     Raises:
         WorldSizeMismatchError: the library counts other ranks than the job asks for.
@@ -166,8 +164,6 @@ def start_engine(
 
         notes = check_workload(setup, job, rank=world.rank, device=device, backend=backend)
     counted = _connect(job, world, backend, device, store=store)
-    if clock is not None:
-        clock.mark("rendezvous")
     runner: Trainer | MicroBenchmarkRunner
     epochs = None
     if benchmark:

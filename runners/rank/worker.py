@@ -27,7 +27,6 @@ from measurement.agent.ringside_agent.channel import join
 from measurement.agent.ringside_agent.machine.host import peak_memory_bytes
 from measurement.agent.ringside_agent.settings import RANK_VARIABLE, Settings
 from measurement.errors import LaunchError, PlanError
-from measurement.probes.start_clock import StartClock
 from measurement.registry import search_beside
 from runners.launchers import make_launcher
 from runners.launchers.base import RUN_ID
@@ -64,8 +63,6 @@ FOREVER = timedelta(days=30)
 
 def main(settings: Settings) -> NoReturn:
     """Answer the driver's commands. An exception is reported to the driver and ends the rank."""
-    clock = StartClock()
-    clock.mark("interpreter")
     search_beside(Path.cwd())
     # it was for this process only: programs of the workload import from their folder
     os.environ.pop("PYTHONSAFEPATH", None)
@@ -99,11 +96,10 @@ def main(settings: Settings) -> NoReturn:
         host, port = split_port(settings.store)
         base = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
         store = PrefixStore(f"{settings.launch}/{settings.arm}/rendezvous", base)
-        clock.mark("imports")
         timeout = timedelta(seconds=WHILE_STOPPED_S) if job.transport == "nccl" else None
-        return start_engine(job, world, store=store, timeout=timeout, clock=clock)
+        return start_engine(job, world, store=store, timeout=timeout)
 
-    rank = EngineRank(start=start, log=log, clock=clock)
+    rank = EngineRank(start=start, log=log)
     serve(agent, rank.handlers)
     rank.engine.backend.teardown()
     # libraries are closed, but Gloo in torch 2.15 may still abort in the interpreter's teardown
@@ -164,7 +160,6 @@ class EngineRank:
 
     start: Callable[[], Engine]
     """Connects this rank with the others. Collective."""
-    clock: StartClock
     log: Path
     """The log of this process."""
     measured: FinishedReply | None = field(default=None, init=False)
@@ -226,11 +221,6 @@ class EngineRank:
 
     def _start(self) -> StartedReply:
         self.engine = self.start()
-        report = self.engine.report()
-        self.clock.mark("model")
         return StartedReply(
-            report=report,
-            can=self.engine.can,
-            notes=list(self.engine.notes),
-            start_s=self.clock.stages_s,
+            report=self.engine.report(), can=self.engine.can, notes=list(self.engine.notes)
         )

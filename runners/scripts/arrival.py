@@ -20,8 +20,7 @@ from runners.processes.run_processes import run_processes_left
 from runners.processes.supervised_arm import SupervisedRank
 
 LIBRARIES = ("libtorch", "libtorch_cpu", "libtorch_python")
-FRAMEWORKS = {"libtensorflow": "TensorFlow", "/jaxlib/": "JAX", "libmxnet": "MXNet"}
-"""Names of mapped files of a process that has loaded them."""
+"""Names of mapped files of a process that has loaded torch."""
 SLOW_START = "if its first steps take longer, raise start_timeout_s"
 """The remedy if a script's ranks run and have not finished their first steps in time."""
 LAUNCHER_FILES = (
@@ -80,8 +79,6 @@ class SeenPython:
     """Whether torch is loaded."""
     path: str | None = None
     """Its PYTHONPATH, if the agent is not in it."""
-    framework: str | None = None
-    """Another framework that is loaded, such as TensorFlow."""
 
 
 def look_at(run_id: str, launchers: Sequence[int]) -> list[SeenPython]:
@@ -113,17 +110,14 @@ def look_at(run_id: str, launchers: Sequence[int]) -> list[SeenPython]:
                         has_agent=AGENT in environment,
                         has_torch=any(library in maps for library in LIBRARIES),
                         path=None if str(AGENT_FOLDER) in path.split(os.pathsep) else path,
-                        framework=next(
-                            (name for library, name in FRAMEWORKS.items() if library in maps), None
-                        ),
                     )
                 )
     return seen
 
 
 def why_never(seen: Sequence[SeenPython]) -> str | None:
-    """Say why no rank will ever report: a path without the agent, or another framework; None if
-    that is not certain. Pure.
+    """Say why no rank will ever report: a path without the agent; None if that is not certain.
+    Pure.
     """
     with_torch = [python for python in seen if python.has_torch]
     if with_torch and all(python.has_agent and python.path is not None for python in with_torch):
@@ -134,9 +128,6 @@ def why_never(seen: Sequence[SeenPython]) -> str | None:
             else ("unsets", "leave that out")
         )
         return f"the command {done} PYTHONPATH, which loads Ringside's agent; {remedy}"
-    framework = next((python.framework for python in seen if python.framework), None)
-    if framework and not with_torch:
-        return f"it trains by {framework}, and Ringside times scripts of PyTorch"
     return None
 
 

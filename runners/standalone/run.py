@@ -20,7 +20,6 @@ from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.reporting import leave
 from measurement.errors import ParityError, RingsideError
 from measurement.plans.plan import Plan
-from measurement.probes.start_clock import StartClock
 from measurement.records.results import ResultsFolder
 from runners.planning.arms import job_of
 from runners.planning.standalone_flags import RunOptions
@@ -70,14 +69,14 @@ class StandaloneRun:
             leave(1)
 
     def _run(self) -> None:
-        began, clock = time.monotonic(), StartClock()
+        began = time.monotonic()
         # imported before the engine is built: later, garbage collection in steps would scan it
         if self.world.rank == 0:
             importlib.import_module("runners.standalone.leading_rank")
             if self.options.tensorboard is not None:
                 importlib.import_module("tensorboard.summary.writer.event_file_writer")
-        engine = self._start(clock)
-        rank = EngineRank(start=lambda: engine, clock=clock, log=Path(os.devnull))
+        engine = self._start()
+        rank = EngineRank(start=lambda: engine, log=Path(os.devnull))
         try:
             if engine.runner.world.rank == 0:
                 self._lead(engine, rank, began=began)
@@ -89,7 +88,7 @@ class StandaloneRun:
             raise
         engine.backend.teardown()
 
-    def _start(self, clock: StartClock) -> Engine:
+    def _start(self) -> Engine:
         """Connect to the other ranks and build the engine. Before a training the workload is
         tried.
         """
@@ -97,9 +96,8 @@ class StandaloneRun:
         job = job_of(self.plan, self.plan.baseline, arm, transport=arm.transport)
         job = job.model_copy(update={"tries": job.training.epochs if job.training else None})
         self.store = rendezvous_store(job, self.world, timeout=timeout)
-        clock.mark("imports")
         with joint_start(self.store, self.world, say=self._say_why):
-            engine = start_engine(job, self.world, store=self.store, timeout=timeout, clock=clock)
+            engine = start_engine(job, self.world, store=self.store, timeout=timeout)
         if self.world.rank == 0:
             for note in engine.notes:
                 # the output goes to a launcher, which may not be a terminal

@@ -57,9 +57,6 @@ def test_horovod_and_ddp_agree_with_the_reference_and_are_compared(compared):
         assert record.parity.passed and record.parity.gradient_error < 1e-5
         assert record.parity.samples_digest == ran.records["ddp"].parity.samples_digest
         assert sorted(block.kind for block in record.blocks) == ["local", "local", "sync", "sync"]
-        assert [[*own] for own in record.rank_start_s] == [
-            ["interpreter", "imports", "rendezvous", "model"]
-        ] * 2
         assert [rank.world_size for rank in record.ranks] == [2, 2]
         assert not any(rank.environment.keys() & KEEP_FREED_MEMORY for rank in record.ranks), (
             "a user's own run has none of them"
@@ -218,7 +215,7 @@ def test_a_budget_of_minutes_makes_three_launches_at_least_and_is_spent_once(tmp
     assert {len(record.blocks) for record in records.values()} == {4}
     assert len({record.padding_bytes for record in records.values()}) > 1
     manifest = ran.folder.read_manifest()
-    assert ([choice.rounds for choice in manifest.choices], manifest.looks) == ([None, 4, 4], [3])
+    assert manifest.looks == [3]
     assert "every launch is measured already" in compare_plan(tmp_path / "plan.yaml").done.stderr
 
 

@@ -30,7 +30,7 @@ from runners.launchers.rank_variables import read_world
 from runners.launchers.srun import pmix_environment
 from runners.launchers.torchrun import Torchrun
 from runners.planning.arm_checks import require_executables
-from runners.planning.arms import default_launcher, resolve_arms
+from runners.planning.arms import resolve_arms, usable_launchers
 from tests.conftest import BIN, REPOSITORY, needs_horovod
 from tests.kit.plans import tiny
 
@@ -497,10 +497,8 @@ def test_a_launcher_is_refused_for_what_it_does_not_give(backend, transport, lau
     ],
 )
 def test_the_launcher_that_people_use_is_the_default(backend, transport, launcher):
-    assert (
-        default_launcher(backend, make_backend(backend, transport=transport, options={}))
-        == launcher
-    )
+    made = make_backend(backend, transport=transport, options={})
+    assert usable_launchers(made)[0] == launcher
 
 
 FAULTS_OF_A_STEP = """

@@ -627,10 +627,6 @@ def python(**changes):
             "the command replaces PYTHONPATH, which loads Ringside's agent; write PYTHONPATH=src:$PYTHONPATH",
         ),
         ([python(path="")], "the command unsets PYTHONPATH"),
-        (
-            [python(has_torch=False, framework="JAX")],
-            "it trains by JAX, and Ringside times scripts of PyTorch",
-        ),
     ],
 )
 def test_why_no_rank_reports_is_told_by_its_processes(seen, message):
@@ -644,8 +640,6 @@ def test_why_no_rank_reports_is_told_by_its_processes(seen, message):
         [python()],
         [python(path="src", has_torch=False)],  # a helper
         [python(path="src"), python()],
-        [python(framework="TensorFlow")],  # its TensorBoard
-        [python(framework="TensorFlow", has_torch=False), python()],
     ],
 )
 def test_nothing_is_refused_that_may_still_report(seen):
@@ -654,16 +648,15 @@ def test_nothing_is_refused_that_may_still_report(seen):
 
 @pytest.mark.process
 def test_processes_of_a_run_are_looked_at(tmp_path, no_processes_left):
-    (tmp_path / "libtensorflow.so").write_text("x")
     variables = {**os.environ, "RINGSIDE_RUN": "look", "RINGSIDE_AGENT": "p", "PYTHONPATH": "src"}
-    waits = "import mmap; f = open('libtensorflow.so'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); print(flush=True); input()"
+    waits = "print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", waits], env=variables, cwd=tmp_path, **PIPES
     ) as process:
         process.stdout.readline()
         seen = look_at("look", [])
         process.communicate("", timeout=20)
-    assert seen == [SeenPython(has_agent=True, has_torch=False, path="src", framework="TensorFlow")]
+    assert seen == [SeenPython(has_agent=True, has_torch=False, path="src")]
 
 
 def test_ranks_that_count_otherwise_are_told():

@@ -35,8 +35,8 @@ def spread(of_rounds, of_launches, *, degrees=1000.0):
     return Spread(round_variance=of_rounds**2, launch_variance=of_launches**2, degrees=degrees)
 
 
-def length(plan, folder, *, launch=3, left_s):
-    return choose_length(plan, folder, launch=launch, left_s=left_s, read_blocks={})
+def length(plan, folder, *, left_s):
+    return choose_length(plan, folder, left_s=left_s, read_blocks={})
 
 
 def test_many_launches_have_as_many_rounds_as_kalibera_and_jones_say():
@@ -152,25 +152,22 @@ def test_the_choice_does_not_depend_on_the_ratio(tmp_path):
         plan, folder = measured(tmp_path, "horovod-gloo", ratio=ratio)
         chosen.append(length(plan, folder, left_s=400.0))
     assert chosen[0].rounds == chosen[1].rounds
-    assert chosen[0].launch_deviation == pytest.approx(chosen[1].launch_deviation, rel=0.05)
 
 
 @pytest.mark.slow
-def test_a_folder_tells_what_its_launches_cost_and_what_was_chosen_is_in_the_report(tmp_path):
+def test_a_folder_tells_what_its_launches_cost_and_the_report_that_their_length_was_chosen(
+    tmp_path,
+):
     plan, folder = measured(tmp_path, "horovod-gloo", ratio=1.1)
     assert cost_of(plan, folder.records()) == Cost(start_s=8.0, round_s=5.0), (
         "start_s stands in where launch_s is not known"
     )
     chosen = length(plan, folder, left_s=400.0)
-    assert (chosen.launch, chosen.rounds >= MIN_ROUNDS, chosen.launches > 3) == (3, True, True)
+    assert (chosen.rounds >= MIN_ROUNDS, chosen.launches > 3) == (True, True)
     assert length(plan, folder, left_s=10.0) is None
-    manifest = folder.read_manifest()
-    folder.write_manifest(changed(manifest, choices=[chosen]))
-    comparison = write_reports(folder)
-    assert comparison.choices == [chosen]
-    assert "minutes were given" in " ".join(method(comparison))
+    assert "minutes were given" in " ".join(method(write_reports(folder)))
 
 
 def test_pilots_come_first_whatever_the_time(tmp_path):
     plan, folder = measured(tmp_path, "horovod-gloo", ratio=1.1, launches=1)
-    assert length(plan, folder, launch=1, left_s=-100.0).rounds == MIN_ROUNDS
+    assert length(plan, folder, left_s=-100.0).rounds == MIN_ROUNDS

@@ -14,11 +14,9 @@ from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.compose_comparison import StoredContext, compare
 from reports.conclusions.blocks import (
-    pair_blocks,
     tabulate_blocks,
     total_tables,
 )
-from reports.conclusions.evidence import measured_minutes
 from reports.conclusions.steps import Steps, read_steps
 from reports.wording.disturbances import page_fault_lines
 from tests.kit.changed import changed
@@ -96,13 +94,10 @@ def test_pages_that_steps_fault_in_are_told_by_launch_where_they_matter(stored):
         for block in record.blocks if record.arm in by_launch else []:
             block.page_faults = by_launch[record.arm][record.launch] * block.steps
     comparison = composed(stored, records)
-    assert comparison.arm("ddp-gloo").page_faults.per_step == pytest.approx(3140)
+    assert comparison.arm("ddp-gloo").page_faults == pytest.approx(9000)
     assert comparison.arm("horovod-mpi").page_faults is None
     (line,) = [line for line in comparison.warnings if "Page faults per step" in line]
-    assert (
-        comparison.remedies == [line]
-        and page_fault_lines(comparison.arms, freed_memory="keep") == []
-    )
+    assert page_fault_lines(comparison.arms, freed_memory="keep") == []
     assert "kernel: ddp-gloo up to 9,000, horovod-gloo up to 0. They" in line
 
 
@@ -144,7 +139,6 @@ def test_load_that_hurts_one_arm_more_gives_no_verdict_that_the_quiet_rounds_con
         "undecided",
         "load",
     )
-    assert result.quiet_ratio == pytest.approx(1.0, abs=0.01)
     assert comparison.warnings[0].startswith(
         "The machine was not quiet: in 32% of the blocks others took 10% or more of the ranks' cores"
     )
@@ -158,7 +152,7 @@ def test_load_that_hurts_one_arm_more_gives_no_verdict_that_the_quiet_rounds_con
 def test_one_disturbed_round_in_forty_changes_nothing(tmp_path):
     comparison = concluded(tmp_path, loaded_rounds=[3], rounds=40, floor=False)
     assert not any("not quiet" in line for line in comparison.warnings)
-    assert all(result.quiet_ratio is None for result in comparison.results)
+    assert not any(result.withheld_by == "load" for result in comparison.results)
 
 
 def test_a_second_look_is_told_and_its_interval_wider(stored, sound):
@@ -258,9 +252,7 @@ def test_sequential_mode_pairs_whole_launches(tmp_path):
     result = conclude(folder).result("horovod-gloo")
     assert (result.launches, result.pairs) == (5, 5)
     assert result.ci_low < 1.1 < result.ci_high
-    assert measured_minutes(folder.read_plan(), folder.records()) == pytest.approx(5 * 5), (
-        "four arms and the floor"
-    )
+    assert conclude(folder).measured_minutes == pytest.approx(5 * 5), "four arms and the floor"
 
 
 def test_the_order_of_records_and_steps_does_not_matter(stored, sound):
@@ -335,8 +327,6 @@ def test_blocks_and_pairs_are_those_by_hand():
     blocks = tabulate_blocks(Steps.of(steps_by_hand(rows)))
     assert blocks["block_s"].tolist() == [4.0, 2.0]
     assert blocks["throughput_per_s"].tolist() == [10.0, 20.0]
-    pairs = pair_blocks(make_plan(), blocks, "horovod-gloo")
-    assert pairs["log_ratio"].tolist() == pytest.approx([math.log(2)])
     assert Steps.of(steps_by_hand(rows[::-1])).slowest["rank"].tolist() == [0, 1, 0, 0], (
         "of ranks that take equally long the first"
     )
@@ -355,11 +345,6 @@ def test_a_candidate_is_held_against_both_copies_of_the_baseline():
         if seconds is not None
     ]
     blocks = tabulate_blocks(Steps.of(steps_by_hand(rows)))
-    pairs = pair_blocks(make_plan(), blocks, "horovod-gloo")
-    assert pairs["round"].tolist() == [0, 1]
-    assert pairs["log_ratio"].tolist() == pytest.approx([math.log(2), math.log(4)]), (
-        "8 and 2 per second make 4; 2 alone stays 2"
-    )
     (table,) = total_tables(
         make_plan(), blocks, [["horovod-gloo", "ddp-gloo", "ddp-gloo-control"]]
     )[0]
@@ -370,7 +355,6 @@ def test_a_candidate_is_held_against_both_copies_of_the_baseline():
         [[nan, nan], [8, 4], [8, 1]],
     ]
     assert np.array_equal(table, expected, equal_nan=True)
-    assert pair_blocks(make_plan(), blocks[blocks["arm"] != "ddp-gloo"], "horovod-gloo").empty
 
 
 def test_blocks_with_a_skipped_step_do_not_count(stored):

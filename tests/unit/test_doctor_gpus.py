@@ -79,7 +79,7 @@ def comparison_of(*arms, verdict="undecided", read=True, candidate="waiting"):
     traced = [{"arm": each["name"], "nccl": {"network": "IB"} if read else None} for each in arms]
     return {
         "arms": arms,
-        "traces": {"arms": traced},
+        "traces": traced,
         "results": [results[0], {**results[1], "verdict": verdict}],
     }
 

@@ -191,7 +191,7 @@ def test_what_was_compared_says_on_which_kind_of_device(decided, device, kind):
 
 def test_stalls_of_the_baseline_are_in_the_mark_of_the_machine(decided):
     """They were at the end of the page alone."""
-    stalls = StallFigures(count=12, seconds=3.0, share=0.05, typical_s=0.25, longest_s=0.5)
+    stalls = StallFigures(count=12, share=0.05, longest_s=0.5)
     stalled = changed(
         decided,
         arms=[

@@ -14,7 +14,6 @@ from measurement.environment import forwarded_by_name, local_environment
 from measurement.errors import PlanError, RecordError
 from measurement.files import write_whole
 from measurement.plans.plan_file import check_plan, read_content
-from measurement.probes.start_clock import StartClock
 from measurement.probes.step_timer import StepTimer
 from measurement.records import results
 from measurement.records.record import STEP_COLUMNS, BlockRecord, RankSteps
@@ -170,10 +169,3 @@ def test_secrets_are_not_handed_on():
     }
     asked = {**given, "MYLAB_API_KEY": "x"}
     assert forwarded_by_name(asked, ["MYLAB_*", "NOT_SET"]) == {"MYLAB_DATA": "/d"}
-
-
-def test_a_start_is_told_from_when_the_kernel_made_the_process():
-    clock = StartClock()
-    clock.mark("interpreter")
-    clock.mark("imports")
-    assert clock.stages_s["interpreter"] > clock.stages_s["imports"] >= 0

@@ -405,7 +405,7 @@ def test_own_batches_are_no_micro_benchmarks():
     plan = tiny(arms={"a": ddp(), "b": ddp(local_batch_size=64)}, workload="collectives")
     with pytest.raises(
         PlanError,
-        match="is a micro-benchmark, whose cases all arms share; leave local_batch_size and fit",
+        match="is a micro-benchmark, not a model; leave the arms' local_batch_size and fit",
     ):
         ComparedArms(plan, say=print)
 

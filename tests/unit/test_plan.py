@@ -273,7 +273,7 @@ def test_the_digest_ignores_only_how_long_is_measured():
         ),
         (
             {"workload": "collectives"},
-            "workload 'collectives' is a micro-benchmark, and training is for models",
+            "workload 'collectives' is a micro-benchmark, not a model; leave training out",
         ),
         (
             {"local_batch_size": 1000},

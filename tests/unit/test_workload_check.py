@@ -201,7 +201,7 @@ class Evaluated(mistakes.Plain):
 
 def test_what_evaluates_is_tried_before_a_training():
     assert check("Evaluated", file=__name__) == []
-    assert "evaluation_sums() gave a float; return a workloads" in error_of(
+    assert "evaluation_sums raised AttributeError: 'float' object" in error_of(
         "Evaluated", file=__name__, tries=3
     )
 
