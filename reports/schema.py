@@ -186,6 +186,7 @@ class RankFigures(Stored):
 
     rank: int
     host: str
+    throughput_per_s: float
     step_s: float
     """Mean synchronised step: nearly the same for all ranks, since the fast wait for the slow."""
     own_s: float

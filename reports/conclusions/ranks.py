@@ -1,4 +1,4 @@
-"""Which rank is slow: each rank's own time, and who holds the others up, from the raw steps.
+"""Which rank is slow: throughput and own time of every rank, and who holds the others up, from the raw steps.
 
 Ranks wait for each other in the exchange, so their step times are nearly equal. A straggler shows
 in its own time: its steps without exchange or, where there are none, the phases that come before
@@ -43,10 +43,13 @@ def summarise_ranks(
     if sync["rank"].nunique() < 2:
         return None
     alone = local if len(local) else before_exchange(sync)
-    sums, own_sums = (table.groupby("rank")[["step_s", "steps"]].sum() for table in (sync, alone))
+    sums, own_sums = (
+        table.groupby("rank")[["samples", "step_s", "steps"]].sum() for table in (sync, alone)
+    )
     figures = pd.DataFrame(
         {
             "host": [hosts.get(rank, "") for rank in sums.index],
+            "throughput_per_s": sums["samples"] / sums["step_s"],
             "step_s": sums["step_s"] / sums["steps"],
             "own_s": own_sums["step_s"] / own_sums["steps"],
         }

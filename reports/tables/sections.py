@@ -246,6 +246,7 @@ ARM_TABLES = {
             ARM,
             Column("rank", "part.rank"),
             Column("host", "part.host"),
+            number("throughput/s", "part.throughput_per_s", rate),
             number("step ms", "part.step_s", milliseconds),
             number("own ms", "part.own_s", milliseconds),
         ),

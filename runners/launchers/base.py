@@ -21,6 +21,8 @@ HERE = "localhost"
 
 RUN_ID = "RINGSIDE_RUN"
 """The variable that every process of a run inherits."""
+CONTAINER_FILE = "/tmp/ringside-{run}.{number}.{program}"
+"""Has the ID of a container of a run, for whoever ends the run on that host."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from secrets import token_hex
 from typing import ClassVar
 
 from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
 from runners.launchers.base import (
+    CONTAINER_FILE,
     HERE,
+    RUN_ID,
     HostCommand,
     Launcher,
     LaunchRequest,
@@ -48,6 +51,8 @@ class Image:
     """Words that mount a folder at its own path."""
     words: tuple[str, ...] = ()
     """Flags for GPUs, the user's flags, and the image."""
+    writes_id: str = ""
+    """A flag that writes a container's ID to a file; empty: none outlives its program."""
 
     def around(
         self, argv: Iterable[str], *, environment: Mapping[str, str], request: LaunchRequest
@@ -58,8 +63,11 @@ class Image:
             for folder in dict.fromkeys((str(AGENT_FOLDER), request.folder, *request.folders))
         )
         assignments = (f"{name}={value}" for name, value in environment.items())
+        run = environment.get(RUN_ID)
+        file = CONTAINER_FILE.format(run=run, number=token_hex(4), program=self.start[0])
         return (
             *self.start,
+            *((self.writes_id.format(file),) if self.writes_id and run else ()),
             *mounts,
             *self.words,
             "sh",

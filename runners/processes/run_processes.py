@@ -7,8 +7,8 @@ Killing ssh does not end the process on the other host, and a killed launcher ma
 behind. So the driver holds this process's standard input open: when it closes for any reason, all
 processes of the run on this host are killed.
 
-Also removes what killed launchers of Open MPI leave on this host: their session folder and ranks'
-shared memory. ``mpirun`` and its
+Also removes a run's containers that were created and never started, and what killed launchers of
+Open MPI leave on this host: their session folder and ranks' shared memory. ``mpirun`` and its
 daemons (Open MPI 4.1 and 5.0) remove both unless they end by SIGKILL. Shared memory that no process
 has mapped is a killed job's.
 """
@@ -31,9 +31,10 @@ from pathlib import Path
 import psutil
 
 from measurement.agent.ringside_agent.supervision.rank_supervisor import open_pidfd
-from runners.launchers.base import RUN_ID
+from runners.launchers.base import CONTAINER_FILE, RUN_ID
 
 END_S = 2.0
+REMOVE_S = 30.0
 
 
 def end_run(run_id: str) -> list[int]:
@@ -50,6 +51,7 @@ def end_run(run_id: str) -> list[int]:
         time.sleep(0.01)
     pids = [process.pid for process in left]
     remove_open_mpi_files(pids)
+    remove_containers(run_id)
     return pids
 
 
@@ -91,6 +93,22 @@ def remove_left_folders(root: Path, start: str) -> None:
                 and not psutil.pid_exists(int(pid))
             ):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_containers(run_id: str) -> None:
+    """Remove a run's containers on this host. Their program removes them as they end, unless it was
+    ended before it had started them.
+    """
+    pattern = Path(CONTAINER_FILE.format(run="*", number="*", program="*"))
+    prefix = pattern.name.partition("*")[0]
+    for file in pattern.parent.glob(pattern.name):
+        its_run_id, _, program = file.name.removeprefix(prefix).rsplit(".", 2)
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            if _is_of(run_id, its_run_id) and file.stat().st_uid == os.getuid():
+                if container := file.read_text(encoding="ascii"):
+                    argv = [program, "rm", "--force", container]
+                    subprocess.run(argv, capture_output=True, timeout=REMOVE_S, check=False)
+                file.unlink()
 
 
 SHARED_MEMORY = Path("/dev/shm")

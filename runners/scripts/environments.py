@@ -202,6 +202,7 @@ def image_programs() -> dict[str, Image]:
         Image,
         shows=("image", "inspect", "--format={{{{.Id}}}}", "{}"),
         mount="--mount=type=bind,source={0},target={0}",
+        writes_id="--cidfile={}",
     )
     apptainer = Image(shows=("inspect", "{}"), start=("exec",), mount="--bind={}", words=("--nv",))
     return {
