@@ -118,9 +118,8 @@ def test_a_backend_says_what_it_takes(name):
 
 def test_a_workload_of_an_installed_package_is_found_without_importing_torchvision(monkeypatch):
     """That import takes seconds, and each rank would pay for it."""
-    point = EntryPoint(
-        name="theirs", value=workloads.REGISTRY.table["digits"], group=workloads.REGISTRY.group
-    )
+    registry = workloads.REGISTRY
+    point = EntryPoint(name="theirs", value=registry.table["digits"], group=registry.group)
     monkeypatch.setattr("measurement.registry.entry_points", lambda **_: [point])
     monkeypatch.setattr("workloads._torchvision_models", lambda: pytest.fail("imported"))
     assert workload_class("theirs") == workload_class("digits")

@@ -6,6 +6,7 @@ made up.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import time
@@ -105,9 +106,8 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path):
-    made = Scene(tmp_path, (HostSlots(host=HERE, slots=3),))
-    yield made
-    made.close()
+    with contextlib.closing(Scene(tmp_path, (HostSlots(host=HERE, slots=3),))) as made:
+        yield made
 
 
 @pytest.fixture
@@ -178,12 +178,8 @@ def test_an_error_of_its_own_is_the_cause_though_another_tells_of_a_lost_peer_be
 def test_who_raised_first_is_the_cause_across_hosts_whose_clocks_differ(tmp_path):
     """The launcher kills the peers within a second; they were blamed, and the error was in no
     record."""
-    scene = Scene(
-        tmp_path,
-        (HostSlots(host="host1", slots=2), HostSlots(host="host2", slots=1)),
-        here={"host1", "host2"},
-    )
-    try:
+    hosts = (HostSlots(host="host1", slots=2), HostSlots(host="host2", slots=1))
+    with contextlib.closing(Scene(tmp_path, hosts, here={"host1", "host2"})) as scene:
         scene.connect(0, 1)
         scene.connect(2, host="ahead", clock_ahead_s=100.0)
         now = time.time()
@@ -192,8 +188,6 @@ def test_who_raised_first_is_the_cause_across_hosts_whose_clocks_differ(tmp_path
         assert failed.failure.message == "rank 2 on host2: ValueError: no more"
         later = scene.diagnosis.for_exit({2: raised(LOST_PEER, at_s=now + 101.0)})
         assert later.failure.message.startswith("rank 0 on host1 died without reporting an error; ")
-    finally:
-        scene.close()
 
 
 def test_who_died_without_a_word_is_blamed_and_not_who_could_still_speak(scene):
@@ -285,7 +279,7 @@ def test_a_lost_host_is_the_cause_of_all_that_its_ranks_took_with_them(two_hosts
     for its logs."""
     two_hosts.connect(0, 1, 2)
     two_hosts.go(r0=12.25)
-    failed = two_hosts.diagnosis.for_exit({1: raised(LOST_PEER, at_s=12.0)})
-    assert failed.failure.message.startswith("rank 2 on no-such-host.invalid lost with the host; ")
-    assert "host 'no-such-host.invalid': ssh: Could not resolve hostname" in failed.failure.message
-    assert (failed.failure.ranks, failed.failure.hosts) == ([2], ["no-such-host.invalid"])
+    failure = two_hosts.diagnosis.for_exit({1: raised(LOST_PEER, at_s=12.0)}).failure
+    assert failure.message.startswith(f"rank 2 on {NOWHERE} lost with the host; ")
+    assert f"host '{NOWHERE}': ssh: Could not resolve hostname" in failure.message
+    assert (failure.ranks, failure.hosts) == ([2], [NOWHERE])
