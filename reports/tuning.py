@@ -32,7 +32,7 @@ class SearchRequest(Stored):
     minutes: float
     """To search, without fresh launches."""
     at_once: int
-    """Trials in one launch, verdict_text the arm's defaults."""
+    """Trials in one launch, beside the arm's defaults."""
     lossy: bool
 
 

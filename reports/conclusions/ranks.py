@@ -1,4 +1,5 @@
-"""Which rank is slow: throughput and own time of every rank, and who holds the others up, from the raw steps.
+"""Which rank is slow: throughput and own time of every rank, and who holds the others up, from the
+raw steps.
 
 Ranks wait for each other in the exchange, so their step times are nearly equal. A straggler shows
 in its own time: its steps without exchange or, where there are none, the phases that come before

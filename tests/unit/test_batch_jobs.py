@@ -46,7 +46,7 @@ def test_a_plan_takes_a_jobs_nodes_by_the_word_for_them(job, tmp_path):
     assert chosen.world_size == 4
     assert list(map(str, planned_hosts(chosen))) == ["node1:2", "node2:2"]
     assert job_id(chosen.hosts, os.environ) == "77"
-    assert (job_id("node1:2", os.environ), job_id(None, os.environ)) == (None, None)
+    assert job_id("node1:2", os.environ) is None
 
 
 def test_nodes_that_a_plan_leaves_alone_are_told(job, tmp_path):
@@ -65,18 +65,13 @@ def test_nodes_that_a_plan_leaves_alone_are_told(job, tmp_path):
 
 def test_the_pod_that_drives_is_first(tmp_path):
     """mpirun's ranks would lie elsewhere than torchrun's."""
-    (tmp_path / "hosts").write_text(
-        "j-node-0-0.j slots=1\nj-node-0-1.j slots=1\nj-launcher-0-0.j slots=1\n"
-    )
+    (tmp_path / "hosts").write_text("node-0.j slots=1\nlauncher-0.j slots=1\n")
     environment = {
         "OMPI_MCA_orte_default_hostfile": str(tmp_path / "hosts"),
-        "HOSTNAME": "j-launcher-0-0",
+        "HOSTNAME": "launcher-0",
     }
-    assert [entry.host for entry in job_hosts("kubernetes", environment)] == [
-        "j-launcher-0-0.j",
-        "j-node-0-0.j",
-        "j-node-0-1.j",
-    ]
+    hosts = [entry.host for entry in job_hosts("kubernetes", environment)]
+    assert hosts == ["launcher-0.j", "node-0.j"]
 
 
 def test_outside_of_a_job_no_nodes_are_known(tmp_path):

@@ -53,9 +53,8 @@ def test_a_text_that_is_not_there_once_is_an_error_and_nothing_is_written(text, 
 
 def test_the_digest_follows_what_the_edits_do():
     edit = edits.COMMON_EDITS[0]
-    digest = edits.edits_digest([edit])
-    assert edits.edits_digest([edit._replace(new="set(CMAKE_CXX_STANDARD 23)")]) != digest
-    assert edits.edits_digest(edits.edits_for("cpu")) != edits.edits_digest(edits.edits_for("nccl"))
+    other = edit._replace(new="set(CMAKE_CXX_STANDARD 23)")
+    assert edits.edits_digest([edit]) != edits.edits_digest([other])
 
 
 @pytest.fixture
@@ -97,46 +96,23 @@ def bare_machine(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_each_missing_prerequisite_is_named(bare_machine, monkeypatch):
-    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(bare_machine))
-    problems = toolchain.machine_problems()
-    assert all(
-        word in problem
-        for word, problem in zip(("C++ compiler", "Python.h", "make"), problems, strict=True)
-    )
-
-
-def test_a_compiler_that_cannot_compile_cpp20_is_named(bare_machine):
-    old = bare_machine / "bin" / "c++"
-    old.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
-    old.chmod(0o755)
-    assert f"{old} does not compile C++20" in toolchain.machine_problems()[0]
-
-
 def test_without_a_compiler_the_exit_code_is_2_and_one_paragraph_says_how_to_get_one(
-    bare_machine, capsys
+    bare_machine, monkeypatch, capsys
 ):
+    """And names all else that is missing."""
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(bare_machine))
     assert build_horovod.main(["--operations", "cpu"]) == 2
     message = capsys.readouterr().err
-    assert "no C++ compiler" in message
-    assert "apt-get install g++ make python3-dev" in message
-    assert "Going on without Horovod" in message
+    for words in ("no C++ compiler", "Python.h", "apt-get install g++ make", "without Horovod"):
+        assert words in message
     assert cache.read_state().status == "missing"
     assert "no C++ compiler" in cache.read_state().reason
-
-
-@pytest.mark.parametrize("stored", ["", "[]", '{"status": "missing"}', '{"unknown": 1}'])
-def test_a_state_that_cannot_be_read_is_none(stored, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    (tmp_path / cache.STATE_FILE).write_text(stored, encoding="utf-8")
-    assert cache.read_state() is None
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(
     "error",
     [
-        "x.cc:3:10: fatal error: mpi.h: No such file or directory",
         "CMake Error: Could NOT find MPI_CXX (missing: MPI_CXX_WORKS)",
         "c++: fatal error: Killed signal terminated program cc1plus",
         "/bin/sh: 1: c++: not found",
@@ -150,15 +126,6 @@ def test_the_cause_of_a_failed_build_is_named(error, monkeypatch, tmp_path):
     with pytest.raises(toolchain.BuildError) as caught:
         wheel.compile_wheel(tmp_path, tmp_path, tmp_path / "build.log", {})
     assert str(caught.value).splitlines()[0] == f"{error}; log: {tmp_path / 'build.log'}"
-
-
-def test_the_tail_of_a_log_is_short_and_its_last_lines():
-    tail = wheel.log_tail(
-        "\n".join(["early", *(f"{n} " + "word " * 400 for n in range(50))])
-    ).splitlines()
-    assert len(tail) == wheel.LOG_TAIL_LINES
-    assert max(len(line) for line in tail) <= 164
-    assert tail[-1].startswith("  | 49 ")
 
 
 @pytest.mark.process
@@ -179,20 +146,16 @@ def test_a_wheel_that_cannot_be_imported_leaves_the_cache(monkeypatch, tmp_path)
 def test_the_build_ignores_the_callers_horovod_settings(monkeypatch, tmp_path):
     monkeypatch.setenv("HOROVOD_WITHOUT_GLOO", "1")
     environment = wheel.build_environment("cpu", tmp_path)
-    assert "HOROVOD_WITHOUT_GLOO" not in environment
+    assert not environment.keys() & {"HOROVOD_WITHOUT_GLOO", "HOROVOD_GPU_OPERATIONS"}
     assert environment["HOROVOD_WITH_MPI"] == "1"
-    # GCC 13 and later refuse the sources without
-    assert environment["CXXFLAGS"].endswith("-include cstdint -include string")
     assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
-    assert "HOROVOD_GPU_OPERATIONS" not in environment
 
 
 def test_nccl_is_laid_out_as_the_linker_looks_for_it(tmp_path):
     nccl = tmp_path / "nvidia" / "nccl"
-    (nccl / "lib").mkdir(parents=True)
-    (nccl / "include").mkdir()
-    (nccl / "lib" / "libnccl.so.2").write_bytes(b"library")
-    (nccl / "include" / "nccl.h").write_text("header", encoding="utf-8")
+    for file in ("lib/libnccl.so.2", "include/nccl.h"):
+        (nccl / file).parent.mkdir(parents=True)
+        (nccl / file).write_text(file, encoding="utf-8")
     home = wheel.linkable_nccl(nccl, tmp_path)
-    assert (home / "lib" / "libnccl.so").read_bytes() == b"library"
-    assert (home / "include" / "nccl.h").read_text(encoding="utf-8") == "header"
+    for file, kept in (("lib/libnccl.so", "lib/libnccl.so.2"), ("include/nccl.h",) * 2):
+        assert (home / file).read_text(encoding="utf-8") == kept

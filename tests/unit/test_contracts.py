@@ -11,11 +11,9 @@ import pytest
 import torch
 
 import backends
-import reports
 import workloads
 from backends import backend_class, make_backend
 from measurement.errors import PlanError
-from runners.launchers import REGISTRY as LAUNCHERS
 from runners.launchers import make_launcher
 from runners.planning.workload import resolve_workload
 from tests.conftest import documented_files
@@ -42,102 +40,86 @@ def readme_workloads(tmp_path_factory):
     return paths
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*TRAINED, "Regression", "Spirals"])
-def test_a_workload_keeps_its_contract(name, readme_workloads, tmp_path):
+def drawn(workload, *, rank=0):
+    """Three batches, each as one tensor."""
+    batches = itertools.islice(workload.batches(rank=rank, world_size=2, device=CPU), 3)
+    parts = (batch if isinstance(batch, tuple) else (batch,) for batch in batches)
+    return [torch.cat([part.double().flatten() for part in each]) for each in parts]
+
+
+def are_equal(some, others):
+    return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+
+
+@pytest.fixture(params=[*TRAINED, "Regression", "Spirals"])
+def workloads_alike(request, readme_workloads, tmp_path):
+    """Two of equal arguments, and the labels that a sample of them has."""
+    name = request.param
     options = {**SMALL.get(name, {}), **write_data(name, tmp_path / "data")}
     setup = resolve_workload(readme_workloads.get(name, name), options)
-    made = [setup.workload(local_batch_size=4, seed=3, options=setup.options) for _ in range(2)]
-    first, again = (
-        list(itertools.islice(workload.batches(rank=0, world_size=2, device=CPU), 3))
-        for workload in made
-    )
-    other = next(made[0].batches(rank=1, world_size=2, device=CPU))
-    flat = [
-        torch.cat([t.double().flatten() for t in (b if isinstance(b, tuple) else (b,))])
-        for b in [*first, *again, other]
-    ]
-    assert all(torch.equal(a, b) for a, b in zip(flat[:3], flat[3:6], strict=True)), (
-        "equal arguments, equal batches"
-    )
-    assert not torch.equal(flat[0], flat[6]), "each rank has its own shard"
-    assert made[0].count_samples(first[0]) == 4 * LABELS_PER_SAMPLE.get(name, 1)
-    torch.manual_seed(1)
-    model = made[0].build_model()
-    torch.manual_seed(1)
-    twin = made[1].build_model()
-    assert all(
-        torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True)
-    )
-    optimizer = made[0].build_optimizer(model)
-    before = [parameter.clone() for parameter in model.parameters()]
-    loss = made[0].compute_loss(model, first[0])
+    made = [setup.build(local_batch_size=4, seed=3) for _ in range(2)]
+    return *made, LABELS_PER_SAMPLE.get(name, 1)
+
+
+@pytest.mark.slow
+def test_a_workload_keeps_its_contract(workloads_alike):
+    one, other, labels = workloads_alike
+    assert are_equal(drawn(one), drawn(other)), "equal arguments, equal batches"
+    assert not are_equal(drawn(one), drawn(one, rank=1)), "each rank has its own shard"
+    models = []
+    for made in (one, other):
+        torch.manual_seed(1)
+        models.append(made.build_model())
+    model, twin = models
+    assert are_equal(model.parameters(), twin.parameters())
+    batch = next(one.batches(rank=0, world_size=2, device=CPU))
+    assert one.count_samples(batch) == 4 * labels
+    optimizer, loss = one.build_optimizer(model), one.compute_loss(model, batch)
     assert loss.shape == ()
     loss.backward()
     optimizer.step()
-    assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    assert made[0].sample_unit
-    made[0].require_data()
-    metrics = shard_sums(made[0], model, rank=0, world_size=1, device=CPU).metrics()
+    assert not are_equal(model.parameters(), twin.parameters())
+    assert one.sample_unit
+    one.require_data()
+    metrics = shard_sums(one, model, rank=0, world_size=1, device=CPU).metrics()
     assert bool(metrics) == any(
-        True for _ in made[0].evaluation_batches(rank=0, world_size=1, device=CPU)
+        True for _ in one.evaluation_batches(rank=0, world_size=1, device=CPU)
     )
 
 
+@pytest.mark.parametrize("world_size", [2, 3, 8])
 @pytest.mark.parametrize("name", sorted(set(workloads.REGISTRY.table) - set(TRAINED)))
-def test_a_micro_benchmark_keeps_its_contract(name):
+def test_a_micro_benchmark_keeps_its_contract(name, world_size):
     setup = resolve_workload(name, {})
-    made = [setup.build_micro_benchmark(local_batch_size=4, seed=3) for _ in range(2)]
-    for world_size in (2, 3, 8):
-        cases = made[0].cases(world_size)
-        assert len({case.name for case in cases}) == len(cases) > 0
-        assert all(case.size > 0 and case.messages > 0 and case.busbw_factor > 0 for case in cases)
-        assert cases == made[1].cases(world_size), "the same on every rank"
-        groups = [list(ranks) for ranks in made[0].groups(world_size)]
-        assert all(
-            ranks == sorted(set(ranks)) and set(ranks) < set(range(world_size)) for ranks in groups
-        )
-    assert made[0].sample_unit == ("samples" if name == "loaders" else "bytes")
+    one, other = (setup.build_micro_benchmark(local_batch_size=4, seed=3) for _ in range(2))
+    cases = one.cases(world_size)
+    assert len({case.name for case in cases}) == len(cases) > 0
+    assert all(case.size > 0 and case.messages > 0 and case.busbw_factor > 0 for case in cases)
+    assert cases == other.cases(world_size), "the same on every rank"
+    for ranks in one.groups(world_size):
+        assert list(ranks) == sorted(set(ranks)) and set(ranks) < set(range(world_size))
 
 
 @pytest.mark.parametrize("name", backends.REGISTRY.table)
 def test_a_backend_says_what_it_takes(name):
     cls = backend_class(name)
-    assert set(cls.customary_launchers) <= set(LAUNCHERS.table)
     for transport in cls.transports or (None,):
+        needs = cls(transport=transport).needs()
         gives = [make_launcher(launcher).gives(transport) for launcher in cls.customary_launchers]
-        backend = cls(transport=transport)
-        assert any(backend.needs() <= given for given in gives), (
-            f"no customary launcher can start it over {transport}"
+        assert any(needs <= given for given in gives), f"none can start it over {transport}"
+        assert all(
+            isinstance(value, str) for value in cls(transport=transport).environment().values()
         )
     with pytest.raises(PlanError, match="unknown option 'nonsense'"):
         make_backend(name, transport=None, options={"nonsense": 1})
     cls().check(world_size=1)
-    environment = cls(transport=cls.transports[0] if cls.transports else None).environment()
-    assert all(isinstance(value, str) for value in environment.values())
     assert make_backend(name, transport=None, options={}, micro_steps=2).micro_steps == 2
-
-
-@pytest.mark.parametrize(
-    "registry",
-    [workloads.REGISTRY, backends.REGISTRY, reports.REGISTRY, LAUNCHERS],
-    ids=lambda registry: registry.kind,
-)
-def test_a_name_of_our_own_is_found_without_reading_every_installed_package(registry, monkeypatch):
-    """That takes 0.02 s of a core where 150 are installed, and planning looks names up two hundred
-    times."""
-    monkeypatch.setattr("measurement.registry.entry_points", lambda **_: pytest.fail("read"))
-    for name in registry.table:
-        assert isinstance(registry.resolve(name), type)
-    if registry is workloads.REGISTRY:
-        assert workload_class("digits")[1] == {}
 
 
 def test_a_workload_of_an_installed_package_is_found_without_importing_torchvision(monkeypatch):
     """That import takes seconds, and each rank would pay for it."""
-    point = EntryPoint(
-        name="theirs", value=workloads.REGISTRY.table["digits"], group=workloads.REGISTRY.group
-    )
+    registry = workloads.REGISTRY
+    point = EntryPoint(name="theirs", value=registry.table["digits"], group=registry.group)
     monkeypatch.setattr("measurement.registry.entry_points", lambda **_: [point])
     monkeypatch.setattr("workloads._torchvision_models", lambda: pytest.fail("imported"))
     assert workload_class("theirs") == workload_class("digits")

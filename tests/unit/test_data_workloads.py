@@ -16,7 +16,6 @@ from tests.kit.dataset_files import (
     HELD_OUT_SAMPLES,
     OPTIONS,
     cifar_batch,
-    digits_28,
     write_cifar10,
     write_data,
     write_imagenet,
@@ -33,6 +32,10 @@ CPU = torch.device("cpu")
 def workload(name, folder, **options):
     given = {"data_dir": str(folder), **OPTIONS.get(name, {}), **options}
     return resolve_workload(name, given).build(local_batch_size=4, seed=3)
+
+
+def first_batch(made):
+    return next(made.batches(rank=0, world_size=1, device=CPU))
 
 
 def refused_data(name, folder, **options):
@@ -59,11 +62,7 @@ def test_mnist_is_read_as_torchvision_reads_it(tmp_path):
     )
     theirs = datasets.MNIST(tmp_path, train=False, transform=transform)
     images, labels = held_out(workload("mnist", tmp_path))
-    assert (
-        labels.tolist()
-        == [label for _, label in theirs]
-        == digits_28()[1][61 : 61 + HELD_OUT_SAMPLES].tolist()
-    )
+    assert labels.tolist() == [label for _, label in theirs]
     assert torch.allclose(images, torch.stack([image for image, _ in theirs]), atol=1e-6)
 
 
@@ -76,9 +75,6 @@ CHANGES = {
     "above": lambda path, content: (path.parents[1] / path.name).write_bytes(content),
     "packed": lambda path, content: path.with_name(f"{path.name}.gz").write_bytes(
         gzip.compress(content)
-    ),
-    "7-zip": lambda path, content: path.with_name(path.name.replace("-idx", ".idx")).write_bytes(
-        content
     ),
     "kaggle": in_a_folder,
 }
@@ -101,13 +97,14 @@ def test_cifar10_is_read_and_resized(tmp_path):
     images, labels = held_out(workload("cifar10", tmp_path))
     wanted = cifar_batch(5, HELD_OUT_SAMPLES)
     assert labels.tolist() == wanted["labels"]
-    pixels = (
-        images * torch.tensor([0.2470, 0.2435, 0.2616])[:, None, None]
-        + torch.tensor([0.4914, 0.4822, 0.4465])[:, None, None]
+    mean, deviation = (
+        torch.tensor(values)[:, None, None]
+        for values in ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])
     )
-    assert np.array_equal((pixels * 255).round().numpy(), wanted["data"].reshape(-1, 3, 32, 32))
+    pixels = ((images * deviation + mean) * 255).round()
+    assert np.array_equal(pixels.numpy().reshape(-1, 3072), wanted["data"])
     large = workload("cifar10", tmp_path, image_size=224)
-    assert next(large.batches(rank=0, world_size=1, device=CPU))[0].shape == (4, 3, 224, 224)
+    assert first_batch(large)[0].shape == (4, 3, 224, 224)
 
 
 def test_imagenets_classes_and_the_models_outputs_are_the_folders(tmp_path):
@@ -122,14 +119,14 @@ def test_imagenets_classes_and_the_models_outputs_are_the_folders(tmp_path):
 
 
 def test_a_text_is_cut_into_sequences_that_follow_one_another(tmp_path):
-    text = bytes(np.random.default_rng(1).integers(256, size=1000, dtype=np.uint8))
-    (tmp_path / "input.txt").write_bytes(text)
+    """Of its bytes, in whatever encoding."""
+    text = np.random.default_rng(1).integers(256, size=1000, dtype=np.uint8)
+    (tmp_path / "input.txt").write_bytes(text.tobytes())
     made = workload("language_model", tmp_path / "input.txt")
     tokens, targets = held_out(made)
-    last_tenth = torch.tensor(list(text[900:]))
     assert tokens.shape == targets.shape == (6, 16)
-    assert torch.equal(tokens.flatten(), last_tenth[:96])
-    assert torch.equal(targets.flatten(), last_tenth[1:97])
+    assert tokens.flatten().tolist() == text[900:996].tolist(), "the last tenth"
+    assert targets.flatten().tolist() == text[901:997].tolist()
     assert len(made.training_set) == 899 // 16
 
 
@@ -137,14 +134,13 @@ def test_a_decoder_does_not_look_ahead():
     torch.manual_seed(1)
     model = Decoder(SIZES["nano"], sequence_length=16)
     tokens = torch.randint(256, (2, 16))
-    other = tokens.clone()
-    other[:, 9] = (other[:, 9] + 1) % 256
-    before, after = model(tokens), model(other)
-    assert torch.allclose(before[:, :9], after[:, :9], atol=1e-6)
-    assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-3)
+    before = model(tokens)
+    tokens[:, 9] = (tokens[:, 9] + 1) % 256
+    apart = (model(tokens) - before).abs().amax(dim=(0, 2))
+    assert apart[:9].max() < 1e-6 and apart[9:].max() > 1e-3
 
 
-@pytest.mark.parametrize("name", OPTIONS | {"mnist": {}, "cifar10": {}})
+@pytest.mark.parametrize("name", ["mnist", "cifar10", *OPTIONS])
 def test_missing_data_is_refused_with_its_place_and_a_remedy(tmp_path, name):
     place = tmp_path / "data"
     message = refused_data(name, place)
@@ -152,14 +148,13 @@ def test_missing_data_is_refused_with_its_place_and_a_remedy(tmp_path, name):
     assert "set data_dir to" in message
     assert ("download: true" in message) == (name in ("mnist", "cifar10"))
     with pytest.raises(PlanError, match="cannot be read"):
-        workload(name, place).batches(rank=0, world_size=2, device=CPU)
+        first_batch(workload(name, place))
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b""])
-def test_a_damaged_idx_file_is_refused(tmp_path, damage):
+def test_a_damaged_idx_file_is_refused(tmp_path):
     write_mnist(tmp_path)
     path = tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte"
-    path.write_bytes(damage(path.read_bytes()))
+    path.write_bytes(path.read_bytes()[:-1])
     assert f"MNIST in '{tmp_path}' cannot be read: " in refused_data("mnist", tmp_path)
 
 
@@ -177,13 +172,12 @@ def test_a_pickle_that_is_not_the_published_one_is_refused_and_not_run(tmp_path,
     assert not (tmp_path / "was-run").exists()
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda data: data[: len(data) // 2], lambda data: b"no image", lambda data: b""]
-)
-def test_a_damaged_jpeg_is_named_when_it_is_loaded(tmp_path, damage):
+@pytest.mark.parametrize("part", [0, 0.5])
+def test_a_damaged_jpeg_is_named_when_it_is_loaded(tmp_path, part):
     write_imagenet(tmp_path)
     path = tmp_path / "val" / "dog" / "3.jpg"
-    path.write_bytes(damage(path.read_bytes()))
+    content = path.read_bytes()
+    path.write_bytes(content[: int(part * len(content))])
     message = refusal(held_out, workload("imagenet", tmp_path))
     assert message.startswith(f"image '{path}' cannot be read: ")
 
@@ -209,18 +203,7 @@ def test_a_text_that_is_too_short_is_refused(tmp_path, size, message):
     assert message in error
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "gb18030", "utf-8-sig"])
-def test_a_text_in_any_encoding_is_its_bytes(tmp_path, encoding):
-    content = "零 is zero.\r\n".encode(encoding) * 100
-    (tmp_path / "input.txt").write_bytes(content)
-    tokens, _ = held_out(workload("language_model", tmp_path / "input.txt"))
-    assert (
-        bytes(tokens.flatten().tolist())
-        == content[len(content) - len(content) // 10 :][: tokens.numel()]
-    )
-
-
 def test_a_tilde_is_the_home_that_the_environment_names(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     write_mnist(tmp_path / "data")
-    assert len(next(workload("mnist", "~/data").batches(rank=0, world_size=1, device=CPU))[1]) == 4
+    assert len(first_batch(workload("mnist", "~/data"))[1]) == 4

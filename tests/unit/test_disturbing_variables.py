@@ -3,7 +3,6 @@ they are named where ranks die."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -13,15 +12,14 @@ from measurement.conditions.disturbing_variables import (
     describe_variables,
     disturbances,
     disturbing_variables,
-    refusal,
 )
 from measurement.environment import recorded_environment
 from measurement.errors import PlanError
 from reports import conclude
 from runners.planning.arm_checks import require_undisturbed
 from runners.planning.arms import resolve_arms
-from tests.conftest import REPOSITORY
 from tests.kit.changed import changed
+from tests.kit.commands import run
 from tests.kit.plans import tiny
 from tests.kit.results_factory import make_plan, write_results
 
@@ -47,7 +45,6 @@ def nothing_left(monkeypatch):
 REFUSED = [
     ("HOROVOD_AUTOTUNE", "1", "hvd"),
     ("HOROVOD_TIMELINE", "/tmp/timeline.json", "hvd"),
-    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "ddp"),
     ("TORCH_DISTRIBUTED_DEBUG", "detail", "ddp"),
 ]
 
@@ -64,59 +61,44 @@ def test_what_would_not_measure_truly_is_refused_before_anything_starts(
         require_undisturbed(arms())
 
 
-@pytest.mark.parametrize("backend", ["ddp", "fsdp2", "naive"])
-def test_detail_reaches_every_backend_of_torch_distributed_and_horovods_timeline_none_of_them(
-    backend,
-):
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        *((backend, "TORCH_DISTRIBUTED_DEBUG") for backend in ("ddp", "fsdp2", "naive")),
+        ("horovod", "HOROVOD_TIMELINE"),
+    ],
+)
+def test_a_variable_reaches_every_backend_that_reads_it_and_no_other(backend, name):
+    both = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "HOROVOD_TIMELINE": "x"}
     chosen = make_backend(backend, transport=None, options={})
-    assert "DDP over Gloo dies" in chosen.refused_environment({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
-    assert chosen.refused_environment({"HOROVOD_TIMELINE": "x", "HOROVOD_AUTOTUNE": "1"}) is None
-    assert (
-        make_backend("horovod", transport=None, options={}).refused_environment(
-            {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
-        )
-        is None
-    )
+    assert name in chosen.refused_environment(both)
+    del both[name]
+    assert chosen.refused_environment(both) is None
 
 
 def test_others_are_told_with_the_arms_that_they_reach(monkeypatch):
-    for name, value in (
-        ("TORCH_LOGS", "+dynamo"),
-        ("HOROVOD_LOG_LEVEL", "debug"),
-        ("PYTHONMALLOC", "debug"),
-    ):
-        monkeypatch.setenv(name, value)
-    lines = require_undisturbed(arms())
-    assert "TORCH_LOGS=+dynamo has lines logged while steps are timed" in lines
-    assert (
-        "HOROVOD_LOG_LEVEL=debug has lines logged while steps are timed; it reaches hvd alone, which makes the comparison uneven"
-        in lines
-    )
-    assert any(line.startswith("PYTHONMALLOC=debug replaces Python's allocator") for line in lines)
+    monkeypatch.setenv("TORCH_LOGS", "+dynamo")
+    monkeypatch.setenv("HOROVOD_LOG_LEVEL", "debug")
+    logs = "has lines logged while steps are timed"
+    assert sorted(require_undisturbed(arms())) == [
+        f"HOROVOD_LOG_LEVEL=debug {logs}; it reaches hvd alone, which makes the comparison uneven",
+        f"TORCH_LOGS=+dynamo {logs}",
+    ]
 
 
 @pytest.mark.slow
 def test_the_headline_and_the_warnings_name_what_ranks_had(tmp_path):
     """Also of scripts, whose commands may set what is refused elsewhere; not what the plan sets,
     nor what reaches nobody."""
-    plan = make_plan(["horovod-gloo"], launches=2)
-    plan = changed(plan, environment={"LD_PRELOAD": "mine.so"})
-    folder = write_results(tmp_path, plan=plan)
-    shell = {
-        "HOROVOD_TIMELINE": "/tmp/t.json",
-        "LD_PRELOAD": "mine.so",
-        "NCCL_DEBUG": "INFO",
-        "OMP_NUM_THREADS": "1",
-    }
-    for record in folder.records():
+    shell = {"HOROVOD_TIMELINE": "/tmp/t.json", "LD_PRELOAD": "mine.so", "NCCL_DEBUG": "INFO"}
+
+    def had(record):
         record.ranks = [changed(rank, environment=shell) for rank in record.ranks]
-        folder.write_launch(record)
-    comparison = conclude(folder)
+
+    plan = changed(make_plan(["horovod-gloo"], launches=2), environment={"LD_PRELOAD": "mine.so"})
+    comparison = conclude(write_results(tmp_path, plan=plan, change=had))
     assert comparison.inherited_variables == ["HOROVOD_TIMELINE"]
     assert comparison.headline.startswith("With HOROVOD_TIMELINE set: ")
-    assert comparison.warnings[0].startswith(
-        "HOROVOD_TIMELINE=/tmp/t.json has Horovod write each operation to a file"
-    )
     assert "it reaches horovod-gloo alone" in comparison.warnings[0]
 
 
@@ -136,14 +118,11 @@ def test_what_the_plan_chose_is_not_told(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("TORCH_DISTRIBUTED_DEBUG", value) for value in ("OFF", "")),
-        *(("HOROVOD_TIMELINE", value) for value in ("", "DYNAMIC")),
+        ("TORCH_DISTRIBUTED_DEBUG", "OFF"),
+        ("HOROVOD_TIMELINE", ""),
+        ("HOROVOD_TIMELINE", "DYNAMIC"),
         ("HOROVOD_AUTOTUNE", "0"),
-        ("HOROVOD_LOG_LEVEL", "warning"),
-        ("NCCL_DEBUG", "VERSION"),
         ("PYTHONMALLOC", "pymalloc"),
-        ("OMP_PROC_BIND", "false"),
-        ("TORCH_CPP_LOG_LEVEL", "ERROR"),
     ],
 )
 def test_values_that_change_nothing_are_passed_over(name, value):
@@ -151,8 +130,7 @@ def test_values_that_change_nothing_are_passed_over(name, value):
 
 
 def test_a_value_of_0_counts_where_it_does_something():
-    assert [str(disturbance) for disturbance in disturbances({"MALLOC_MMAP_MAX_": "0"}, [])] != []
-    assert refusal({"CUDA_LAUNCH_BLOCKING": "1"}, []) is None
+    assert disturbances({"MALLOC_MMAP_MAX_": "0"}, []) != []
 
 
 def test_a_long_value_is_cut_and_a_line_end_is_none():
@@ -160,26 +138,13 @@ def test_a_long_value_is_cut_and_a_line_end_is_none():
     assert "\n" not in line and len(line) < 1000
 
 
-def alone(tmp_path, **environment):
-    command = [sys.executable, "-m", "runners.ddp", "--blocks", "1", "-o", str(tmp_path / "out")]
-    return subprocess.run(
-        command,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **environment},
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_run_without_a_driver_refuses_and_tells_too(tmp_path):
-    done = alone(tmp_path, TORCH_DISTRIBUTED_DEBUG="DETAIL", PYTHONMALLOC="malloc")
+    disturbing = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "PYTHONMALLOC": "malloc"}
+    command = (sys.executable, "-m", "runners.ddp", "--blocks", "1", "-o", tmp_path / "out")
+    done = run(*command, **disturbing)
     assert done.returncode == 2, done.stderr
     first, second = done.stderr.splitlines()
     assert first == "warning: PYTHONMALLOC=malloc replaces Python's allocator"
-    assert second.startswith(
-        "ringside: TORCH_DISTRIBUTED_DEBUG=DETAIL compares every collective between the ranks"
-    )
+    assert second.startswith("ringside: TORCH_DISTRIBUTED_DEBUG=DETAIL compares every collective")
