@@ -62,8 +62,8 @@ def arm(name, *, nccl="2.30.7 (torch's)", p50=0.01):
 def comparison_of(*arms, verdict="undecided"):
     return {
         "arms": arms,
-        "traces": traced,
-        "results": [results[0], {**results[1], "verdict": verdict}],
+        "traces": [{"arm": each["name"], "nccl": {"network": "IB"}} for each in arms],
+        "results": [{"role": "control", "candidate": "ddp-control", "verdict": verdict}],
     }
 
 
