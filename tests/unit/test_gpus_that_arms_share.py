@@ -9,13 +9,13 @@ import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from backends import make_backend
 from backends.base import WHILE_STOPPED_S
 from measurement.errors import LaunchError, PlanError
 from measurement.probes import fingerprint
+from measurement.records.record import Failure
 from runners.driver.rehearsal import require_something_to_measure, short_of
 from runners.hosts.host_facts import CARDS, facts
 from runners.launchers import HERE
@@ -23,7 +23,7 @@ from runners.planning.arm_checks import require_gpus, require_shared_gpus
 from runners.planning.arms import resolve_arms
 from tests.kit.changed import changed
 from tests.kit.plans import tiny
-from tests.kit.results_factory import Truth, make_launch, make_plan
+from tests.kit.results_factory import make_plan, make_record
 
 
 def cards(*modes):
@@ -38,20 +38,19 @@ def cards(*modes):
     )
 
 
-@pytest.mark.parametrize(
-    ("mode", "second", "is_refused"),
-    [("interleaved", 3, 1), ("interleaved", 0, 0), ("sequential", 3, 0)],
-)
+def exclusively(monkeypatch, *modes, mode="interleaved", host=HERE):
+    """Asks for GPUs in these compute modes to be shared."""
+    monkeypatch.setattr(fingerprint, "nvml", lambda: cards(*modes))
+    require_shared_gpus(make_plan(mode=mode), {"node1": [], host: fingerprint.exclusive_cards()})
+
+
 @pytest.mark.parametrize(("host", "named"), [(HERE, ""), ("node2", r" of host 'node2'")])
-def test_an_exclusive_card_is_refused_where_arms_are_up_at_once(
-    monkeypatch, mode, second, is_refused, host, named
-):
-    monkeypatch.setattr(fingerprint, "nvml", lambda: cards(0, second))
+def test_an_exclusive_card_is_refused_where_arms_are_up_at_once(monkeypatch, host, named):
     message = rf"GPU 1{named} is in an exclusive compute mode.*'nvidia-smi -c DEFAULT', or set measurement\.mode: sequential"
-    with pytest.raises(PlanError, match=message) if is_refused else nullcontext():
-        require_shared_gpus(
-            make_plan(mode=mode), {"node1": [], host: fingerprint.exclusive_cards()}
-        )
+    with pytest.raises(PlanError, match=message):
+        exclusively(monkeypatch, 0, 3, host=host)
+    exclusively(monkeypatch, 0, 3, host=host, mode="sequential")
+    exclusively(monkeypatch, 0, 0, host=host)
 
 
 def test_a_host_whose_driver_shows_gpus_takes_arms_over_nccl(monkeypatch):
@@ -60,33 +59,32 @@ def test_a_host_whose_driver_shows_gpus_takes_arms_over_nccl(monkeypatch):
     monkeypatch.setattr(fingerprint, "nvml", lambda: cards(0))
     with monkeypatch.context() as without:
         without.delitem(sys.modules, "torch")
-        host_facts = json.loads(json.dumps(facts("127.0.0.1:1", ["node1"])))
+        told = json.loads(json.dumps(facts("127.0.0.1:1", ["node1"])))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     arm = {"a": {"backend": "ddp", "transport": "nccl"}}
     over_nccl = resolve_arms(tiny(hosts="node1:1,node2:1", arms=arm)).values()
-    require_gpus({"node1": host_facts}, over_nccl)
-    with pytest.raises(
-        PlanError, match=r"arm 'a': transport 'nccl' needs a GPU on every host.* none on 'node2'"
-    ):
-        require_gpus({"node1": host_facts, "node2": {**host_facts, CARDS: []}}, over_nccl)
+    require_gpus({"node1": told}, over_nccl)
+    message = r"arm 'a': transport 'nccl' needs a GPU on every host.* none on 'node2'"
+    with pytest.raises(PlanError, match=message):
+        require_gpus({"node1": told, "node2": {**told, CARDS: []}}, over_nccl)
 
 
 @pytest.mark.parametrize(
-    ("device", "transport", "is_here", "is_refused"),
+    ("asked", "is_here", "is_refused"),
     [
-        ("auto", None, False, True),
-        ("cuda", None, False, False),
-        ("cpu", None, False, False),
-        ("auto", "gloo", False, False),
-        ("auto", None, True, False),
+        ({}, False, True),
+        ({"device": "cuda"}, False, False),
+        ({"device": "cpu"}, False, False),
+        ({"arms": {"a": {"backend": "ddp", "transport": "gloo"}}}, False, False),
+        ({}, True, False),
     ],
 )
 def test_a_login_node_without_gpus_does_not_choose_for_hosts_that_have_some(
-    monkeypatch, device, transport, is_here, is_refused
+    monkeypatch, asked, is_here, is_refused
 ):
     monkeypatch.setattr("torch.cuda.is_available", lambda: is_here)
-    arm = {"backend": "ddp"} | ({"transport": transport} if transport else {})
-    arms = resolve_arms(tiny(hosts="node1:1,node2:1", arms={"a": arm}, device=device)).values()
+    plan = {"hosts": "node1:1,node2:1", "arms": {"a": {"backend": "ddp"}}, "device": "auto"}
+    arms = resolve_arms(tiny(**plan | asked)).values()
     message = r"arm 'a' names no transport, and got 'gloo', .* there are some on 'node1', 'node2': say device: cuda, or device: cpu"
     with pytest.raises(PlanError, match=message) if is_refused else nullcontext():
         require_gpus({host: {CARDS: ["H100"]} for host in ("node1", "node2")}, arms)
@@ -103,35 +101,23 @@ def test_a_rehearsal_on_gpus_has_all_that_their_memory_must_hold(on_gpus, kept):
 
 
 @pytest.mark.parametrize(
-    ("mode", "message"), [("interleaved", "measurement.mode: sequential"), ("sequential", None)]
+    ("mode", "advice"), [("interleaved", "measurement.mode: sequential"), ("sequential", None)]
 )
 def test_a_gpu_that_does_not_hold_all_arms_is_told_before_anything_is_measured(
-    tmp_path, mode, message
+    tmp_path, mode, advice
 ):
-    plan = make_plan(mode=mode)
-    truth = Truth(
-        statuses={("horovod-gloo", 0): "failed"},
-        message="rank 0: OutOfMemoryError: CUDA out of memory. Tried 2 GiB",
-    )
-    (record,) = [
-        record
-        for record in make_launch(plan, truth, 0, random=np.random.default_rng(0))
-        if record.arm == "horovod-gloo"
-    ]
-    with (
-        pytest.raises(LaunchError, match=f"does not hold all arms at once.*{message}")
-        if message
-        else nullcontext()
-    ):
-        require_something_to_measure(plan, {"horovod-gloo": record}, folder=tmp_path)
+    """Arms that are up one at a time fail by themselves."""
+    error = Failure(message="rank 0: OutOfMemoryError: CUDA out of memory. Tried 2 GiB")
+    record = make_record(status="failed", error=error)
+    message = f"does not hold all arms at once.*{advice}"
+    with pytest.raises(LaunchError, match=message) if advice else nullcontext():
+        require_something_to_measure(
+            make_plan(mode=mode), {"horovod-gloo": record}, folder=tmp_path
+        )
 
 
 def test_nothing_ends_a_rank_over_nccl_that_waits_for_its_turn():
-    variables = {
-        name: make_backend("ddp", transport=name, options={}).environment()
-        for name in ("nccl", "gloo")
+    assert make_backend("ddp", transport="nccl", options={}).environment() == {
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(WHILE_STOPPED_S)
     }
-    assert variables == {
-        "nccl": {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(WHILE_STOPPED_S)},
-        "gloo": {},
-    }
+    assert make_backend("ddp", transport="gloo", options={}).environment() == {}
