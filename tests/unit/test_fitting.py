@@ -7,7 +7,6 @@ import pytest
 
 from measurement.errors import PlanError
 from measurement.records.record import Failure
-from runners.compare_command import print_commands
 from runners.driver.batch_search import MAX_DOUBLINGS, RESOLUTION, is_out_of_memory, largest
 from runners.driver.compared_arms import ComparedArms
 from tests.conftest import TINY
@@ -38,9 +37,7 @@ def test_a_search_ends_where_it_cannot_begin_and_where_it_would_go_on_for_long()
         ("rank 0: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", True),
         ("rank 1: RuntimeError: DefaultCPUAllocator: can't allocate memory", True),
         ("rank 0: MemoryError: ", True),
-        ("rank 0: RuntimeError: could not create a memory object", True),
         ("terminate called after throwing an instance of 'std::bad_alloc'", True),
-        ("Signal 9 (SIGKILL) received by PID 17", True),
         ("rank 1 died without reporting an error; the launcher ended with code 137", True),
         ("process rank 1 with PID 0 on node vm exited on signal 9 (Killed).", True),
         ("[1]<stderr>:Killed", True),
@@ -72,12 +69,6 @@ def test_a_lack_of_memory_is_known_by_what_ranks_and_launchers_say(text, is_full
 def test_what_cannot_be_fitted_is_refused(arm, measurement, message):
     with pytest.raises(PlanError, match=message):
         tiny(arms={"a": {**arm, "fit": "memory"}}, measurement={**MEASUREMENT, **measurement})
-
-
-def test_a_dry_run_says_that_batches_are_found_before_timing(capsys):
-    print_commands(tiny(arms={**FITTED, "naive": {"backend": "naive"}}, measurement=MEASUREMENT))
-    text = capsys.readouterr().out
-    assert "ddp, with the largest batch that fits in memory:" in text and "naive:" in text
 
 
 def test_arms_that_fill_the_memory_are_up_one_at_a_time_and_are_timed_in_what_was_found():

@@ -14,11 +14,9 @@ from measurement.environment import forwarded_by_name, local_environment
 from measurement.errors import PlanError, RecordError
 from measurement.files import write_whole
 from measurement.plans.plan_file import check_plan, read_content
-from measurement.probes.start_clock import StartClock
 from measurement.probes.step_timer import StepTimer
 from measurement.records import results
 from measurement.records.record import STEP_COLUMNS, BlockRecord, RankSteps
-from measurement.records.record_types import PHASES
 from measurement.records.results import ResultsFolder
 from tests.kit.changed import changed
 from tests.kit.plans import tiny
@@ -28,22 +26,16 @@ from tests.kit.results_factory import make_record
 def test_each_mark_takes_what_has_passed_since_the_one_before(monkeypatch):
     """On a clock of known readings: each span is twice the one before, so that no two sums are
     alike."""
-    monkeypatch.setattr(
-        time,
-        "perf_counter_ns",
-        itertools.accumulate((2**n for n in itertools.count()), initial=12345).__next__,
-    )
+    readings = itertools.accumulate(2**n for n in itertools.count())
+    monkeypatch.setattr(time, "perf_counter_ns", readings.__next__)
     timer = StepTimer(torch.device("cpu"))
     timer.start()
     for phases in ((0, 1, 2, 0, 1, 2, 3), (0, 1, 2, 3)):
         for phase in phases:
             timer.mark(phase)
         timer.end_step()
-    nanoseconds = timer.read() * 1e9
-    assert nanoseconds.shape == (2, len(PHASES))
-    assert np.allclose(nanoseconds, [[1 + 8, 2 + 16, 4 + 32, 64, 0], [128, 256, 512, 1024, 0]])
-    assert nanoseconds.sum() == pytest.approx(2**11 - 1), (
-        "steps are contiguous: none of the block's time is lost"
+    assert np.allclose(
+        timer.read() * 1e9, [[2 + 16, 4 + 32, 8 + 64, 128, 0], [256, 512, 1024, 2048, 0]]
     )
 
 
@@ -126,10 +118,3 @@ def test_secrets_are_not_handed_on():
     }
     assert set(local_environment(given).values()) == {"kept"}
     assert forwarded_by_name(given, ["MYLAB_*", "NOT_SET"]) == {"MYLAB_DATA": "not ours"}
-
-
-def test_a_start_is_told_from_when_the_kernel_made_the_process():
-    clock = StartClock()
-    clock.mark("interpreter")
-    clock.mark("imports")
-    assert clock.stages_s["interpreter"] > clock.stages_s["imports"] >= 0

@@ -7,30 +7,17 @@ import json
 
 import pytest
 
-from measurement.plans.plan import Point
 from measurement.records.record import Case
-from reports import conclude, make_report
-from reports.compose_comparison import compare_points
+from reports import make_report
 from reports.schema import CaseFigures, Estimate
 from tests.kit.changed import changed
-from tests.kit.results_factory import Truth, concluded, write_results
+from tests.kit.results_factory import concluded
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def comparison(tmp_path_factory):
     statuses = {("horovod-mpi", launch): "failed" for launch in range(3)}
-    return write_results(tmp_path_factory.mktemp("results") / "one", truth=Truth(statuses=statuses))
-
-
-@pytest.fixture(scope="module")
-def comparison(folder):
-    return conclude(folder)
-
-
-@pytest.fixture(scope="module")
-def study(folder, comparison):
-    plan = changed(folder.read_plan(), points={"two": Point(), "four": Point(world_size=4)})
-    return compare_points(plan, {"two": comparison, "four": None}, comparison_id="study")
+    return concluded(tmp_path_factory.mktemp("results") / "one", statuses=statuses)
 
 
 def bencher(summary):
@@ -76,14 +63,6 @@ def test_otava_has_one_row_whose_columns_do_not_depend_on_what_failed(comparison
     assert (row["horovod-mpi/throughput"], row["horovod-mpi/throughput-ratio"]) == ("", "")
     whole = otava(concluded(tmp_path / "whole"))
     assert list(whole) == list(row) and all(whole.values())
-
-
-def test_a_study_has_the_figures_of_each_point(study):
-    assert {name.split("/")[1] for name in bencher(study)} == {"two", "four"}
-    row = otava(study)
-    assert (
-        row["two/horovod-gloo/throughput-ratio"] and not row["four/horovod-gloo/throughput-ratio"]
-    )
 
 
 def test_a_micro_benchmark_has_latencies_by_case(comparison):

@@ -62,10 +62,6 @@ def test_without_hosts_all_ranks_are_here(tmp_path):
             "hosts names 'localhost' beside others, which do not find this machine by that",
         ),
         (
-            {"network_interface": "eth0"},
-            "network_interface means nothing without hosts, which name several machines",
-        ),
-        (
             {"hosts": "host1:2", "network_interface": "eth0; reboot"},
             "network_interface = 'eth0; reboot'",
         ),
@@ -85,12 +81,10 @@ def test_hosts_that_cannot_be_are_refused_when_the_plan_is_read(tmp_path, change
 
 def test_a_placement_knows_its_threads_and_ranks():
     hosts = (HostSlots(host="host1", slots=4), HostSlots(host="host2", slots=2))
-    placement = Placement(
-        hosts=hosts, cores={"host1": 16, "host2": 6}, here=frozenset({HERE, "host1"})
-    )
+    placement = Placement(hosts=hosts, cores={"host1": 16, "host2": 6}, here=frozenset({"host1"}))
     assert (placement.threads_per_rank, placement.oversubscribed) == (3, False)
     assert placement.remote == ["host2"]
-    assert [placement.host_of(rank) for rank in range(6)] == ["host1"] * 4 + ["host2"] * 2
+    assert [placement.host_of(rank) for rank in (3, 4)] == ["host1", "host2"]
     assert Placement(hosts=hosts, cores={"host1": 16, "host2": 1}).oversubscribed
 
 
@@ -172,22 +166,14 @@ def test_gpus_of_several_kinds_are_told(first, second, message):
 
 
 def test_the_driver_is_reached_by_its_interface_or_route(tmp_path):
-    here, addresses = frozenset({HERE, "me"}), {"me": "127.0.0.1"}
-
     def address(**changes):
-        return inspection.driver_address(
-            read_tiny(tmp_path, hosts="me:2", **changes), addresses, here=here
-        )
+        plan = read_tiny(tmp_path, hosts="me:2", **changes)
+        return inspection.driver_address(plan, {"me": "127.0.0.1"}, here=frozenset({HERE, "me"}))
 
-    assert address() == "127.0.0.1"
-    assert address(network_interface="lo") == "127.0.0.1"
+    assert address() == address(network_interface="lo") == "127.0.0.1"
     assert address(driver_address="127.0.0.2") == "127.0.0.2"
-    with pytest.raises(PlanError, match="network_interface 'eth99' has no address on this machine"):
-        address(network_interface="eth99")
-    with pytest.raises(
-        PlanError, match=r"driver_address '203.0.113.7' is not an address of this machine"
-    ):
-        address(driver_address="203.0.113.7")
+    assert "has no address on this machine" in refusal(address, network_interface="eth99")
+    assert "is not an address of this machine" in refusal(address, driver_address="203.0.113.7")
 
 
 def test_the_end_of_a_long_log_is_sent(tmp_path, monkeypatch):
