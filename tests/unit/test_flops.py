@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from measurement.probes.flops import count_flops, peak_of
 from measurement.records.record import FlopCount
@@ -30,22 +29,6 @@ class Breaks(Digits):
 """
 
 
-def train(model, images):
-    return model(images).sum().backward()
-
-
-def test_a_linear_and_a_convolution_have_the_flops_of_their_formulas():
-    counts, unseen = count_flops(lambda: train(nn.Linear(8, 4, bias=False), torch.zeros(3, 8)))
-    assert (sum(counts.values()), unseen) == (2 * 2 * 3 * 8 * 4, []), (
-        "forward, and the weight's gradient"
-    )
-    images = torch.zeros(3, 2, 10, 10, requires_grad=True)
-    counts, _ = count_flops(lambda: train(nn.Conv2d(2, 5, kernel_size=3, padding=1), images))
-    assert sum(counts.values()) == 3 * 2 * (3 * 10 * 10) * (2 * 3 * 3) * 5, (
-        "and the images' gradient"
-    )
-
-
 def test_what_has_no_formula_and_may_compute_much_is_named():
     @torch.library.custom_op("ringside_test::scale", mutates_args=())
     def scale(values: torch.Tensor) -> torch.Tensor:
@@ -56,33 +39,26 @@ def test_what_has_no_formula_and_may_compute_much_is_named():
 
 
 @pytest.mark.slow
-def test_rank_0_counts_in_the_gate_and_what_breaks_then_fails_nothing(tmp_path):
-    (tmp_path / "breaks.py").write_text(BREAKS)
+def test_rank_0_counts_in_the_gate_by_the_formulas():
     engine = make_engine()
     count = engine.run_gate(counts_flops=True).flops
     first, second, linear = (28 * 28 * 25 * 16, 14 * 14 * 25 * 16 * 32, 7 * 7 * 32 * 10)
     assert (count.samples, count.dtype, count.error) == (2, "float32", None)
     assert sum(count.by_operation.values()) == 2 * 2 * (2 * first + 3 * second + 3 * linear)
     assert engine.run_gate().flops is None, "once is enough"
+
+
+@pytest.mark.slow
+def test_what_breaks_when_flops_are_counted_fails_nothing(tmp_path):
+    (tmp_path / "breaks.py").write_text(BREAKS)
     count = make_engine(f"{tmp_path / 'breaks.py'}:Breaks").run_gate(counts_flops=True).flops
     assert "TooClever: not under a dispatch mode" in count.error and "breaks.py" in count.error
 
 
-@pytest.mark.parametrize(
-    ("device", "tflops"),
-    [
-        ("NVIDIA H100 80GB HBM3", 989.5),
-        ("NVIDIA H200 NVL", None),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
-        ("NVIDIA L4", 121),
-        ("AMD Instinct MI300X", 1307.4),
-        ("cpu", None),
-    ],
-)
-def test_a_devices_peak_is_found_by_its_name(device, tflops):
-    peak = peak_of(device)
-    assert (peak.tflops["fp16"] if peak else None) == tflops
-    assert peak is None or peak.source.startswith("data sheet of ")
+def test_a_devices_peak_is_found_by_its_name():
+    assert peak_of("NVIDIA H100 80GB HBM3").tflops["fp16"] == 989.5
+    for other in ("NVIDIA H200 NVL", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA RTX A1000"):
+        assert peak_of(other) is None
 
 
 @pytest.mark.parametrize(
@@ -134,13 +110,9 @@ def test_memory_and_mfu_of_each_arm_are_in_the_table(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_known_gpu_needs_no_peak_and_an_unknown_one_has_no_mfu(tmp_path):
-    comparison = resources_of(tmp_path / "known", device="NVIDIA A100-SXM4-80GB")
-    resources = comparison.arm("ddp-gloo").resources
-    assert (resources.device, resources.peak_source) == ("GPU", "data sheet of NVIDIA A100")
-    assert resources.mfu.value == pytest.approx(resources.flops_per_s.value / 19.5e12)
-    comparison = resources_of(tmp_path / "unknown", device="NVIDIA X1")
-    assert comparison.arm("ddp-gloo").resources.mfu is None
-    assert "There is no MFU, since the GPU's peak in this precision is not known" in caption(
-        "resources", comparison
-    )
+@pytest.mark.parametrize(("device", "peak"), [("NVIDIA A100-SXM4-80GB", 19.5e12), ("X1", None)])
+def test_a_known_gpu_needs_no_peak_and_an_unknown_one_has_no_mfu(tmp_path, device, peak):
+    resources = resources_of(tmp_path, device=device).arm("ddp-gloo").resources
+    assert resources.device == "GPU"
+    mfu = peak and pytest.approx(resources.flops_per_s.value / peak)
+    assert (resources.mfu and resources.mfu.value) == mfu

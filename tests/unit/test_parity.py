@@ -12,7 +12,7 @@ import torch
 from measurement.agent.ringside_agent.reading.sketches import CHUNK, sketch
 from runners.protocol.gate_verdict import judge_parity
 from runners.rank.parity import sketch_states
-from runners.rank.reference_step import put_state, samples, tolerance_of
+from runners.rank.reference_step import put_state, tolerance_of
 from tests.kit.changed import changed
 from tests.kit.parity_reports import SHAPES, reports, sketches, tensors
 from workloads.optimizers import IsolatedRng, seed_generators
@@ -121,24 +121,27 @@ def test_what_is_not_compared_is_said():
     ]
 
 
-@pytest.mark.parametrize(("error", "passes"), [(1e-3, True), (0.1, False)])
-def test_a_tolerance_follows_the_dtype(error, passes):
+def test_a_tolerance_follows_the_dtype():
     """A bfloat16 has 8 bits."""
-    made = reports(
-        synced=lambda local, mean, rank: {**mean, "weight": mean["weight"] * (1 + error)}
-    )
-    half = [changed(report, tolerances={"weight": tolerance_of(STATES["half"])}) for report in made]
-    assert judge_parity(half).passed == passes
-    assert not judge_parity(made).passed
+
+    def passes(error, **tolerances):
+        def synced(local, mean, rank):
+            return {**mean, "weight": mean["weight"] * (1 + error)}
+
+        made = reports(synced=synced)
+        return judge_parity([changed(report, tolerances=tolerances) for report in made]).passed
+
+    half = tolerance_of(STATES["half"])
+    assert passes(1e-3, weight=half) and not passes(0.1, weight=half)
+    assert not passes(1e-3)
 
 
 def test_what_rounding_alone_makes_is_not_held_against_a_gradient():
     made = reports(synced=lambda local, mean, rank: {**mean, "bias": mean["bias"] * 1.5})
     size = float(np.linalg.norm(made[0].local["bias"]))
-    assert judge_parity([changed(report, noise={"bias": size}) for report in made]).passed
-    assert not judge_parity(
-        [changed(report, noise={"bias": 1e-6 * size}) for report in made]
-    ).passed
+    for noise, passes in ((size, True), (1e-6 * size, False)):
+        verdict = judge_parity([changed(report, noise={"bias": noise}) for report in made])
+        assert verdict.passed == passes
 
 
 def test_a_tensor_that_a_rank_does_not_report_is_wrong_and_no_exception():
@@ -176,12 +179,3 @@ def test_draws_of_batches_go_on_by_themselves_and_are_not_noticed():
     assert [(next(apart), next(draws())) for _ in range(3)] == list(
         zip(wanted, others, strict=True)
     )
-
-
-def test_sparse_state_is_sampled_as_dense_state_is():
-    """Momentum of a sparse gradient is sparse, and was refused: "reshape is not implemented for
-    sparse tensors"."""
-    dense = torch.rand(50, 40)
-    dense[::2] = 0
-    values = samples([("dense", dense), ("sparse", dense.to_sparse(1))])
-    assert torch.equal(values["dense"], values["sparse"])
