@@ -60,7 +60,7 @@ def test_known_ratios_are_recovered(sound):
     assert (faster.verdict, slower.verdict) == ("faster", "slower")
     assert faster.ci_low < 1.1 < faster.ci_high
     assert slower.ci_low < 0.9 < slower.ci_high
-    assert (faster.launches, faster.pairs, faster.world_size, faster.hosts) == (3, 36, 2, ["host1"])
+    assert (faster.launches, faster.pairs) == (3, 36)
     assert (sound.fastest, sound.warnings) == (["horovod-gloo"], [])
 
 

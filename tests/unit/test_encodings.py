@@ -28,40 +28,26 @@ NO_TEXT = (
 
 def without_encoding(tree):
     """The lines of a module where the locale would decide."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-        last = (
-            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        )
-        name = (
-            f"{getattr(owner, 'id', '')}.{last}" if isinstance(node.func, ast.Attribute) else last
-        )
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = ast.unparse(node.func)
         given = {word.arg for word in node.keywords}
-        words = [
-            argument.value
-            for argument in (*node.args, *(word.value for word in node.keywords))
-            if isinstance(argument, ast.Constant)
-        ]
+        values = [*node.args, *(word.value for word in node.keywords)]
+        modes = [value.value for value in values if isinstance(value, ast.Constant)]
         is_binary = any(
-            isinstance(word, str) and set(word) <= set("rwaxb+") and "b" in word for word in words
+            isinstance(mode, str) and set(mode) <= set("rwaxb+") and "b" in mode for mode in modes
         )
         is_file = name == "open" or (
             name.endswith((".open", ".fdopen", ".read_text", ".write_text")) and name not in NO_TEXT
         )
-        if (name.startswith("subprocess.") and "text" in given) or (
-            is_file and not is_binary and "encoding" not in given
-        ):
+        is_text_file = is_file and not is_binary and "encoding" not in given
+        if is_text_file or (name.startswith("subprocess.") and "text" in given):
             yield node.lineno
 
 
 def test_an_error_of_a_file_whose_name_is_no_utf8_can_be_told():
-    message = describe_error(PlanError("image 'caf\udce9.jpg' cannot be read"))
-    assert message.message == "PlanError: image 'caf\N{REPLACEMENT CHARACTER}.jpg' cannot be read"
-    ErrorReply(
-        cause="bad input", message=message.message, excerpt=list(message.excerpt), at_s=0.0
-    ).model_dump_json()
+    message = describe_error(PlanError("image 'caf\udce9.jpg' cannot be read")).message
+    assert message == "PlanError: image 'caf\N{REPLACEMENT CHARACTER}.jpg' cannot be read"
+    ErrorReply(cause="bad input", message=message, excerpt=[], at_s=0.0).model_dump_json()
 
 
 def test_every_file_and_program_is_read_in_a_named_encoding():

@@ -2,6 +2,7 @@
 
 import pwd
 import tempfile
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,11 +13,7 @@ from measurement.errors import PlanError
 @pytest.fixture
 def nameless(monkeypatch):
     """A user whom the system does not know."""
-
-    def unknown(number):
-        raise KeyError(f"getpwuid(): uid not found: {number}")
-
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.setattr(pwd, "getpwuid", Mock(side_effect=KeyError("uid not found")))
     monkeypatch.setattr("os.getuid", lambda: 12345)
 
 
@@ -38,21 +35,15 @@ def temporary(monkeypatch):
     return ask
 
 
-def test_temporary_files_go_where_they_can(tmp_path, temporary, monkeypatch):
-    short = tempfile.mkdtemp(prefix="with blanks ")
-    assert temporary(short) == {}
+def test_temporary_files_go_where_they_can(tmp_path, temporary):
+    assert temporary(tempfile.mkdtemp(prefix="with blanks ")) == {}
     long = tmp_path / ("x" * MAX_TMPDIR)
     long.mkdir()
     assert temporary(long) == {"TMPDIR": "/tmp"}
     assert temporary(tmp_path / "nowhere") != {}
-    assert temporary_folder({}) == {}
 
-    def none():
-        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
 
-    monkeypatch.setattr(tempfile, "gettempdir", none)
-    with pytest.raises(
-        PlanError,
-        match=r"No usable temporary directory found in .*; set TMPDIR to a folder that you can write to",
-    ):
+def test_no_place_for_temporary_files_is_told(monkeypatch):
+    monkeypatch.setattr(tempfile, "gettempdir", Mock(side_effect=FileNotFoundError(2, "None")))
+    with pytest.raises(PlanError, match="None; set TMPDIR to a folder that you can write to"):
         temporary_folder({})

@@ -16,24 +16,21 @@ def refused(*records):
 
 
 def arm(name, role="candidate", environment=None, **changes):
-    fields = {
-        "rank": 0,
-        "local_rank": 0,
-        "node_rank": 0,
-        "world_size": 1,
-        "local_world_size": 1,
-        "launcher": "torchrun",
-    }
-    more = {
-        "host": "h",
-        "pid": 1,
-        "device": "cpu",
-        "threads": 1,
-        "affinity": [0],
-        "seed": 1,
-        "local_batch_size": 4,
-    }
-    rank = RankReport(**{**fields, **more, "micro_steps": 1, **changes})
+    """A record whose one rank reports this of itself."""
+    rank = RankReport(
+        **{
+            **dict.fromkeys(("rank", "local_rank", "node_rank"), 0),
+            **dict.fromkeys(("world_size", "local_world_size", "micro_steps", "threads"), 1),
+            "launcher": "torchrun",
+            "host": "h",
+            "pid": 1,
+            "device": "cpu",
+            "affinity": [0],
+            "seed": 1,
+            "local_batch_size": 4,
+            **changes,
+        }
+    )
     return make_record(arm=name, role=role, ranks=[rank], environment=environment or {})
 
 
@@ -41,8 +38,6 @@ def arm(name, role="candidate", environment=None, **changes):
     ("changes", "field"),
     [
         ({"threads": 2}, "threads"),
-        ({"affinity": [0, 1]}, "affinity"),
-        ({"local_batch_size": 8}, "local_batch_size"),
         ({"optimizer": {"class": "Adam"}}, None),
         ({"optimizer": {"lr": 0.2}}, "optimizer.lr"),
         ({"fingerprint": {"torch": "2.0"}}, "host.torch"),
@@ -71,38 +66,25 @@ def test_what_the_plan_asks_for_is_told_from_what_follows_and_what_a_library_bri
 
 def test_variables_differ_only_where_asked_or_a_librarys_own():
     first = arm("a", role="baseline")
-    other = make_record(arm="b", role="candidate", ranks=arm("b").ranks)
+    other = arm("b")
     other.ranks[0].environment = {"HOROVOD_CYCLE_TIME": "1", "OMP_NUM_THREADS": "4"}
     assert [row.sentence for row in refused(first, other)] == [
         "environment.OMP_NUM_THREADS: not set in a, 4 in b"
     ]
     other.environment = {"OMP_NUM_THREADS": "4"}
-    assert {
-        row.field: (row.allowed, row.is_default) for row in arm_differences([first, other])
-    } == {
+    rows = {row.field: (row.allowed, row.is_default) for row in arm_differences([first, other])}
+    assert rows == {
         "environment.HOROVOD_CYCLE_TIME": (True, True),
         "environment.OMP_NUM_THREADS": (True, False),
     }
-    other.ranks[0].environment = {"TORCH_LOGS": "+dynamo"}
-    assert [(row.field, row.severity) for row in refused(first, other)] == [
-        ("environment.TORCH_LOGS", "speed")
-    ]
 
 
 def test_what_a_rank_keeps_is_told_but_is_no_condition():
     """In sequential mode an arm that is done, and has optimizer state, meets one that has not
     stepped yet."""
-    done, new = (
-        arm("a", role="control", kept_bytes={"optimizer_state": 8}),
-        arm("b", role="baseline", kept_bytes={}),
-    )
-    (row,) = arm_differences([done, new])
-    assert (row.field, row.values, row.allowed, row.is_note) == (
-        "kept_bytes.optimizer_state",
-        {"a": 8, "b": None},
-        True,
-        True,
-    )
+    done = arm("a", role="control", kept_bytes={"optimizer_state": 8})
+    (row,) = arm_differences([done, arm("b", role="baseline")])
+    assert (row.field, row.allowed, row.is_note) == ("kept_bytes.optimizer_state", True, True)
 
 
 def test_a_control_is_nothing_but_its_baseline():
@@ -113,35 +95,25 @@ def test_a_control_is_nothing_but_its_baseline():
 
 
 def test_one_process_beside_many_has_what_follows_from_that_and_nothing_else():
-    def many(name, role="candidate", **changes):
-        made = arm(name, role, world_size=2, **changes)
-        return changed(made, world_size=2)
+    def many(name, **changes):
+        return changed(arm(name, world_size=2, **changes), world_size=2)
 
-    alone = changed(arm("alone", role="baseline", threads=2, local_batch_size=8), world_size=1)
-    assert [row.field for row in refused(alone, many("b", seed=2))] == ["seed"]
+    alone = arm("alone", role="baseline", threads=2, local_batch_size=8)
     assert refused(alone, many("b"), many("c")) == []
-    assert [row.field for row in refused(alone, many("b"), many("c", threads=4))] == ["threads"]
+    differing = refused(alone, many("b"), many("c", threads=4, seed=2))
+    assert {row.field for row in differing} == {"threads", "seed"}
 
 
 def test_defaults_of_libraries_that_move_the_answer_are_no_notes():
-    ours, theirs = (
-        arm("a", role="baseline", backend={"bucket_cap_bytes": 1, "op": "a"}),
-        arm("b", backend={"op": "b"}),
-    )
-    rows = {row.field: row for row in arm_differences([ours, theirs])}
-    assert [(row.is_note, row.is_default) for row in rows.values()] == [(False, True), (True, True)]
-    ours.options = {"bucket_cap_mb": 1}
-    assert not arm_differences([ours, theirs])[0].is_default
+    ours = arm("a", role="baseline", backend={"bucket_cap_bytes": 1, "op": "a"})
+    rows = arm_differences([ours, arm("b", backend={"op": "b"})])
+    assert [(row.is_note, row.is_default) for row in rows] == [(False, True), (True, True)]
 
 
 @pytest.mark.parametrize(("buffer_bytes", "severity"), [(64, "training"), (0, "speed")])
 def test_broadcast_buffers_change_a_training_where_there_are_buffers(buffer_bytes, severity):
     """They were a matter of speed in workloads, and of training in scripts."""
-    arms = [
-        arm(name, role=role, model={"buffer_bytes": buffer_bytes}, backend=backend)
-        for name, role, backend in [
-            ("a", "baseline", {"broadcast_buffers": True}),
-            ("b", "candidate", {}),
-        ]
-    ]
-    assert [row.severity for row in arm_differences(arms)] == [severity]
+    model = {"buffer_bytes": buffer_bytes}
+    first = arm("a", role="baseline", model=model, backend={"broadcast_buffers": True})
+    (row,) = arm_differences([first, arm("b", model=model)])
+    assert row.severity == severity

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+import pytest
 import typer
 from pydantic import BaseModel, ConfigDict, Field
 from typer.testing import CliRunner
@@ -27,41 +28,28 @@ class Options(BaseModel):
     later: int = Field(default=30, ge=0)
 
 
-def run(*arguments, flags=None):
+def run(*arguments):
     """What was given, by name, and the result of the command."""
     read = {}
-    names = flags or [
+    flags = [
         Flag("Own", Options, name, default=None if name == "later" else ...)
         for name in Options.model_fields
     ]
     app = typer.Typer(rich_markup_mode=None)
-    app.command()(command(lambda given: read.update(values_of(given, Options)), names, text="Try."))
-    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
-    return read, result
+    app.command()(command(lambda given: read.update(values_of(given, Options)), flags, text="Try."))
+    return read, CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
 
 
 def test_what_is_given_has_the_type_of_its_field():
-    given, _ = run(
-        "--steps",
-        "9",
-        "--rate",
-        "0.5",
-        "--folder",
-        "a",
-        "--options",
-        "x=1",
-        "--options",
-        "y=2",
-        "--is-whole",
-    )
-    expected = {
+    words = "--steps 9 --rate 0.5 --folder a --options x=1 --options y=2 --is-whole"
+    assert run(*words.split())[0] == {
+        "kind": "one",
         "steps": 9,
         "rate": 0.5,
         "folder": Path("a"),
         "options": ["x=1", "y=2"],
         "is_whole": True,
     }
-    assert given == {"kind": "one", **expected}
 
 
 def test_what_is_not_given_is_the_default_or_absent():
@@ -71,23 +59,23 @@ def test_what_is_not_given_is_the_default_or_absent():
     assert run("--later", "0")[0]["later"] == 0
 
 
-def test_bounds_are_the_fields():
-    given, result = run("--steps", "0")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--steps", "0"), "Invalid value for '--steps': "),
+        (("--kind", "three"), "'three' is not one of 'one', 'two'"),
+    ],
+)
+def test_what_the_field_does_not_allow_is_refused(words, message):
+    given, result = run(*words)
     assert (given, result.exit_code) == ({}, 2)
-    assert "Invalid value for '--steps': " in result.output
+    assert message in result.output
 
 
-def test_a_word_that_is_not_on_the_list_is_refused():
-    given, result = run("--kind", "three")
-    assert (given, result.exit_code) == ({}, 2)
-    assert "'three' is not one of 'one', 'two'" in result.output
-
-
-def test_the_command_to_repeat_is_this_one_with_its_folder(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["ringside", "compare", "local"])
+@pytest.mark.parametrize("typed", ["compare local", "compare local -o out"])
+def test_the_command_to_repeat_is_this_one_with_its_folder(monkeypatch, typed):
+    monkeypatch.setattr("sys.argv", ["ringside", *typed.split()])
     assert command_to_repeat(Path("out")) == ["ringside", "compare", "local", "-o", "out"]
-    monkeypatch.setattr("sys.argv", ["ringside", "compare", "-o", "mine", "local"])
-    assert command_to_repeat(Path("mine")) == ["ringside", "compare", "-o", "mine", "local"]
 
 
 def test_help_is_the_fields_docstring_with_its_default():

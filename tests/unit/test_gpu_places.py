@@ -26,7 +26,6 @@ def a_machine_with_one_socket(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("near", "shares"),
     [
-        ([UNKNOWN] * 2, [[0, 1, 2, 3], [4, 5, 6, 7]]),
         ([SECOND, FIRST], [[4, 5, 6, 7], [0, 1, 2, 3]]),
         ([SECOND, SECOND], [[4, 5, 6, 7], [0, 1, 2, 3]]),
         ([FIRST, FIRST, SECOND], [[0, 1], [2, 3], [4, 5]]),
@@ -44,36 +43,34 @@ def test_hardware_threads_of_a_core_stay_with_one_rank(monkeypatch, tmp_path):
     for number in range(8):
         folder = tmp_path / f"cpu{number}" / "topology"
         folder.mkdir(parents=True)
-        (folder / "physical_package_id").write_text(f"{number % 4 // 2}\n", encoding="ascii")
-        (folder / "core_id").write_text(f"{number % 2}\n", encoding="ascii")
+        (folder / "physical_package_id").write_text(f"{number % 4 // 2}\n")
+        (folder / "core_id").write_text(f"{number % 2}\n")
     assert share_out(range(8), [UNKNOWN] * 4) == [[0, 4], [1, 5], [2, 6], [3, 7]]
     assert share_out(range(8), [UNKNOWN] * 2) == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
 def machine(monkeypatch, tmp_path, *, seen):
     """As many GPUs as CUDA shows, each near four cores: the first near the last ones."""
-    for number, listed in enumerate(("4-7", "0-1,2,3")):
-        folder = tmp_path / f"0000:{27 + number:02x}:00.0"
+    for bus, listed in (("1b", "4-7"), ("1c", "0-1,2,3")):
+        folder = tmp_path / f"0000:{bus}:00.0"
         folder.mkdir()
-        (folder / "local_cpulist").write_text(f"{listed}\n", encoding="ascii")
-    cores = [
-        SimpleNamespace(pci_domain_id=0, pci_bus_id=27 + number, pci_device_id=0)
-        for number in range(seen)
+        (folder / "local_cpulist").write_text(f"{listed}\n")
+    cards = [
+        SimpleNamespace(pci_domain_id=0, pci_bus_id=bus, pci_device_id=0) for bus in (0x1B, 0x1C)
     ]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: seen > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: cores[number])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", cards.__getitem__)
     monkeypatch.setattr(fingerprint, "PCI_DEVICES", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("seen", "ranks", "near"),
     [
-        (2, 2, [SECOND, FIRST]),
         (2, 4, [SECOND, FIRST, SECOND, FIRST]),
         (1, 1, [SECOND]),
-        (1, 2, [UNKNOWN, UNKNOWN]),
-        (0, 2, [UNKNOWN, UNKNOWN]),
+        (1, 2, [UNKNOWN] * 2),
+        (0, 2, [UNKNOWN] * 2),
     ],
 )
 def test_cores_near_gpus_are_those_of_each_ranks_card(monkeypatch, tmp_path, seen, ranks, near):

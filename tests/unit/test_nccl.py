@@ -70,9 +70,8 @@ def test_the_report_shows_what_each_arm_chose(tmp_path):
     assert "AllReduce of 26,214,400 bytes by RING, SIMPLE" in text
 
 
-@pytest.mark.parametrize(("code", "version"), [(23007, "2.30.7"), (21805, "2.18.5")])
-def test_a_code_is_a_version(code, version):
-    assert version_of(code) == version
+def test_a_code_is_a_version():
+    assert version_of(23007) == "2.30.7"
 
 
 @pytest.mark.skipif(not torch.version.cuda, reason="this torch has no NCCL")

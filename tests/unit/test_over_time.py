@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 
 import pytest
 
-from measurement.plans.plan import Point
 from measurement.records.record import Case
-from reports import conclude, make_report
-from reports.compose_comparison import compare_points
+from reports import make_report
 from reports.schema import CaseFigures, Estimate
 from tests.kit.changed import changed
-from tests.kit.results_factory import Truth, write_results
+from tests.kit.results_factory import concluded
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def comparison(tmp_path_factory):
     statuses = {("horovod-mpi", launch): "failed" for launch in range(3)}
-    return write_results(tmp_path_factory.mktemp("results") / "one", truth=Truth(statuses=statuses))
-
-
-@pytest.fixture(scope="module")
-def comparison(folder):
-    return conclude(folder)
-
-
-@pytest.fixture(scope="module")
-def study(folder, comparison):
-    plan = changed(folder.read_plan(), points={"two": Point(), "four": Point(world_size=4)})
-    return compare_points(plan, {"two": comparison, "four": None}, comparison_id="study")
+    return concluded(tmp_path_factory.mktemp("results") / "one", statuses=statuses)
 
 
 def bencher(summary):
@@ -48,66 +34,46 @@ def bencher(summary):
 
 
 def otava(summary):
-    header, *rows = csv.reader(
-        io.StringIO(make_report("otava").render(summary).decode(), newline="")
-    )
-    (row,) = rows
+    rows = make_report("otava").render(summary).decode().splitlines()
+    header, row = csv.reader(rows)
     assert len(set(header)) == len(header) == len(row)
     return dict(zip(header, row, strict=True))
 
 
 def test_bencher_has_each_figure_with_its_interval(comparison):
     figures, result = bencher(comparison), comparison.result("horovod-gloo")
-    assert set(figures) == {
-        f"{comparison.name}/{arm}" for arm in ("ddp-gloo", "horovod-gloo", "horovod-mpi")
-    }
-    wanted = {
+    baseline, candidate, failed = (
+        figures[f"{comparison.name}/{arm}"] for arm in ("ddp-gloo", "horovod-gloo", "horovod-mpi")
+    )
+    assert len(figures) == 3
+    assert candidate["throughput-ratio"] == {
         "value": result.throughput_ratio,
         "lower_value": result.ci_low,
         "upper_value": result.ci_high,
     }
-    assert figures[f"{comparison.name}/horovod-gloo"]["throughput-ratio"] == wanted
-    assert (
-        figures[f"{comparison.name}/ddp-gloo"]["throughput"]["value"]
-        == comparison.arm("ddp-gloo").throughput_per_s.value
-    )
-    assert figures[f"{comparison.name}/horovod-mpi"] == {}, "it failed"
+    speed = comparison.arm("ddp-gloo").throughput_per_s.value
+    assert (baseline["throughput"]["value"], failed) == (speed, {})
 
 
 @pytest.mark.slow
-def test_otava_has_one_row_whose_columns_do_not_depend_on_what_failed(folder, comparison, tmp_path):
-    row = otava(comparison)
+def test_otava_has_one_row_whose_columns_do_not_depend_on_what_failed(comparison, tmp_path):
+    row, ratio = otava(comparison), comparison.result("horovod-gloo").throughput_ratio
     assert (row["time"], row["comparison"]) == (comparison.created_at, comparison.comparison_id)
-    assert (
-        float(row["horovod-gloo/throughput-ratio"])
-        == comparison.result("horovod-gloo").throughput_ratio
-    )
+    assert float(row["horovod-gloo/throughput-ratio"]) == ratio
     assert (row["horovod-mpi/throughput"], row["horovod-mpi/throughput-ratio"]) == ("", "")
-    whole = conclude(write_results(tmp_path / "whole"))
-    assert list(otava(whole)) == list(row)
-    assert all(otava(whole).values())
-
-
-def test_a_study_has_the_figures_of_each_point(study):
-    assert {name.split("/")[1] for name in bencher(study)} == {"two", "four"}
-    row = otava(study)
-    assert (
-        row["two/horovod-gloo/throughput-ratio"] and not row["four/horovod-gloo/throughput-ratio"]
-    )
+    whole = otava(concluded(tmp_path / "whole"))
+    assert list(whole) == list(row) and all(whole.values())
 
 
 def test_a_micro_benchmark_has_latencies_by_case(comparison):
     case = Case(name="all_reduce 1 KiB", operation="all_reduce", message_bytes=1024)
-    arms = [
-        changed(arm, cases=[CaseFigures(case=case.name, latency_s=Estimate(value=1e-4))])
-        for arm in comparison.arms
-    ]
-    results = [changed(result, case=case.name) for result in comparison.results]
-    cases = changed(comparison, cases=[case], arms=arms, results=results)
-    assert bencher(cases)[f"{comparison.name}/ddp-gloo/{case.name}"] == {
-        "latency-seconds": {"value": 1e-4}
-    }
-    assert (
-        float(otava(cases)[f"horovod-gloo/{case.name}/throughput-ratio"])
-        == comparison.result("horovod-gloo").throughput_ratio
+    figures = [CaseFigures(case=case.name, latency_s=Estimate(value=1e-4))]
+    cases = changed(
+        comparison,
+        cases=[case],
+        arms=[changed(arm, cases=figures) for arm in comparison.arms],
+        results=[changed(result, case=case.name) for result in comparison.results],
     )
+    latency = bencher(cases)[f"{comparison.name}/ddp-gloo/{case.name}"]
+    assert latency == {"latency-seconds": {"value": 1e-4}}
+    assert otava(cases)[f"horovod-gloo/{case.name}/throughput-ratio"]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 import zipfile
@@ -14,7 +13,8 @@ from importlib.metadata import packages_distributions
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, parsed
+from tests.kit.commands import run_python
 
 ROOMS = ("backends", "install", "measurement", "reports", "runners", "workloads")
 ONLY_IN_THE_REPOSITORY = ("benchmarks", "tests")
@@ -39,18 +39,17 @@ def declared(*, dev):
 def imported(folder):
     """Every third-party module that a folder imports, and a file that does."""
     paths = {}
-    for path in sorted((REPOSITORY / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                names = [node.module or ""]
-            else:
-                continue
-            # scripts import what lies beside them
-            beside = {file.stem for file in path.parent.glob("*.py")}
-            modules = {name.partition(".")[0] for name in names} - beside
-            paths |= dict.fromkeys(modules, str(path.relative_to(REPOSITORY)))
+    for path in (REPOSITORY / folder).rglob("*.py"):
+        nodes = list(ast.walk(parsed(path)))
+        names = [
+            alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
+        ]
+        names += [
+            node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level
+        ]
+        # scripts import what lies beside them
+        beside = {file.stem for file in path.parent.glob("*.py")}
+        paths |= dict.fromkeys({name.partition(".")[0] for name in names} - beside, path)
     ours = {*sys.stdlib_module_names, *ROOMS, *ONLY_IN_THE_REPOSITORY}
     return {module: path for module, path in paths.items() if module not in ours}
 
@@ -82,27 +81,23 @@ def test_a_wheel_holds_every_file_of_every_room(tmp_path):
     """Templates, styles, scripts, data and type markers as well: an editable install would not
     notice a missing one."""
     copy = tmp_path / "source"
-    copy.mkdir()
+    folders = (*ROOMS, "plans")
+    for folder in folders:
+        shutil.copytree(
+            REPOSITORY / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, copy)
-    for room in ROOMS:
-        shutil.copytree(
-            REPOSITORY / room, copy / room, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    shutil.copytree(REPOSITORY / "plans", copy / "plans")
-    expected = {
+    files = {
         str(path.relative_to(copy))
-        for room in [*ROOMS, "plans"]
-        for path in (copy / room).rglob("*")
+        for folder in folders
+        for path in (copy / folder).rglob("*")
         if path.is_file()
-    } - {README_PICTURE}
+    }
     build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    done = subprocess.run(
-        [sys.executable, "-c", build, str(tmp_path)], cwd=copy, capture_output=True, text=True
-    )
+    done = run_python(build, str(tmp_path), cwd=copy)
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
-    assert {f"{room}/py.typed" for room in ROOMS} <= expected
-    assert {
-        name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name
-    } == expected
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert {f"{room}/py.typed" for room in ROOMS} <= held
+    assert held == files - {README_PICTURE}
