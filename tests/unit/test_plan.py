@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import measurement.plans.plan
 from measurement.agent.ringside_agent import imposing
 from measurement.conditions.same_environment import plan_digest
-from measurement.errors import PlanError
+from measurement.plans.plan import Plan
 from measurement.plans.plan_file import placed_beside
 from runners.launchers.command_lines import read_command
 from runners.planning.arms import resolve_arms
@@ -47,32 +46,29 @@ def test_a_workloads_option_at_the_top_of_a_plan_is_told_its_place(tmp_path):
     assert "did you mean 'learning_rate' under 'workload_options'" in message
 
 
+@pytest.fixture
+def slurm_job(monkeypatch):
+    """The variables of a job on two nodes."""
+    job = {"JOB_ID": "1", "JOB_NODELIST": "n[1-2]", "TASKS_PER_NODE": "1(x2)"}
+    for name, value in job.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+
+
 @pytest.mark.parametrize(
     "path", sorted((REPOSITORY / "plans").glob("*.yaml")), ids=lambda path: path.name
 )
-def test_shipped_plans_resolve(path, monkeypatch):
+def test_shipped_plans_resolve(path, request):
     if path.name == "slurm.yaml":
-        for name, value in {
-            "JOB_ID": "1",
-            "JOB_NODELIST": "n[1-2]",
-            "TASKS_PER_NODE": "1(x2)",
-        }.items():
-            monkeypatch.setenv(f"SLURM_{name}", value)
+        request.getfixturevalue("slurm_job")
     if path.name == "hugging-face.yaml":
-        pytest.importorskip(
-            "transformers",
-            reason="Hugging Face's transformers is not installed; it is the user's own",
-        )
+        pytest.importorskip("transformers", reason="transformers is the user's own")
     plan = read_plan(path)
     if plan.are_scripts:
-        assert {read_command(str(arm.command)).file for arm in plan.arms.values()} == {
-            "train.py"
-        }, "a reader's own"
-        assert all(imposing.is_known(name) for arm in plan.arms.values() for name in arm.impose)
+        for arm in plan.arms.values():
+            assert read_command(str(arm.command)).file == "train.py", "a reader's own"
+            assert all(map(imposing.is_known, arm.impose))
         return
     if plan.device == "cuda" and not torch.cuda.is_available():
-        with pytest.raises(PlanError, match="PyTorch sees none on this machine"):
-            resolve_arms(plan)
         pytest.skip("its arms need a GPU")
     assert resolve_arms(plan)
     assert resolve_workload(plan.workload, plan.workload_options)
@@ -83,8 +79,6 @@ def test_shipped_plans_resolve(path, monkeypatch):
     [
         ({"world_size": 0}, "world_size = 0: Input should be greater than or equal to 1"),
         ({"workload": "digts"}, "unknown workload 'digts'; did you mean 'digits'?"),
-        ({"workload": "no/such/file.py:Mine"}, "does not exist"),
-        ({"workload": "json:JSONDecoder"}, "does not derive from workloads.base.Workload"),
         ({"launchs": 1}, "unknown option 'launchs'; did you mean 'launches' under 'measurement'?"),
         ({"question": "fsdp2"}, "unknown question 'fsdp2'"),
         (
@@ -123,10 +117,6 @@ def test_shipped_plans_resolve(path, monkeypatch):
         (
             ddp(backend="horovod", options={"backward_passes_per_step": 2}),
             "set micro_steps: 2 in the plan",
-        ),
-        (
-            ddp(options={"comm_hook": "powersgd"}),
-            "set bucket_cap_mb: 100",
         ),
         (
             {"arms": {"../x": {"backend": "ddp"}}, "baseline": "../x"},
@@ -209,12 +199,12 @@ def test_the_control_is_the_baseline_again():
 
 
 def test_a_field_that_is_added_later_leaves_older_digests_as_they_are():
-    class Plan(measurement.plans.plan.Plan):
+    class Later(Plan):
         later: int = 7
 
     old = tiny()
-    assert plan_digest(Plan.model_validate(old.model_dump())) == plan_digest(old)
-    assert plan_digest(Plan.model_validate({**old.model_dump(), "later": 8})) != plan_digest(old)
+    assert plan_digest(Later(**old.model_dump())) == plan_digest(old)
+    assert plan_digest(Later(**old.model_dump(), later=8)) != plan_digest(old)
 
 
 def test_the_digest_ignores_only_how_long_is_measured():

@@ -3,7 +3,6 @@ says what the processes do."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import secrets
@@ -138,15 +137,22 @@ def test_what_a_rank_starts_while_it_is_being_stopped_is_stopped_too(supervisors
             supervisors.tell("arm", 0, "continue")
 
 
-def test_a_rank_is_stopped_without_other_ranks_and_their_supervisors(supervisors):
+@pytest.fixture
+def two_ranks(supervisors):
+    """Two ranks of one host."""
     with (
         supervised(supervisors, SLEEPS) as first,
         supervised(supervisors, SLEEPS, rank=1) as second,
     ):
-        tree = ProcessTree(first.pid)
-        assert tree.stop(timeout_s=10) == {}
-        assert states() == {first.pid: "T", second.pid: "S"}
-        tree.go_on()
+        yield first, second
+
+
+def test_a_rank_is_stopped_without_other_ranks_and_their_supervisors(two_ranks):
+    first, second = two_ranks
+    tree = ProcessTree(first.pid)
+    assert tree.stop(timeout_s=10) == {}
+    assert states() == {first.pid: "T", second.pid: "S"}
+    tree.go_on()
 
 
 def connection_of(supervisors):
@@ -252,40 +258,31 @@ def test_the_ranks_of_a_host_share_a_connection_over_which_messages_pass(supervi
         assert (first.wait(20), second.wait(20)) == (0, 0)
 
 
-def test_others_go_on_when_the_first_rank_of_a_host_has_ended(supervisors):
-    with (
-        supervised(supervisors, SLEEPS) as first,
-        supervised(supervisors, SLEEPS, rank=1) as second,
-    ):
-        first.kill()
-        first.wait(20)
-        wait_until(lambda: list(supervisors.heard("arm", 0).gone) == [0])
-        supervisors.tell("arm", 0, "stop")
-        assert rank_supervisor.state(second.pid) == "T"
-        assert supervisors.tell("arm", 0, "stop", "counters")
-        second.kill()
-        wait_until(lambda: list(supervisors.heard("arm", 0).gone) == [0, 1])
+def test_others_go_on_when_the_first_rank_of_a_host_has_ended(supervisors, two_ranks):
+    first, second = two_ranks
+    first.kill()
+    first.wait(20)
+    wait_until(lambda: list(supervisors.heard("arm", 0).gone) == [0])
+    supervisors.tell("arm", 0, "stop")
+    assert rank_supervisor.state(second.pid) == "T"
+    assert supervisors.tell("arm", 0, "stop", "counters")
 
 
 @pytest.mark.parametrize("goes", ["rank", "supervisor"])
-def test_the_end_of_another_rank_is_told_with_its_time(supervisors, goes):
+def test_the_end_of_another_rank_is_told_with_its_time(supervisors, two_ranks, goes):
     """Where its supervisor ended, too: the first to go was told last."""
-    with supervised(supervisors, SLEEPS), supervised(supervisors, SLEEPS, rank=1) as other:
-        before = time.time()
-        other.kill() if goes == "rank" else supervisor_of(other).kill()
-        assert other.wait(20) == -signal.SIGKILL
-        wait_until(lambda: 1 in supervisors.heard("arm", 0).gone)
-        assert before <= supervisors.heard("arm", 0).gone[1] <= time.time()
+    _, other = two_ranks
+    before = time.time()
+    other.kill() if goes == "rank" else supervisor_of(other).kill()
+    assert other.wait(20) == -signal.SIGKILL
+    wait_until(lambda: 1 in supervisors.heard("arm", 0).gone)
+    assert before <= supervisors.heard("arm", 0).gone[1] <= time.time()
 
 
-def test_a_hosts_ranks_do_not_outlive_the_first_ones_supervisor(supervisors):
-    with (
-        supervised(supervisors, SLEEPS) as first,
-        supervised(supervisors, SLEEPS, rank=1) as second,
-    ):
-        supervisor_of(first).kill()
-        assert (first.wait(20), second.wait(20)) == (-signal.SIGKILL, -signal.SIGKILL)
-        wait_until(lambda: supervisors.heard("arm", 0).gone == {0: math.inf, 1: math.inf})
+def test_a_hosts_ranks_do_not_outlive_the_first_ones_supervisor(supervisors, two_ranks):
+    supervisor_of(two_ranks[0]).kill()
+    assert [rank.wait(20) for rank in two_ranks] == [-signal.SIGKILL] * 2
+    wait_until(lambda: supervisors.heard("arm", 0).gone == {0: math.inf, 1: math.inf})
 
 
 def test_a_second_process_of_a_rank_is_let_go(supervisors):
@@ -298,57 +295,6 @@ def test_a_second_process_of_a_rank_is_let_go(supervisors):
         ] == [(0, second.pid, 4)]
         supervisors.tell("arm", 0, "stop")
         assert rank_supervisor.state(first.pid) == "T"
-
-
-class Obedient:
-    """A process tree of this process's parent, which is left in peace."""
-
-    root = os.getppid()
-
-    @staticmethod
-    def obey(_word):
-        return ""
-
-
-@pytest.fixture
-def relayed():
-    """The driver's end of a relay's connection, and two followers of that relay."""
-    with contextlib.ExitStack() as stack:
-        up, driver, channel, _rank = map(
-            stack.enter_context, (*socket.socketpair(), *socket.socketpair())
-        )
-        meeting = stack.enter_context(socket.socket(socket.AF_UNIX))
-        meeting.bind("")
-        meeting.listen()
-        relay = host_relay.Relay(
-            up, rank_channel=channel, listener=meeting, tree=Obedient(), ended=None, rank=0
-        )
-        serving = threading.Thread(target=relay.serve)
-        serving.start()
-        followers = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)]
-        for rank, follower in enumerate(followers, start=1):
-            joined = f"joined {rank} 3 7 1.5\n".encode()
-            follower.connect(meeting.getsockname())
-            follower.sendall(joined)
-            assert driver.recv(64) == joined
-        yield driver, followers
-        driver.close()
-        serving.join(20)
-
-
-def test_a_follower_that_does_not_answer_is_named(monkeypatch, relayed):
-    monkeypatch.setattr(host_relay, "FOLLOWER_S", 0.3)
-    driver, (first, second) = relayed
-    driver.sendall(b"stop\n")
-    assert first.recv(16) == b"stop\n"
-    first.sendall(b"stop\n")
-    assert driver.recv(256) == b"failed stop 2 its supervisor does not answer\n"
-    second.sendall(b"stop\n")  # late, and no answer to the next word
-    driver.sendall(b"continue\n")
-    assert first.recv(16) == b"continue\n"
-    for follower in (first, second):
-        follower.sendall(b"continue\n")
-    assert driver.recv(256) == b"continue\n"
 
 
 def test_ranks_of_another_user_are_no_followers(supervisors, monkeypatch):

@@ -106,24 +106,20 @@ def test_what_a_broken_launch_has_left_is_replaced(tmp_path, users, is_kept):
 def test_another_host_makes_its_own_unless_it_shares_files_or_has_none_of_the_command(
     tmp_path, users
 ):
-    root = tmp_path / "results" / "arm" / "files-0"
+    root, out = tmp_path / "results" / "arm" / "files-0", tmp_path / "out"
     made = sandbox.inside(root, users) / "train.py"
 
     def on_host(*words):
-        subprocess.run(
-            [sys.executable, "-m", sandbox.__name__, root, *words],
-            cwd=REPOSITORY,
-            check=True,
-            timeout=300,
-        )
+        command = [sys.executable, "-m", sandbox.__name__, root, *words]
+        subprocess.run(command, cwd=REPOSITORY, check=True, timeout=300)
 
-    on_host(tmp_path / "missing", tmp_path / "out", "token")
+    on_host(tmp_path / "missing", out, "token")
     assert not root.exists()
-    for scope, begins in ((None, b"1"), ("other", b"1"), ("token", b"of a start")):
-        if scope:
-            (root / sandbox.LOCK).write_text(scope)
-            made.write_bytes(b"of a start")
-        on_host(users, tmp_path / "out", "token")
+    on_host(users, out, "token")
+    for scope, begins in (("other", b"1"), ("token", b"of a start")):
+        (root / sandbox.LOCK).write_text(scope)
+        made.write_bytes(b"of a start")
+        on_host(users, out, "token")
         assert made.read_bytes() == begins, "what an earlier comparison has left there is replaced"
     on_host()
     assert not (tmp_path / "results").exists(), "nothing stays, folders neither"
@@ -133,6 +129,7 @@ WRITES = {
     "open": "open('large.pt', 'w').write('mine')",
     "without locks": "import fcntl\nfcntl.LOCK_EX = 1 << 20\nopen('large.pt', 'a').write('mine')",
     "in place": "f = open('large.pt', 'r+b')\nf.write(b'mine')\nf.close()\nassert os.path.getsize('large.pt') > 1000",
+    "bytes": "open(b'pkg/large.pt', 'wb').write(b'mine')",
     "os.open": "os.write(os.open('large.pt', os.O_RDWR), b'mine')",
     "through a link of the user's": "open('latest.pt', 'w').write('mine')",
     "through a link elsewhere": "open('scratch/elsewhere.bin', 'w').write('mine')\nopen('scratch/new', 'w')",

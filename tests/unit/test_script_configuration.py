@@ -25,110 +25,97 @@ NO_SAMPLER = {
     "loader.length": 188,
     "epoch.steps": 188,
 }
+GLOBAL_BATCH = {"loader.batch_size": 64, "loader.length": 47, "epoch.steps": 47}
 MISTAKES = {
     "learning rate not scaled": (
         Script(learning_rate=0.2),
         SOUND,
-        (
-            "optimizer.0.0.lr",
-            "learning rate of old is 2 times as high",
-            "the number of ranks: old scales it once more than new",
-        ),
+        "optimizer.0.0.lr",
+        "rate of old is 2 times as high .* the number of ranks: old scales it once more than new",
     ),
     "no sampler": (
         SOUND,
         Script(configuration=NO_SAMPLER),
-        ("sampler.class", "no sampler shares out the data of new"),
+        "sampler.class",
+        "no sampler shares out the data of new",
     ),
     "no sampler, and the same order": (
         SOUND,
         Script(configuration=NO_SAMPLER, same_batches=True),
-        (
-            "batches.by_rank",
-            "every rank of new reads the same batches (sampler.class RandomSampler",
-        ),
+        "batches.by_rank",
+        r"every rank of new reads the same batches \(sampler.class RandomSampler",
     ),
     "op=Sum": (
         SOUND,
         Script(configuration={**HOROVOD, "horovod.op": "Sum"}, gradient_factor=2.0),
-        ("gradients.scale", "gradients of new are 2 times", "new sums where old averages"),
+        "gradients.scale",
+        "gradients of new are 2 times .* new sums where old averages",
     ),
     "passes in a step not divided by": (
         Script(configuration={"accumulation": 3}),
         Script(configuration={"accumulation": 3}, gradient_factor=3.0),
-        ("gradients.scale", "the number of passes in a step: new sums where old averages"),
+        "gradients.scale",
+        "the number of passes in a step: new sums where old averages",
     ),
     "one parameter not averaged": (
         SOUND,
         Script(not_exchanged=["fc.bias"]),
-        (
-            "gradients.by_rank",
-            "gradients of fc.bias differ between the ranks of new",
-            "not averaged",
-        ),
+        "gradients.by_rank",
+        "gradients of fc.bias differ between the ranks of new .*not averaged",
     ),
     "ranks start apart": (
         SOUND,
         Script(starts_apart=True),
-        ("parameters.by_rank", "the ranks of new start apart", "conv.weight"),
+        "parameters.by_rank",
+        "the ranks of new start apart: .*conv.weight",
     ),
     "dropout seeded alike": (
         Script(seeds=[1, 2]),
         SOUND,
-        ("seed.torch", "seeds are alike on all ranks of new", "dropout"),
+        "seed.torch",
+        "seeds are alike on all ranks of new.* dropout",
     ),
     "batch global instead of per rank": (
         SOUND,
-        Script(
-            samples=64,
-            configuration={
-                "loader.batch_size": 64,
-                "rank_local_batch": 64,
-                "loader.length": 47,
-                "epoch.steps": 47,
-            },
-        ),
-        ("rank_local_batch", "each rank of new takes 64 samples, of old 32", "number of ranks"),
+        Script(samples=64, configuration={"rank_local_batch": 64, **GLOBAL_BATCH}),
+        "rank_local_batch",
+        "each rank of new takes 64 samples, of old 32, a factor of the number of ranks",
     ),
     "fp16 compression": (
         Script(configuration=HOROVOD),
         Script(configuration={"ddp.comm_hook": "fp16_compress_hook"}),
-        ("ddp.comm_hook", "new exchanges gradients in float16"),
+        "ddp.comm_hook",
+        "new exchanges gradients in float16",
     ),
     "buffers not broadcast": (
         SOUND,
         Script(configuration={"ddp.broadcast_buffers": False}, own_buffers=True),
-        ("ddp.broadcast_buffers", "new does not broadcast buffers"),
+        "ddp.broadcast_buffers",
+        "new does not broadcast buffers",
     ),
     "schedule stepped per epoch": (
         Script(rate_at=lambda step: 1 - step / 10, configuration={"schedule.class": "LambdaLR"}),
         Script(configuration={"schedule.class": "LambdaLR"}),
-        (
-            "schedule.lr",
-            "of the first 5 steps: 0.1 to 0.06 in old (LambdaLR) and 0.1 in new (LambdaLR)",
-        ),
+        "schedule.lr",
+        r"of the first 5 steps: 0.1 to 0.06 in old \(LambdaLR\) and 0.1 in new \(LambdaLR\)",
     ),
     "schedule stepped per epoch, constant so far": (
         Script(configuration={"schedule.class": "StepLR", "schedule.steps": 5}),
         Script(configuration={"schedule.class": "StepLR", "schedule.steps": 0}),
-        (
-            "schedule.lr",
-            "0.1 in old (StepLR, stepped 5 times) and 0.1 in new (StepLR, stepped 0 times)",
-        ),
+        "schedule.lr",
+        r"in old \(StepLR, stepped 5 times\) and 0.1 in new \(StepLR, stepped 0 times\)",
     ),
     "optimizer made before the model moved": (
         SOUND,
         Script(left_out=["conv.weight", "conv.bias", "fc.weight", "fc.bias"]),
-        (
-            "optimizer.left_out",
-            "no step of new changes conv.weight, conv.bias, fc.weight and 1 more",
-            "before the model was moved",
-        ),
+        "optimizer.left_out",
+        "no step of new changes conv.weight, .* and 1 more: .* before the model was moved",
     ),
     "gradients never zeroed": (
         Script(configuration={"optimizer.keeps_gradients": False}),
         Script(configuration={"optimizer.keeps_gradients": True}),
-        ("optimizer.keeps_gradients", "new never zeroes its gradients", "zero_grad()"),
+        "optimizer.keeps_gradients",
+        r"new never zeroes its gradients.* zero_grad\(\)",
     ),
 }
 
@@ -182,18 +169,13 @@ def test_a_loader_that_was_not_seen_is_said_once_and_has_no_settings():
     assert row.sentence == "loader.class: DataLoader in old, not seen on every rank in new"
 
 
-def test_a_large_batch_in_parts_is_no_global_batch_where_samples_are_not_known():
-    parts = {"loader.batch_size": 16, "rank_local_batch": 16, "accumulation": 4}
-    rows = differences(SOUND, Script(configuration=parts, samples=None, samples_from=None))
-    assert {row.severity for row in rows} == {"work"}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_each_planted_mistake_is_named_first_and_in_few_words_whichever_script_has_it(mistake):
-    old, new, (field, *words) = MISTAKES[mistake]
+@pytest.mark.parametrize(("old", "new", "field", "sentence"), MISTAKES.values(), ids=MISTAKES)
+def test_each_planted_mistake_is_named_first_and_in_few_words_whichever_script_has_it(
+    old, new, field, sentence
+):
     first = differences(old, new)[0]
     assert (first.field, first.severity, set(first.values)) == (field, "mistake", {"old", "new"})
-    assert all(word in first.sentence for word in words), first.sentence
+    assert re.search(sentence, first.sentence), first.sentence
     assert len(first.sentence.split()) <= 25
     assert differences(new, old)[0].field in (field, "horovod.compression")
 
@@ -220,9 +202,9 @@ def test_the_empty_step_of_horovods_broadcast_is_told_where_weight_decay_acts_in
     assert row.severity == severity
 
 
-def test_equal_scripts_differ_in_nothing():
-    assert differences(SOUND, SOUND) == []
-    assert differences(Script(seeds=[1, 2]), Script(seeds=[1, 2])) == []
+@pytest.mark.parametrize("script", [SOUND, Script(seeds=[1, 2])])
+def test_equal_scripts_differ_in_nothing(script):
+    assert differences(script, script) == []
 
 
 def test_a_port_that_is_right_has_only_notes_which_the_preview_shows():
@@ -234,11 +216,10 @@ def test_a_port_that_is_right_has_only_notes_which_the_preview_shows():
 
 def test_horovod_does_not_broadcast_buffers_and_ddp_does_which_is_no_mistake():
     # behind a forward pass, the ranks of DDP have their own, too
-    as_read = Script(own_buffers=True)
-    rows = differences(Script(configuration=HOROVOD, own_buffers=True), as_read)
-    assert (rows[0].field, rows[0].severity) == ("buffers.by_rank", "training")
-    assert "new gets rank 0's before each forward pass" in rows[0].sentence
-    assert rows[0].is_default and rows[0].allowed, "nobody asked for it"
+    row = differences(Script(configuration=HOROVOD, own_buffers=True), Script(own_buffers=True))[0]
+    assert (row.field, row.severity) == ("buffers.by_rank", "training")
+    assert "new gets rank 0's before each forward pass" in row.sentence
+    assert row.is_default and row.allowed, "nobody asked for it"
 
 
 def test_buffers_that_differ_between_the_ranks_of_one_script_are_named():
@@ -248,16 +229,9 @@ def test_buffers_that_differ_between_the_ranks_of_one_script_are_named():
 
 
 def test_a_port_that_keeps_buffers_as_horovod_does_makes_no_mistake():
-    kept = Script(
-        configuration={"ddp.broadcast_buffers": False},
-        defaults={"ddp.broadcast_buffers": True},
-        own_buffers=True,
-    )
-    rows = {
-        row.field: row.severity
-        for row in differences(Script(configuration=HOROVOD, own_buffers=True), kept)
-    }
-    assert rows["ddp.broadcast_buffers"] == "note" and "mistake" not in rows.values()
+    kept = Script(configuration={"ddp.broadcast_buffers": False}, own_buffers=True)
+    rows = differences(Script(configuration=HOROVOD, own_buffers=True), kept)
+    assert "mistake" not in {row.severity for row in rows}
 
 
 def test_work_that_differs_withholds_the_verdict_unless_it_is_allowed():
@@ -285,14 +259,6 @@ def test_a_step_of_several_small_batches_is_compared_where_it_has_as_many_sample
     assert withheld_by(configuration={"epoch.steps": 80}) != set()
 
 
-def test_a_setting_that_is_not_its_librarys_own_is_no_note():
-    new = Script(configuration={"ddp.static_graph": True}, defaults={"ddp.static_graph": False})
-    (row,) = (row for row in differences(Script(configuration=HOROVOD), new) if not row.is_note)
-    assert (
-        row.sentence == "ddp.static_graph: not set in old, on in new; by itself the library has off"
-    )
-
-
 def test_gradients_that_are_clipped_in_one_are_not_said_to_be_summed():
     clipped = Script(configuration={"step.clipping": "clip_grad_norm_ 1.0"}, gradient_factor=0.5)
     assert [
@@ -301,40 +267,24 @@ def test_gradients_that_are_clipped_in_one_are_not_said_to_be_summed():
 
 
 def test_settings_are_said_in_words_and_the_most_telling_come_first():
-    new = {
-        "threads.torch": 2,
-        "version.torch": "2.9.1",
-        "environment.OMP_NUM_THREADS": "2",
-        "optimizer.0.0.weight_decay": 0.01,
-    }
-    old = Script(configuration={"environment.OMP_NUM_THREADS": "1"})
-    rows = differences(old, Script(configuration=new))
-    assert [row.sentence.partition(":")[0] for row in rows] == [
+    new = {"threads.torch": 2, "version.torch": "2.9.1", "optimizer.0.0.weight_decay": 0.01}
+    rows = differences(SOUND, Script(configuration=new))
+    assert [row.field for row in rows] == [
         "optimizer.0.0.weight_decay",
-        "threads of a rank",
+        "threads.torch",
         "version.torch",
-        "OMP_NUM_THREADS",
     ]
-    assert rows[1].sentence.endswith(": 1 in old, 2 in new (torchrun sets OMP_NUM_THREADS=1)")
-    unset = differences(SOUND, Script(configuration=new))
-    assert unset[1].sentence.endswith(": 1 in old, 2 in new"), "the variable is not why"
+    assert rows[1].sentence == "threads of a rank: 1 in old, 2 in new"
 
 
-def test_variables_that_steer_nothing_here_are_notes():
+@pytest.mark.parametrize(
+    ("used", "severity"), [({}, "note"), ({"transport": "nccl", "threads.torch": 4}, "speed")]
+)
+def test_variables_that_steer_nothing_here_are_notes(used, severity):
     """As horovodrun and torchrun set them."""
-    unused = {"environment.NCCL_SOCKET_IFNAME": "lo", "environment.OMP_NUM_THREADS": "1"}
-    assert {row.severity for row in differences(SOUND, Script(configuration=unused))} == {"note"}
-    used = {"transport": "nccl", "threads.torch": 4}
-    rows = differences(
-        Script(configuration=used), Script(configuration={**used, **unused, "threads.torch": 1})
-    )
-    assert {row.severity for row in rows} == {"speed"}
-
-
-def test_several_candidates_have_one_row_for_each_setting():
-    arms = {"old": SOUND, "new": Script(learning_rate=0.2), "third": Script(learning_rate=0.2)}
-    first = script_differences(one_launch(script_plan("new", "third"), arms))[0]
-    assert first.values == {"old": 0.1, "new": 0.2, "third": 0.2}
+    named = {"environment.NCCL_SOCKET_IFNAME": "lo", "environment.OMP_NUM_THREADS": "1"}
+    new = Script(configuration={**used, **named, "threads.torch": 1})
+    assert {row.severity for row in differences(Script(configuration=used), new)} == {severity}
 
 
 def ranks_of(script):

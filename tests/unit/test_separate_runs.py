@@ -9,18 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from measurement.errors import PlanError, RecordError
+from measurement.errors import PlanError
 from measurement.plans.arm import Arm
 from measurement.plans.measuring import Measurement
 from measurement.plans.plan import Plan
 from measurement.plans.settings import TrainingSettings
 from measurement.records.results import ResultsFolder
-from reports import conclude
 from reports.runs import read_runs
 from reports.schema import Comparison
 from reports.separate_runs import conclude_runs, write_runs
 from reports.statistics.separate import Runs, run_order, separate_ratio
-from tests.conftest import ringside_here
 from tests.kit.changed import changed
 from tests.kit.ratios import log_width
 from tests.kit.refusals import refused_command
@@ -34,31 +32,38 @@ HVD = Arm(backend="horovod", transport="gloo", launcher="horovodrun")
 SLOWER = Truth(ratios={"horovod": 0.8}, launch_noise=0.02)
 
 
-def write_run(folder, arm, *, minute=0, seed=3, truth=SLOWER, name=None, change=None, **plan):
+def asked(arm, **changes):
+    """The plan of a run."""
+    name = arm.backend
+    usual = {
+        "name": name,
+        "workload": "digits",
+        "world_size": 2,
+        "baseline": name,
+        "arms": {name: arm},
+        "measurement": Measurement(
+            mode="separate", control=False, launches=1, rounds=12, block_steps=5, local_every=4
+        ),
+    }
+    return Plan(**usual | changes)
+
+
+def stored(folder, plan, record):
+    """The folder of a run."""
+    results = ResultsFolder(folder)
+    results.write_plan(plan)
+    results.write_launch(record)
+    return folder
+
+
+def write_run(folder, arm, *, minute=0, seed=3, truth=SLOWER, change=None, **changes):
     """One run's folder; ``minute`` is when it began, ``change`` alters its record."""
-    name = name or arm.backend
-    measurement = Measurement(
-        mode="separate", control=False, launches=1, rounds=12, block_steps=5, local_every=4
-    )
-    asked = Plan(
-        **{
-            "name": name,
-            "workload": "digits",
-            "world_size": 2,
-            "baseline": name,
-            "arms": {name: arm},
-            "measurement": measurement,
-        }
-        | plan
-    )
-    (record,) = make_launch(asked, truth, 0, random=np.random.default_rng([minute, seed]))
+    plan = asked(arm, **changes)
+    (record,) = make_launch(plan, truth, 0, random=np.random.default_rng([minute, seed]))
     record.started_at = f"2026-01-01T12:{minute:02d}:00+00:00"
     if change:
         change(record)
-    results = ResultsFolder(folder)
-    results.write_plan(asked)
-    results.write_launch(record)
-    return folder
+    return stored(folder, plan, record)
 
 
 def write_alternating(root, number=5, **both):
@@ -76,28 +81,16 @@ def compared(paths, **options):
     return comparison
 
 
-def test_undecided_runs_say_how_many_more_should_decide(tmp_path):
-    result = compared(
-        write_alternating(tmp_path, truth=Truth(ratios={"horovod": 0.97}, launch_noise=0.06))
-    ).result("horovod")
-    assert result.verdict == "undecided"
-    assert (result.more_minutes, result.more_runs > 0) == (None, True)
-
-
 def test_arms_are_named_after_what_tells_them_apart(tmp_path):
-    arms = [
-        DDP,
-        changed(DDP, options={"bucket_cap_mb": 50}),
-        HVD,
-        changed(HVD, transport="mpi"),
+    mpi, large = changed(HVD, transport="mpi"), changed(DDP, options={"bucket_cap_mb": 50})
+    paths = [
+        write_run(tmp_path / f"{at}", arm, minute=at)
+        for at, arm in enumerate((DDP, large, HVD, mpi))
     ]
-    paths = [write_run(tmp_path / f"{at}", arm, minute=at) for at, arm in enumerate(arms)]
     names = ["ddp", "ddp-bucket_cap_mb.50", "horovod-gloo", "horovod-mpi"]
     assert [arm.name for arm in compared(paths).arms] == names
-    assert compared(paths, baseline="horovod-mpi").arms[0].name == "horovod-mpi"
-    with pytest.raises(
-        PlanError, match=r"--baseline 'hvd' is not an arm of these runs; use ddp or"
-    ):
+    assert compared(paths, baseline="horovod-mpi").baseline == "horovod-mpi"
+    with pytest.raises(PlanError, match="--baseline 'hvd' is not an arm of these runs; use ddp or"):
         compared(paths, baseline="hvd")
 
 
@@ -134,16 +127,6 @@ def test_runs_of_another_question_or_on_other_conditions_are_refused(tmp_path, c
     assert allowed.result("horovod").withheld_by is None
 
 
-def test_launches_of_one_arm_must_agree_in_all_that_they_report(tmp_path):
-    slow_cycle = set_ranks(backend={"cycle_time_ms": 5})
-    paths = [
-        *write_alternating(tmp_path, 1),
-        write_run(tmp_path / "hvd-5", HVD, minute=9, change=slow_cycle),
-    ]
-    with pytest.raises(PlanError, match=r"backend.cycle_time_ms: not set in .*hvd-0, 5 in .*hvd-5"):
-        compared(paths)
-
-
 @pytest.fixture
 def of_sizes(tmp_path):
     """Runs of both backends with one, two and four ranks, by the names of their folders."""
@@ -166,12 +149,6 @@ def test_several_world_sizes_are_the_points_of_a_study(tmp_path, of_sizes):
     assert "People started these runs themselves" in page.read_text()
 
 
-def test_sizes_whose_batches_go_by_no_rule_are_refused(tmp_path, of_sizes):
-    odd = write_run(tmp_path / "odd", DDP, world_size=2, local_batch_size=24)
-    with pytest.raises(PlanError, match="neither the batch of each rank nor that of all together"):
-        conclude_runs(read_runs([of_sizes["ddp-1"], odd]), name="odd")
-
-
 def test_a_size_without_its_baseline_is_refused(tmp_path, of_sizes):
     del of_sizes["ddp-2"]
     mpi = changed(HVD, transport="mpi")
@@ -180,26 +157,16 @@ def test_a_size_without_its_baseline_is_refused(tmp_path, of_sizes):
         conclude_runs(read_runs([*of_sizes.values(), more]), name="gap")
 
 
-def write_training(root, arm, *, seed, last=198, **changes):
+def write_training(root, arm, *, last=198, **changes):
     """A run to the end, in a folder of its own; ``last``: how many answers are right then."""
-    name = arm.backend
-    plan = Plan(
-        **{
-            "name": name,
-            "workload": "digits",
-            "world_size": 2,
-            "seed": seed,
-            "baseline": name,
-            "arms": {name: arm},
-        }
-        | changes,
+    plan = asked(
+        arm,
         measurement=Measurement(mode="separate", launches=1, control=False, local_every=0),
         training=TrainingSettings(epochs=4, target_accuracy=0.97),
+        **changes,
     )
-    results = ResultsFolder(Path(tempfile.mkdtemp(dir=root)))
-    results.write_plan(plan)
-    results.write_launch(record(plan, name, 0, epochs([120, 180, 196, last])))
-    return results.root
+    ended = record(plan, arm.backend, 0, epochs([120, 180, 196, last]))
+    return stored(Path(tempfile.mkdtemp(dir=root)), plan, ended)
 
 
 @pytest.fixture
@@ -239,13 +206,6 @@ def test_trainings_that_do_not_fit_the_others_are_refused(
         compared([*trainings, write_training(tmp_path, arm, **changes)])
 
 
-def test_a_run_without_its_record_is_refused(tmp_path):
-    run = write_run(tmp_path / "run", DDP)
-    (run / "launch-000" / "ddp" / "record.json").unlink()
-    with pytest.raises(RecordError, match="holds 0 records where a run has one"):
-        read_runs([run])
-
-
 def runs(began, logs):
     return Runs(logs=np.asarray(logs), started=[f"{at:02d}" for at in began])
 
@@ -283,10 +243,3 @@ def test_a_drift_of_the_machine_is_taken_out_of_alternating_runs():
 
     assert width(range(1, 10, 2), range(0, 10, 2)) < np.log(1.1)
     assert width(range(5), range(5, 10)) > np.log(1.5)
-
-
-def test_a_single_run_is_shown(tmp_path):
-    run = write_run(tmp_path / "run", DDP)
-    assert conclude(ResultsFolder(run)).results == []
-    done = ringside_here("report", run, "-o", tmp_path / "out")
-    assert (done.returncode, done.stderr) == (0, "")
