@@ -13,27 +13,29 @@ from runners.rank import resources
 from runners.rank.resources import threads_of
 from tests.kit.commands import run_python
 
-ALONE = World(launcher="torchrun")
-SHARED = World(local_world_size=4 * core_count(), world_size=4 * core_count())
 BY_TORCHRUN = {"TORCHELASTIC_RUN_ID": "x"}
 
 
 @pytest.mark.parametrize(
-    ("world", "asked", "environment", "threads"),
+    ("asked", "environment", "threads"),
     [
-        (ALONE, None, {}, core_count()),
-        (SHARED, None, {}, 1),
-        (ALONE, 3, {"OMP_NUM_THREADS": "2"}, 3),
-        (ALONE, None, {"OMP_NUM_THREADS": "7"}, 7),
-        (ALONE, None, {"OMP_NUM_THREADS": "7", **BY_TORCHRUN}, 7),
-        (ALONE, None, {"OMP_NUM_THREADS": "1", **BY_TORCHRUN}, core_count()),
-        (ALONE, None, {"OMP_NUM_THREADS": "1"}, 1),
-        (ALONE, None, {"OMP_NUM_THREADS": "many"}, core_count()),
+        (None, {}, core_count()),
+        (3, {"OMP_NUM_THREADS": "2"}, 3),
+        (None, {"OMP_NUM_THREADS": "7", **BY_TORCHRUN}, 7),
+        (None, {"OMP_NUM_THREADS": "1", **BY_TORCHRUN}, core_count()),
+        (None, {"OMP_NUM_THREADS": "1"}, 1),
+        (None, {"OMP_NUM_THREADS": "many"}, core_count()),
     ],
 )
-def test_threads_are_a_share_of_the_cores_or_what_was_asked_for(world, asked, environment, threads):
+def test_threads_of_a_rank_alone_are_all_cores_or_what_was_asked_for(asked, environment, threads):
     """torchrun's own OMP_NUM_THREADS=1 does not count; a user's does."""
-    assert threads_of(world, asked=asked, environment=environment) == threads
+    assert threads_of(World(), asked=asked, environment=environment) == threads
+
+
+def test_more_ranks_than_cores_have_a_thread_each():
+    ranks = 4 * core_count()
+    shared = World(local_world_size=ranks, world_size=ranks)
+    assert threads_of(shared, asked=None, environment={}) == 1
 
 
 @pytest.mark.slow
@@ -60,10 +62,8 @@ def test_a_fork_waits_only_a_moment_for_a_thread_that_always_runs(monkeypatch):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("version", "waits"), [((3, 11, 9), True), ((3, 11, 10), False), ((3, 13, 0), False)]
-)
-def test_only_a_cpython_with_the_defect_waits(version, waits):
+@pytest.mark.parametrize(("version", "hooks"), [((3, 11, 9), 1), ((3, 11, 10), 0), ((3, 13, 0), 0)])
+def test_only_a_cpython_with_the_defect_waits(version, hooks):
     script = (
         "import os, sys; sys.path.insert(0, '')\n"
         "from runners.rank import resources\n"
@@ -71,4 +71,4 @@ def test_only_a_cpython_with_the_defect_waits(version, waits):
         "hooks = []; os.register_at_fork = lambda **hook: hooks.append(hook)\n"
         "resources.make_forks_safe(); resources.make_forks_safe(); print(len(hooks))"
     )
-    assert run_python(script).stdout.split() == [str(int(waits))]
+    assert int(run_python(script).stdout) == hooks

@@ -25,121 +25,97 @@ NO_SAMPLER = {
     "loader.length": 188,
     "epoch.steps": 188,
 }
+GLOBAL_BATCH = {"loader.batch_size": 64, "loader.length": 47, "epoch.steps": 47}
 MISTAKES = {
     "learning rate not scaled": (
         Script(learning_rate=0.2),
         SOUND,
-        (
-            "optimizer.0.0.lr",
-            "learning rate of old is 2 times as high",
-            "the number of ranks: old scales it once more than new",
-        ),
+        "optimizer.0.0.lr",
+        "rate of old is 2 times as high .* the number of ranks: old scales it once more than new",
     ),
     "no sampler": (
         SOUND,
         Script(configuration=NO_SAMPLER),
-        ("sampler.class", "no sampler shares out the data of new"),
+        "sampler.class",
+        "no sampler shares out the data of new",
     ),
     "no sampler, and the same order": (
         SOUND,
         Script(configuration=NO_SAMPLER, same_batches=True),
-        (
-            "batches.by_rank",
-            "every rank of new reads the same batches (sampler.class RandomSampler",
-        ),
+        "batches.by_rank",
+        r"every rank of new reads the same batches \(sampler.class RandomSampler",
     ),
     "op=Sum": (
         SOUND,
         Script(configuration={**HOROVOD, "horovod.op": "Sum"}, gradient_factor=2.0),
-        ("gradients.scale", "gradients of new are 2 times", "new sums where old averages"),
+        "gradients.scale",
+        "gradients of new are 2 times .* new sums where old averages",
     ),
-    "summed by hand": (
-        SOUND,
-        Script(gradient_factor=2.0),
-        ("gradients.scale", "gradients of new are 2 times as large", "number of ranks"),
+    "passes in a step not divided by": (
+        Script(configuration={"accumulation": 3}),
+        Script(configuration={"accumulation": 3}, gradient_factor=3.0),
+        "gradients.scale",
+        "the number of passes in a step: new sums where old averages",
     ),
     "one parameter not averaged": (
         SOUND,
         Script(not_exchanged=["fc.bias"]),
-        (
-            "gradients.by_rank",
-            "gradients of fc.bias differ between the ranks of new",
-            "not averaged",
-        ),
+        "gradients.by_rank",
+        "gradients of fc.bias differ between the ranks of new .*not averaged",
     ),
     "ranks start apart": (
         SOUND,
         Script(starts_apart=True),
-        ("parameters.by_rank", "the ranks of new start apart", "conv.weight"),
+        "parameters.by_rank",
+        "the ranks of new start apart: .*conv.weight",
     ),
     "dropout seeded alike": (
         Script(seeds=[1, 2]),
         SOUND,
-        ("seed.torch", "seeds are alike on all ranks of new", "dropout"),
+        "seed.torch",
+        "seeds are alike on all ranks of new.* dropout",
     ),
     "batch global instead of per rank": (
         SOUND,
-        Script(
-            samples=64,
-            configuration={
-                "loader.batch_size": 64,
-                "rank_local_batch": 64,
-                "loader.length": 47,
-                "epoch.steps": 47,
-            },
-        ),
-        ("rank_local_batch", "each rank of new takes 64 samples, of old 32", "number of ranks"),
+        Script(samples=64, configuration={"rank_local_batch": 64, **GLOBAL_BATCH}),
+        "rank_local_batch",
+        "each rank of new takes 64 samples, of old 32, a factor of the number of ranks",
     ),
     "fp16 compression": (
         Script(configuration=HOROVOD),
         Script(configuration={"ddp.comm_hook": "fp16_compress_hook"}),
-        ("ddp.comm_hook", "new exchanges gradients in float16"),
+        "ddp.comm_hook",
+        "new exchanges gradients in float16",
     ),
     "buffers not broadcast": (
         SOUND,
         Script(configuration={"ddp.broadcast_buffers": False}, own_buffers=True),
-        ("ddp.broadcast_buffers", "new does not broadcast buffers"),
+        "ddp.broadcast_buffers",
+        "new does not broadcast buffers",
     ),
     "schedule stepped per epoch": (
         Script(rate_at=lambda step: 1 - step / 10, configuration={"schedule.class": "LambdaLR"}),
         Script(configuration={"schedule.class": "LambdaLR"}),
-        (
-            "schedule.lr",
-            "of the first 5 steps: 0.1 to 0.06 in old (LambdaLR) and 0.1 in new (LambdaLR)",
-        ),
-    ),
-    "a warm-up beside a constant rate": (
-        SOUND,
-        Script(
-            rate_at=lambda step: (step + 1) / 10,
-            configuration={"schedule.class": "LambdaLR", "schedule.steps": 5},
-        ),
-        (
-            "schedule.lr",
-            "0.01 to 0.05 in new (LambdaLR, stepped 5 times) and 0.1 in old (no schedule)",
-        ),
+        "schedule.lr",
+        r"of the first 5 steps: 0.1 to 0.06 in old \(LambdaLR\) and 0.1 in new \(LambdaLR\)",
     ),
     "schedule stepped per epoch, constant so far": (
         Script(configuration={"schedule.class": "StepLR", "schedule.steps": 5}),
         Script(configuration={"schedule.class": "StepLR", "schedule.steps": 0}),
-        (
-            "schedule.lr",
-            "0.1 in old (StepLR, stepped 5 times) and 0.1 in new (StepLR, stepped 0 times)",
-        ),
+        "schedule.lr",
+        r"in old \(StepLR, stepped 5 times\) and 0.1 in new \(StepLR, stepped 0 times\)",
     ),
     "optimizer made before the model moved": (
         SOUND,
         Script(left_out=["conv.weight", "conv.bias", "fc.weight", "fc.bias"]),
-        (
-            "optimizer.left_out",
-            "no step of new changes conv.weight, conv.bias, fc.weight and 1 more",
-            "before the model was moved",
-        ),
+        "optimizer.left_out",
+        "no step of new changes conv.weight, .* and 1 more: .* before the model was moved",
     ),
     "gradients never zeroed": (
         Script(configuration={"optimizer.keeps_gradients": False}),
         Script(configuration={"optimizer.keeps_gradients": True}),
-        ("optimizer.keeps_gradients", "new never zeroes its gradients", "zero_grad()"),
+        "optimizer.keeps_gradients",
+        r"new never zeroes its gradients.* zero_grad\(\)",
     ),
 }
 
@@ -172,14 +148,12 @@ UNSEEN = {name: None for name in CONFIGURATION if name.startswith(OF_LOADER)} | 
     "shares",
     [
         STREAM,
-        STREAM | {"loader.length": 188, "loader.samples": 6000},
         NO_SAMPLER | {"sampler.class": "SamplerOfOnesOwn"},
         NO_SAMPLER | {"loader.samples": 12000},
         UNSEEN,
     ],
     ids=[
         "stream",
-        "stream with a length",
         "sampler of one's own",
         "a share of a larger set",
         "no loader seen",
@@ -193,78 +167,59 @@ def test_data_that_may_share_themselves_out_are_not_said_to_be_read_whole_by_eac
 def test_a_loader_that_was_not_seen_is_said_once_and_has_no_settings():
     (row,) = differences(SOUND, Script(configuration=UNSEEN))
     assert row.sentence == "loader.class: DataLoader in old, not seen on every rank in new"
-    records = one_launch(script_plan(), {"old": SOUND, "new": SOUND})
-    for name in [
-        name for name in records[-1].scripts[1].configuration if name.startswith(OF_LOADER)
-    ]:
-        del records[-1].scripts[1].configuration[name]
-    assert [row.sentence for row in script_differences(records)] == [row.sentence], (
-        "where one rank reads for all"
-    )
 
 
-def test_a_large_batch_in_parts_is_no_global_batch_where_samples_are_not_known():
-    parts = {"loader.batch_size": 16, "rank_local_batch": 16, "accumulation": 4}
-    rows = differences(SOUND, Script(configuration=parts, samples=None, samples_from=None))
-    assert {row.severity for row in rows} == {"work"}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_each_planted_mistake_is_named_first_and_in_few_words_whichever_script_has_it(mistake):
-    old, new, (field, *words) = MISTAKES[mistake]
+@pytest.mark.parametrize(("old", "new", "field", "sentence"), MISTAKES.values(), ids=MISTAKES)
+def test_each_planted_mistake_is_named_first_and_in_few_words_whichever_script_has_it(
+    old, new, field, sentence
+):
     first = differences(old, new)[0]
     assert (first.field, first.severity, set(first.values)) == (field, "mistake", {"old", "new"})
-    assert all(word in first.sentence for word in words), first.sentence
+    assert re.search(sentence, first.sentence), first.sentence
     assert len(first.sentence.split()) <= 25
     assert differences(new, old)[0].field in (field, "horovod.compression")
 
 
 def test_ranks_that_start_apart_by_an_empty_step_are_told_and_measured():
     """Horovod's ImageNet example that goes on from a checkpoint, which rank 0 alone has loaded."""
-    record = one_launch(script_plan(), {"old": SOUND, "new": Script(starts_apart=True)})[-1]
+    record = ranks_of(Script(starts_apart=True))
     assert agreement(record.scripts).is_wrong
     for report in record.scripts:
         report.configuration["optimizer.empty_steps"] = report.rank
     assert not agreement(record.scripts).is_wrong
-    assert describe_rank_difference(record).endswith(
-        "Only some took the step without gradients of broadcast_optimizer_state"
+    assert "the step without gradients" in describe_rank_difference(record)
+
+
+@pytest.mark.parametrize(("decay", "severity"), [(0.01, "training"), (0.0, "note")])
+def test_the_empty_step_of_horovods_broadcast_is_told_where_weight_decay_acts_in_it(
+    decay, severity
+):
+    old, new = (
+        Script(configuration={"optimizer.empty_steps": steps, "optimizer.0.0.weight_decay": decay})
+        for steps in (1, 0)
     )
+    (row,) = (row for row in differences(old, new) if "empty" in row.field)
+    assert row.severity == severity
 
 
-def test_the_empty_step_of_horovods_broadcast_is_told_where_it_does_something():
-    def empty_step(**settings):
-        old, new = ({"optimizer.empty_steps": steps, **settings} for steps in (1, 0))
-        rows = differences(Script(configuration=old), Script(configuration=new))
-        (row,) = (row for row in rows if "empty" in row.field)
-        return row
-
-    row = empty_step(**{"optimizer.0.0.betas": [0.9, 0.999], "optimizer.0.0.weight_decay": 0.01})
-    assert row.severity == "training" and len(row.sentence.split()) <= 25
-    assert row.sentence.endswith("weight decay acts in it, and Adam counts it; new takes none")
-    assert row.sentence in preview([row], width=200)
-    assert empty_step(**{"optimizer.0.0.weight_decay": 0.0}).is_note
+@pytest.mark.parametrize("script", [SOUND, Script(seeds=[1, 2])])
+def test_equal_scripts_differ_in_nothing(script):
+    assert differences(script, script) == []
 
 
-def test_equal_scripts_differ_in_nothing():
-    assert differences(SOUND, SOUND) == []
-    assert differences(Script(seeds=[1, 2]), Script(seeds=[1, 2])) == []
-
-
-def test_a_port_that_is_right_has_no_mistake_and_no_other_work():
-    rows = differences(
-        Script(configuration={**HOROVOD, "environment.HOROVOD_CONTROLLER": "gloo"}), SOUND
-    )
+def test_a_port_that_is_right_has_only_notes_which_the_preview_shows():
+    rows = differences(SOUND, Script(configuration=HOROVOD))
     assert {row.severity for row in rows} == {"note"}
     assert not any(row.changes_work for row in rows)
+    assert all(row.field in preview(rows) for row in rows)
 
 
 def test_horovod_does_not_broadcast_buffers_and_ddp_does_which_is_no_mistake():
     # behind a forward pass, the ranks of DDP have their own, too
-    as_read = Script(own_buffers=True)
-    rows = differences(Script(configuration=HOROVOD, own_buffers=True), as_read)
-    assert (rows[0].field, rows[0].severity) == ("buffers.by_rank", "training")
-    assert "new gets rank 0's before each forward pass" in rows[0].sentence
-    assert rows[0].is_default and rows[0].allowed, "nobody asked for it"
+    row = differences(Script(configuration=HOROVOD, own_buffers=True), Script(own_buffers=True))[0]
+    assert (row.field, row.severity) == ("buffers.by_rank", "training")
+    assert "new gets rank 0's before each forward pass" in row.sentence
+    assert row.is_default and row.allowed, "nobody asked for it"
 
 
 def test_buffers_that_differ_between_the_ranks_of_one_script_are_named():
@@ -273,78 +228,35 @@ def test_buffers_that_differ_between_the_ranks_of_one_script_are_named():
     assert row.sentence.startswith("buffers differ between ranks of new (bn.running_mean)")
 
 
-def test_synchronised_norms_are_no_broadcast():
-    synced = Script(configuration={"model.norms": "SyncBatchNorm"})
-    row = next(
-        row
-        for row in differences(Script(own_buffers=True), synced)
-        if row.field == "buffers.by_rank"
-    )
-    assert row.severity == "training" and "broadcasts" not in row.sentence
-
-
 def test_a_port_that_keeps_buffers_as_horovod_does_makes_no_mistake():
-    kept = Script(
-        configuration={"ddp.broadcast_buffers": False},
-        defaults={"ddp.broadcast_buffers": True},
-        own_buffers=True,
-    )
-    rows = {
-        row.field: row.severity
-        for row in differences(Script(configuration=HOROVOD, own_buffers=True), kept)
-    }
-    assert rows["ddp.broadcast_buffers"] == "note" and "mistake" not in rows.values()
+    kept = Script(configuration={"ddp.broadcast_buffers": False}, own_buffers=True)
+    rows = differences(Script(configuration=HOROVOD, own_buffers=True), kept)
+    assert "mistake" not in {row.severity for row in rows}
 
 
 def test_work_that_differs_withholds_the_verdict_unless_it_is_allowed():
-    settings = {
-        "model.parameters": 400,
-        "accumulation": 2,
-        "autocast.enabled": True,
-        "loader.workers": 4,
-    }
+    settings = {"model.parameters": 400, "accumulation": 2, "loader.workers": 4}
     new = Script(configuration=settings, samples=96)
-    rows = {row.field: row for row in differences(SOUND, new)}
-    assert [name for name, row in rows.items() if row.withholds] == [
-        "accumulation",
-        "model.parameters",
-        "autocast.enabled",
-    ]
-    assert (rows["loader.workers"].severity, rows["loader.workers"].changes_work) == (
-        "speed",
-        False,
-    )
-    unlike = unlike_work(list(rows.values()), baseline="old")
-    assert "accumulation, model.parameters, autocast.enabled" in work_note(unlike["new"])
-    allowed = differences(SOUND, new, allow=["accumulation", "model.parameters"])
-    assert [row.field for row in allowed if row.withholds] == ["autocast.enabled"]
+    rows = differences(SOUND, new)
+    assert [row.field for row in rows if row.withholds] == ["accumulation", "model.parameters"]
+    assert [row.field for row in rows if row.severity == "speed"] == ["loader.workers"]
+    unlike = unlike_work(rows, baseline="old")
+    assert "accumulation, model.parameters" in work_note(unlike["new"])
+    allowed = differences(SOUND, new, allow=["accumulation"])
+    assert [row.field for row in allowed if row.withholds] == ["model.parameters"]
     assert unlike_work(differences(SOUND, new, allow=["all"]), baseline="old") == {}
 
 
-def test_a_step_of_several_small_batches_is_said_and_compared_where_it_has_as_many_samples():
-    small = {
-        "loader.batch_size": 16,
-        "rank_local_batch": 16,
-        "accumulation": 2,
-        "loader.length": 188,
-    }
-    rows = differences(SOUND, Script(configuration=small))
-    assert {row.field for row in rows} == small.keys() and not any(row.withholds for row in rows)
-    assert {
-        row.severity for row in differences(SOUND, Script(configuration=small, samples=24))
-    } == {"work"}
-    assert any(
-        row.withholds
-        for row in differences(SOUND, Script(configuration={**small, "epoch.steps": 80}))
-    )
+def test_a_step_of_several_small_batches_is_compared_where_it_has_as_many_samples():
+    small = {"loader.batch_size": 16, "rank_local_batch": 16, "accumulation": 2}
 
+    def withheld_by(**changes):
+        script = Script(configuration=small | changes.pop("configuration", {}), **changes)
+        return {row.field for row in differences(SOUND, script) if row.withholds}
 
-def test_a_setting_that_is_not_its_librarys_own_is_no_note():
-    new = Script(configuration={"ddp.static_graph": True}, defaults={"ddp.static_graph": False})
-    (row,) = (row for row in differences(Script(configuration=HOROVOD), new) if not row.is_note)
-    assert (
-        row.sentence == "ddp.static_graph: not set in old, on in new; by itself the library has off"
-    )
+    assert withheld_by() == set()
+    assert withheld_by(samples=24) >= small.keys()
+    assert withheld_by(configuration={"epoch.steps": 80}) != set()
 
 
 def test_gradients_that_are_clipped_in_one_are_not_said_to_be_summed():
@@ -354,100 +266,45 @@ def test_gradients_that_are_clipped_in_one_are_not_said_to_be_summed():
     ] == ["step.clipping"]
 
 
-def test_gradients_of_several_passes_may_be_apart_by_their_number():
-    three = Script(configuration={"accumulation": 3})
-    wrong = Script(configuration={"accumulation": 3}, gradient_factor=3.0)
-    assert differences(three, wrong)[0].sentence.endswith(
-        "old, the number of passes in a step: new sums where old averages"
-    )
-
-
-def test_a_rate_that_is_as_many_times_as_high_as_ranks_and_passes_may_be_of_either():
-    two = {"accumulation": 2}
-    old, new = Script(configuration=two, learning_rate=0.2), Script(configuration=two)
-    assert differences(old, new)[0].sentence.endswith(
-        "the number of ranks or of passes in a step: old scales it once more than new"
-    )
-
-
 def test_settings_are_said_in_words_and_the_most_telling_come_first():
-    new = {
-        "threads.torch": 2,
-        "version.torch": "2.9.1",
-        "environment.OMP_NUM_THREADS": "2",
-        "optimizer.0.0.weight_decay": 0.01,
-    }
-    rows = differences(
-        Script(configuration={"environment.OMP_NUM_THREADS": "1"}), Script(configuration=new)
-    )
+    new = {"threads.torch": 2, "version.torch": "2.9.1", "optimizer.0.0.weight_decay": 0.01}
+    rows = differences(SOUND, Script(configuration=new))
     assert [row.field for row in rows] == [
         "optimizer.0.0.weight_decay",
         "threads.torch",
         "version.torch",
-        "environment.OMP_NUM_THREADS",
     ]
-    assert (
-        rows[1].sentence
-        == "threads of a rank: 1 in old, 2 in new (torchrun sets OMP_NUM_THREADS=1)"
-    )
-    assert (
-        rows[3].sentence == "OMP_NUM_THREADS: 1 in old, 2 in new (torchrun sets OMP_NUM_THREADS=1)"
-    )
-    unset = differences(SOUND, Script(configuration=new))
-    assert unset[1].sentence == "threads of a rank: 1 in old, 2 in new", "the variable is not why"
-    assert rows[0].values == {"old": None, "new": 0.01}
+    assert rows[1].sentence == "threads of a rank: 1 in old, 2 in new"
 
 
-def test_variables_that_steer_nothing_here_are_notes():
+@pytest.mark.parametrize(
+    ("used", "severity"), [({}, "note"), ({"transport": "nccl", "threads.torch": 4}, "speed")]
+)
+def test_variables_that_steer_nothing_here_are_notes(used, severity):
     """As horovodrun and torchrun set them."""
-    unused = {"environment.NCCL_SOCKET_IFNAME": "lo", "environment.OMP_NUM_THREADS": "1"}
-    assert {row.severity for row in differences(SOUND, Script(configuration=unused))} == {"note"}
-    used = {"transport": "nccl", "threads.torch": 4}
-    rows = differences(
-        Script(configuration=used), Script(configuration={**used, **unused, "threads.torch": 1})
-    )
-    assert {row.severity for row in rows} == {"speed"}
+    named = {"environment.NCCL_SOCKET_IFNAME": "lo", "environment.OMP_NUM_THREADS": "1"}
+    new = Script(configuration={**used, **named, "threads.torch": 1})
+    assert {row.severity for row in differences(Script(configuration=used), new)} == {severity}
 
 
-def test_several_candidates_have_one_row_for_each_setting():
-    plan = script_plan("new", "third")
-    arms = {"old": SOUND, "new": Script(learning_rate=0.2), "third": Script(learning_rate=0.2)}
-    first = script_differences(one_launch(plan, arms))[0]
-    assert first.values == {"old": 0.1, "new": 0.2, "third": 0.2}
-    assert "new" in first.sentence and "third" in first.sentence
+def ranks_of(script):
+    """The record of an arm that runs this script."""
+    return one_launch(script_plan(), {"old": SOUND, "new": script})[-1]
 
 
-def test_ranks_of_one_arm_agree_or_are_said_to_be_apart_with_the_step():
-    def difference_text(script):
-        return describe_rank_difference(
-            one_launch(script_plan(), {"old": SOUND, "new": script})[-1]
-        )
-
-    assert difference_text(SOUND) is None
-    assert difference_text(Script(sharded=True, starts_apart=True)) is None
-    assert difference_text(Script(own_buffers=True)) is None
-    assert difference_text(Script(starts_apart=True)).startswith(
-        "the ranks of new start apart: conv.bias, conv.weight, fc.weight and 1 more"
-    )
-    assert (
-        "gradients of fc.bias differ between the ranks of new after the exchange"
-        in difference_text(Script(not_exchanged=["fc.bias"]))
-    )
-    records = one_launch(script_plan(), {"old": SOUND, "new": SOUND})
-    for number, step in enumerate(records[-1].scripts[1].steps):
-        step.parameters["fc.bias"] = [
-            value + 0.1 * (number >= 2) for value in step.parameters["fc.bias"]
-        ]
-    assert (
-        describe_rank_difference(records[-1])
-        == "the ranks of new start alike and are apart from step 3 on: fc.bias"
-    )
+@pytest.mark.parametrize(
+    "change", [{}, {"sharded": True, "starts_apart": True}, {"own_buffers": True}]
+)
+def test_ranks_that_agree_in_what_all_have_are_not_said_to_be_apart(change):
+    assert describe_rank_difference(ranks_of(Script(**change))) is None
 
 
-def test_where_nothing_but_notes_differs_the_preview_shows_them():
-    rows = differences(SOUND, Script(configuration=HOROVOD))
-    assert {row.severity for row in rows} == {"note"}
-    assert all(row.field in preview(rows) for row in rows)
+def test_ranks_that_come_apart_are_told_with_the_step():
+    record = ranks_of(SOUND)
+    for step in record.scripts[1].steps[2:]:
+        step.parameters["fc.bias"] = [value + 0.1 for value in step.parameters["fc.bias"]]
+    apart = "the ranks of new start alike and are apart from step 3 on: fc.bias"
+    assert describe_rank_difference(record) == apart
 
 
 def test_the_preview_fits_on_80_columns_and_in_15_rows():
@@ -457,27 +314,3 @@ def test_the_preview_fits_on_80_columns_and_in_15_rows():
     assert len(re.findall(r"environment", text)) == 15
     assert "and 16 more, in the report" in text
     assert "number of ranks" in text
-
-
-def test_a_rate_that_is_not_known_is_not_said_to_stay():
-    plan = script_plan()
-    counting = Script(
-        configuration={"schedule.class": "StepLR", "schedule.steps": 5},
-        rate_at=lambda step: 1 - step / 10,
-    )
-    blind = Script(
-        configuration={"schedule.class": "StepLR", "schedule.steps": 0, "schedule.lr": None}
-    )
-    records = one_launch(plan, {"old": counting, "new": blind})
-    for step in (
-        step
-        for record in records
-        if record.arm == "new"
-        for report in record.scripts
-        for step in report.steps
-    ):
-        step.learning_rates = []
-    row = next(row for row in script_differences(records) if row.field == "schedule.lr")
-    assert row.sentence.endswith(
-        "0.1 to 0.06 in old (StepLR, stepped 5 times) and unknown in new (StepLR, stepped 0 times)"
-    )

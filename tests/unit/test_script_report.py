@@ -6,12 +6,11 @@ from __future__ import annotations
 import pytest
 
 from measurement.records.script_report import LineUse
-from reports import conclude, make_report, write_reports
+from reports import conclude, write_reports
 from reports.wording.causes import short_cause
-from reports.wording.marks import first_lines
 from runners.scripts.ab_command import not_shown
 from tests.kit.changed import changed
-from tests.kit.results_factory import FORMATS, Truth, on_terminal
+from tests.kit.results_factory import Truth, on_terminal
 from tests.kit.script_factory import (
     HOROVOD,
     Script,
@@ -43,55 +42,38 @@ def folder_of(root, scripts, *, truth=None, plan=None, change=None, losses=loss)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def comparison(tmp_path_factory):
     new = Script(rounding=1e-6, learning_rate=0.2, configuration={"threads.torch": 2})
-    return folder_of(tmp_path_factory.mktemp("scripts"), {"new": new})
+    return write_reports(folder_of(tmp_path_factory.mktemp("scripts"), {"new": new}))
 
 
-@pytest.fixture(scope="module")
-def comparison(folder):
-    return write_reports(folder)
-
-
-def test_another_training_that_first_steps_do_not_show_is_not_shown_to_be_alike(tmp_path):
-    late = {**HOROVOD, "sampler.drop_last": True}
-    found = conclude(folder_of(tmp_path / "late", {"new": Script(configuration=late)}))
+@pytest.mark.parametrize(("allow", "lines"), [([], 1), (["sampler"], 0)])
+def test_another_training_that_first_steps_do_not_show_is_not_shown_to_be_alike(
+    tmp_path, allow, lines
+):
+    late = {"new": Script(configuration={**HOROVOD, "sampler.drop_last": True})}
+    found = conclude(folder_of(tmp_path, late, plan=script_plan(allow=allow)))
     assert found.equality.unequal == []
-    (line,) = not_shown(found, equal=True, most_slower=None)
-    assert "sampler.drop_last" in line and "--allow sampler.drop_last" in line
-    assert not_shown(found, equal=False, most_slower=None) == []
-    plan = script_plan(allow=["sampler"])
-    allowed = conclude(folder_of(tmp_path / "all", {"new": Script(configuration=late)}, plan=plan))
-    assert not_shown(allowed, equal=True, most_slower=None) == []
-
-
-def test_every_format_renders_scripts(folder, comparison):
-    for report in map(make_report, FORMATS):
-        report.render(comparison)
+    told = not_shown(found, equal=True, most_slower=None)
+    assert ["--allow sampler.drop_last" in line for line in told] == [True] * lines
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_terminal_shows_it_in_its_width(comparison, width):
+def test_the_terminal_shows_the_verdict_then_equality_in_its_width(comparison, width):
     text = on_terminal(comparison, width=width)
     assert max(map(len, text.splitlines())) <= width
-    assert (
-        text.index("new is 9")
-        < text.index("new starts equal to old")
-        < text.index("same work: not shown")
+    first, then, last = map(
+        text.index, ("new is 9", "new starts equal to old", "same work: not shown")
     )
-    assert len(text.splitlines()) <= 14
+    assert first < then < last
 
 
 def test_scripts_have_phases_and_a_phase_is_named_as_the_cause(comparison):
     arm, result = comparison.arm("new"), comparison.result("new")
-    assert arm.step_terms_s is None and result.term_differences_s == {}
-    assert sum(phase.value for phase in arm.step_phases_s.values()) == pytest.approx(
-        0.02 / 1.1, rel=0.2
-    )
+    whole = sum(phase.value for phase in arm.step_phases_s.values())
+    assert whole == pytest.approx(0.02 / 1.1, rel=0.2)
     assert result.because.term == "backward_and_exchange"
-    assert (
-        result.because.difference_s == result.phase_differences_s["backward_and_exchange"].value < 0
-    )
+    assert result.because.difference_s < 0
     assert "less backward and exchange per step" in comparison.findings[0]
 
 
@@ -104,57 +86,45 @@ def test_scripts_have_phases_and_a_phase_is_named_as_the_cause(comparison):
     ids=["same library", "another library"],
 )
 def test_a_line_that_waits_for_exchange_is_named_as_the_cause(tmp_path, library, words):
-    averages = LineUse(
-        place="train.py:7", text="all_reduce(loss)", seconds=0.0051, exchange_s=0.005
-    )
+    line = {"place": "train.py:7", "text": "all_reduce(loss)"}
 
     def change(record):
         if record.arm == "new":
             for script in record.scripts:
-                script.lines = [averages]
-            for block in record.blocks:
-                for rank in block.ranks:
-                    rank.phases_s = [
-                        [*phases, exchange + 0.005] for *phases, exchange in rank.phases_s
-                    ]
+                script.lines = [LineUse(**line, seconds=0.0051, exchange_s=0.005)]
+            for rank in (rank for block in record.blocks for rank in block.ranks):
+                rank.phases_s = [[*rest, exchange + 0.005] for *rest, exchange in rank.phases_s]
 
-    scripts = {"old": Script(), "old-control": Script(), "new": Script(configuration=library)}
     comparison = conclude(
-        folder_of(tmp_path, scripts, truth=Truth(ratios={"new": 1.0}), change=change)
-    )
-    assert f"{words}train.py:7 (all_reduce(loss))" in short_cause(comparison.result("new"))
-    assert ("exchange" in comparison.result("new").phase_differences_s) == (not library)
-    assert (
-        "exchange"
-        in comparison.arm("new").step_phases_s.keys() - comparison.arm("old").step_phases_s.keys()
-    )
-    for arm in comparison.arms:
-        assert sum(phase.value for phase in arm.step_phases_s.values()) == pytest.approx(
-            0.02 + 0.005 * (arm.name == "new"), rel=0.2
+        folder_of(
+            tmp_path,
+            {"old": Script(), "old-control": Script(), "new": Script(configuration=library)},
+            truth=Truth(ratios={"new": 1.0}),
+            change=change,
         )
+    )
+    result, phases = comparison.result("new"), comparison.arm("new").step_phases_s
+    assert f"{words}train.py:7 (all_reduce(loss))" in short_cause(result)
+    assert ("exchange" in result.phase_differences_s) == (not library)
+    assert sum(phase.value for phase in phases.values()) == pytest.approx(0.025, rel=0.2)
 
 
 def test_unlike_work_has_a_ratio_and_no_verdict_unless_it_is_allowed(tmp_path):
-    new = Script(configuration={**HOROVOD, "model.parameters": 660})
-    comparison = conclude(folder_of(tmp_path / "withheld", {"new": new}))
+    new = {"new": Script(configuration={**HOROVOD, "model.parameters": 660})}
+    comparison = conclude(folder_of(tmp_path / "withheld", new))
     result = comparison.result("new")
     assert (result.verdict, result.verdict_alone, result.withheld_by) == (
         "undecided",
         "faster",
         "work",
     )
-    assert result.throughput_ratio > 1 and result.ci_low > 1
+    assert result.ci_low > 1 and result.because is None
     assert comparison.headline == "No verdict against old, since they do other work: new"
-    assert comparison.findings[0].startswith("No verdict on new against old (ratio 1.09")
     assert "the two do different work (model.parameters)" in comparison.findings[0]
-    assert comparison.undecided == [] and result.because is None
-    allowed = conclude(
-        folder_of(tmp_path / "allowed", {"new": new}, plan=script_plan(allow=["model.parameters"]))
-    )
+    plan = script_plan(allow=["model.parameters"])
+    allowed = conclude(folder_of(tmp_path / "allowed", new, plan=plan))
     assert allowed.result("new").verdict == "faster"
-    assert any(
-        line == "Work differs, and is allowed to: model.parameters" for line in allowed.warnings
-    )
+    assert "Work differs, and is allowed to: model.parameters" in allowed.warnings
 
 
 def test_without_samples_iterations_are_compared(tmp_path):
@@ -162,11 +132,6 @@ def test_without_samples_iterations_are_compared(tmp_path):
     comparison = conclude(folder_of(tmp_path, {"new": uncounted}))
     assert (comparison.sample_unit, comparison.result("new").verdict) == ("iterations", "faster")
     assert comparison.arm("old").throughput_per_s.value == pytest.approx(50, rel=0.3)
-    assert any(
-        line.startswith("Samples of new could not be counted: iterations per second")
-        for line in comparison.warnings
-    )
-    assert comparison.equality.loss_unit == "steps"
 
 
 def test_gaps_starts_and_what_the_probe_could_not_see_are_told(tmp_path):
@@ -175,21 +140,12 @@ def test_gaps_starts_and_what_the_probe_could_not_see_are_told(tmp_path):
             record.script_starts = 3
             record.blocks[2] = changed(record.blocks[2], gaps=[(1, 2.0)])
 
-    comparison = conclude(
-        folder_of(
-            tmp_path, {"new": Script(notes=["The optimizer is fused."])}, change=change, losses=None
-        )
-    )
-    assert (
-        comparison.arm("new").gaps.count,
-        comparison.arm("new").gaps.longest_s,
-        comparison.arm("old").gaps,
-    ) == (3, 2.0, None)
+    noted = {"new": Script(notes=["The optimizer is fused."])}
+    comparison = conclude(folder_of(tmp_path, noted, change=change, losses=None))
     text = "\n".join(comparison.warnings)
     assert "new: 3 long gaps in its steps, 2000 ms each" in text
     assert "new came to its own end and was restarted, 3 times in one launch" in text
     assert "new: The optimizer is fused" in text
-    assert comparison.equality.loss["new"].sentence is not None
 
 
 def test_a_rank_that_is_late_before_the_exchange_is_the_straggler(tmp_path):
@@ -203,40 +159,19 @@ def test_a_rank_that_is_late_before_the_exchange_is_the_straggler(tmp_path):
 
     comparison = conclude(folder_of(tmp_path, {"new": PORT}, change=change))
     late = comparison.arm("new").by_rank
-    assert (late.straggler.rank, late.straggler.phase, late.own_time) == (
-        1,
-        "data_wait",
-        "data wait and forward",
-    )
-    assert any(
-        "Rank 1 on host1 is a straggler in new: its own time is" in line
-        for line in comparison.warnings
-    )
-
-
-def test_an_arm_that_is_wrong_is_told_with_how_its_ranks_are_apart(tmp_path):
-    truth = Truth(ratios={"new": 1.1}, statuses={("new", launch): "wrong" for launch in range(3)})
-    comparison = conclude(folder_of(tmp_path, {"new": Script(starts_apart=True)}, truth=truth))
-    assert comparison.arm("new").status == "wrong"
-    assert comparison.equality.ranks["new"].startswith("the ranks of new start apart")
-    assert any("the ranks of new start apart" in line for line in first_lines(comparison))
+    assert (late.straggler.rank, late.straggler.phase) == (1, "data_wait")
+    told = "Rank 1 on host1 is a straggler in new: its own time is"
+    assert told in "\n".join(comparison.warnings)
 
 
 def test_files_that_scripts_write_elsewhere_and_trackers_that_are_offline_are_named(tmp_path):
     def change(record):
-        record.scripts[1].written_files = (
-            [f"/x/{number}.pt" for number in range(20)] if record.arm == "new" else ["/log.txt"]
-        )
+        is_new = record.arm == "new"
+        files = [f"/x/{number}.pt" for number in range(20)] if is_new else ["/log.txt"]
+        record.scripts[1].written_files = files
         record.scripts[0].trackers = ["wandb"]
 
     warnings = conclude(folder_of(tmp_path, {"new": PORT}, change=change)).warnings
-    (warning,) = (
-        line
-        for line in warnings
-        if line.startswith("Written outside the folder of the command: /x/0.pt, /x/1.pt")
-    )
-    assert (
-        "/x/17.pt (new); /log.txt (old). Each arm, the control and each launch starts its script again"
-        in warning
-    )
+    (warning,) = (line for line in warnings if line.startswith("Written outside the folder"))
+    assert "command: /x/0.pt, /x/1.pt" in warning and "/x/17.pt (new); /log.txt (old)." in warning
     assert "Told to stay offline: wandb; --trackers on leaves them as they are" in warnings

@@ -3,23 +3,22 @@ is refused."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from measurement.errors import PlanError, RecordError
+from measurement.errors import PlanError
 from measurement.plans.arm import Arm
 from measurement.plans.measuring import Measurement
 from measurement.plans.plan import Plan
 from measurement.plans.settings import TrainingSettings
 from measurement.records.results import ResultsFolder
-from reports import conclude
 from reports.runs import read_runs
 from reports.schema import Comparison
 from reports.separate_runs import conclude_runs, write_runs
 from reports.statistics.separate import Runs, run_order, separate_ratio
-from tests.conftest import ringside_here
 from tests.kit.changed import changed
 from tests.kit.ratios import log_width
 from tests.kit.refusals import refused_command
@@ -33,31 +32,38 @@ HVD = Arm(backend="horovod", transport="gloo", launcher="horovodrun")
 SLOWER = Truth(ratios={"horovod": 0.8}, launch_noise=0.02)
 
 
-def write_run(folder, arm, *, minute=0, seed=3, truth=SLOWER, name=None, change=None, **plan):
+def asked(arm, **changes):
+    """The plan of a run."""
+    name = arm.backend
+    usual = {
+        "name": name,
+        "workload": "digits",
+        "world_size": 2,
+        "baseline": name,
+        "arms": {name: arm},
+        "measurement": Measurement(
+            mode="separate", control=False, launches=1, rounds=12, block_steps=5, local_every=4
+        ),
+    }
+    return Plan(**usual | changes)
+
+
+def stored(folder, plan, record):
+    """The folder of a run."""
+    results = ResultsFolder(folder)
+    results.write_plan(plan)
+    results.write_launch(record)
+    return folder
+
+
+def write_run(folder, arm, *, minute=0, seed=3, truth=SLOWER, change=None, **changes):
     """One run's folder; ``minute`` is when it began, ``change`` alters its record."""
-    name = name or arm.backend
-    measurement = Measurement(
-        mode="separate", control=False, launches=1, rounds=12, block_steps=5, local_every=4
-    )
-    asked = Plan(
-        **{
-            "name": name,
-            "workload": "digits",
-            "world_size": 2,
-            "baseline": name,
-            "arms": {name: arm},
-            "measurement": measurement,
-        }
-        | plan
-    )
-    (record,) = make_launch(asked, truth, 0, random=np.random.default_rng([minute, seed]))
+    plan = asked(arm, **changes)
+    (record,) = make_launch(plan, truth, 0, random=np.random.default_rng([minute, seed]))
     record.started_at = f"2026-01-01T12:{minute:02d}:00+00:00"
     if change:
         change(record)
-    results = ResultsFolder(folder)
-    results.write_plan(asked)
-    results.write_launch(record)
-    return folder
+    return stored(folder, plan, record)
 
 
 def write_alternating(root, number=5, **both):
@@ -75,37 +81,17 @@ def compared(paths, **options):
     return comparison
 
 
-def test_undecided_runs_say_how_many_more_should_decide(tmp_path):
-    result = compared(
-        write_alternating(tmp_path, truth=Truth(ratios={"horovod": 0.97}, launch_noise=0.06))
-    ).result("horovod")
-    assert result.verdict == "undecided"
-    assert (result.more_minutes, result.more_runs > 0) == (None, True)
-
-
 def test_arms_are_named_after_what_tells_them_apart(tmp_path):
+    mpi, large = changed(HVD, transport="mpi"), changed(DDP, options={"bucket_cap_mb": 50})
     paths = [
-        write_run(tmp_path / "a", DDP),
-        write_run(tmp_path / "b", replace_arm(DDP, options={"bucket_cap_mb": 50}), minute=1),
-        write_run(tmp_path / "c", HVD, minute=2),
-        write_run(tmp_path / "d", replace_arm(HVD, transport="mpi"), minute=3),
+        write_run(tmp_path / f"{at}", arm, minute=at)
+        for at, arm in enumerate((DDP, large, HVD, mpi))
     ]
-    assert [arm.name for arm in compared(paths).arms] == [
-        "ddp",
-        "ddp-bucket_cap_mb.50",
-        "horovod-gloo",
-        "horovod-mpi",
-    ]
-    assert compared(paths, baseline="horovod-mpi").arms[0].name == "horovod-mpi"
-    with pytest.raises(
-        PlanError,
-        match=r"--baseline 'hvd' is not an arm of these runs; use ddp or ddp-bucket_cap_mb.50 or",
-    ):
+    names = ["ddp", "ddp-bucket_cap_mb.50", "horovod-gloo", "horovod-mpi"]
+    assert [arm.name for arm in compared(paths).arms] == names
+    assert compared(paths, baseline="horovod-mpi").baseline == "horovod-mpi"
+    with pytest.raises(PlanError, match="--baseline 'hvd' is not an arm of these runs; use ddp or"):
         compared(paths, baseline="hvd")
-
-
-def replace_arm(arm, **changes):
-    return arm.model_copy(update=changes)
 
 
 def set_ranks(**changes):
@@ -119,15 +105,10 @@ def set_ranks(**changes):
     ("changes", "field"),
     [
         ({"local_batch_size": 64}, "local_batch_size: 32 in {ddp}, 64 in {hvd}"),
-        ({"workload": "synthetic"}, "workload: digits in {ddp}, synthetic in {hvd}"),
         ({"change": set_ranks(threads=2)}, "threads: 1 in {ddp}, 2 in {hvd}"),
         (
             {"change": set_ranks(fingerprint={"cpu": "Another"})},
             "host.cpu: Synthetic CPU in {ddp}, Another in {hvd}",
-        ),
-        (
-            {"change": set_ranks(environment={"TORCH_LOGS": "all"})},
-            "environment.TORCH_LOGS: not set in {ddp}, all in {hvd}",
         ),
         ({"change": set_ranks(node_rank=1)}, "placement: host 0 in {ddp}, host 1 in {hvd}"),
     ],
@@ -141,131 +122,92 @@ def test_runs_of_another_question_or_on_other_conditions_are_refused(tmp_path, c
     assert not (tmp_path / "out").exists()
     named = field.partition(":")[0].partition(".")[0]
     allowed = compared([ddp, hvd], allowed=[named])
-    assert any(
-        line.startswith(f"Compared although it differs (--allow): {named}")
-        for line in allowed.warnings
-    )
+    told = f"Compared although it differs (--allow): {named}"
+    assert any(line.startswith(told) for line in allowed.warnings)
     assert allowed.result("horovod").withheld_by is None
 
 
-def test_launches_of_one_arm_must_agree_in_all_that_they_report(tmp_path):
-    def slow_cycle(record):
-        record.ranks = [
-            changed(rank, backend=rank.backend | {"cycle_time_ms": 5}) for rank in record.ranks
-        ]
-
-    paths = [
-        *write_alternating(tmp_path, 1),
-        write_run(tmp_path / "hvd-5", HVD, minute=9, change=slow_cycle),
-    ]
-    with pytest.raises(PlanError, match=r"backend.cycle_time_ms: not set in .*hvd-0, 5 in .*hvd-5"):
-        compared(paths)
-
-
-def test_several_world_sizes_are_the_points_of_a_study(tmp_path):
-    paths = [
-        write_run(
-            tmp_path / f"{name}-{size}-{launch}",
-            arm,
-            minute=10 * size + 2 * launch + place,
-            world_size=size,
+@pytest.fixture
+def of_sizes(tmp_path):
+    """Runs of both backends with one, two and four ranks, by the names of their folders."""
+    return {
+        f"{arm.backend}-{size}": write_run(
+            tmp_path / f"{arm.backend}-{size}", arm, minute=2 * size + place, world_size=size
         )
         for size in (1, 2, 4)
-        for launch in range(2)
-        for place, (name, arm) in enumerate([("ddp", DDP), ("hvd", HVD)])
-    ]
-    comparison = conclude_runs(read_runs(paths), name="scaling")
-    assert [(point.name, point.world_size) for point in comparison.points] == [
-        ("n1", 1),
-        ("n2", 2),
-        ("n4", 4),
-    ]
+        for place, arm in enumerate((DDP, HVD))
+    }
+
+
+def test_several_world_sizes_are_the_points_of_a_study(tmp_path, of_sizes):
+    comparison = conclude_runs(read_runs([*of_sizes.values()]), name="scaling")
+    sizes = {point.name: point.world_size for point in comparison.points}
+    assert sizes == {"n1": 1, "n2": 2, "n4": 4}
     assert comparison.points[2].arm("horovod").speed_up is not None
     write_runs(comparison, ResultsFolder(tmp_path / "out"))
-    assert (
-        "People started these runs themselves"
-        in (tmp_path / "out" / "points" / "n4" / "report.md").read_text()
-    )
-    with pytest.raises(
-        PlanError, match="neither the batch of each rank nor that of all together is the same"
-    ):
-        conclude_runs(
-            read_runs(
-                [paths[0], write_run(tmp_path / "odd", DDP, world_size=2, local_batch_size=24)]
-            ),
-            name="odd",
-        )
-    without = [path for path in paths if not path.name.startswith("ddp-2")]
-    more = write_run(tmp_path / "mpi", replace_arm(HVD, transport="mpi"), world_size=2, minute=40)
+    page = tmp_path / "out" / "points" / "n4" / "report.md"
+    assert "People started these runs themselves" in page.read_text()
+
+
+def test_a_size_without_its_baseline_is_refused(tmp_path, of_sizes):
+    del of_sizes["ddp-2"]
+    mpi = changed(HVD, transport="mpi")
+    more = write_run(tmp_path / "mpi", mpi, world_size=2, minute=40)
     with pytest.raises(PlanError, match="no run of the baseline 'ddp' with 2 ranks"):
-        conclude_runs(read_runs([*without, more]), name="gap")
+        conclude_runs(read_runs([*of_sizes.values(), more]), name="gap")
 
 
-def write_training(folder, arm, *, seed, right, **changes):
-    name = arm.backend
-    plan = Plan(
-        **{
-            "name": name,
-            "workload": "digits",
-            "world_size": 2,
-            "seed": seed,
-            "baseline": name,
-            "arms": {name: arm},
-        }
-        | changes,
+def write_training(root, arm, *, last=198, **changes):
+    """A run to the end, in a folder of its own; ``last``: how many answers are right then."""
+    plan = asked(
+        arm,
         measurement=Measurement(mode="separate", launches=1, control=False, local_every=0),
         training=TrainingSettings(epochs=4, target_accuracy=0.97),
+        **changes,
     )
-    results = ResultsFolder(folder)
-    results.write_plan(plan)
-    results.write_launch(record(plan, name, 0, epochs(right)))
-    return folder
+    ended = record(plan, arm.backend, 0, epochs([120, 180, 196, last]))
+    return stored(Path(tempfile.mkdtemp(dir=root)), plan, ended)
 
 
-def test_trainings_to_the_end_are_compared_by_their_seeds(tmp_path):
-    endings = {4: 196, 2: 198, 3: 197}
-    single = Arm(backend="single")
+@pytest.fixture
+def trainings(tmp_path):
+    """Of three arms with three seeds each."""
     alone = {"world_size": 1, "local_batch_size": 64}
-    paths = [
-        write_training(
-            tmp_path / f"{arm.backend}-{seed}",
-            arm,
-            seed=seed,
-            right=[120, 180, 196, last],
-            **changes,
-        )
-        for arm, changes in ((DDP, {}), (HVD, {}), (single, alone))
-        for seed, last in endings.items()
+    return [
+        write_training(tmp_path, arm, seed=seed, last=last, **changes)
+        for arm, changes in ((DDP, {}), (HVD, {}), (Arm(backend="single"), alone))
+        for seed, last in {4: 196, 2: 198, 3: 197}.items()
     ]
-    comparison = compared(paths)
-    assert comparison.training.reference == "single"
-    assert {arm.name: (arm.seeds, arm.convergence) for arm in comparison.training.arms} == {
+
+
+def test_trainings_to_the_end_are_compared_by_their_seeds(trainings):
+    training = compared(trainings).training
+    assert training.reference == "single"
+    assert {arm.name: (arm.seeds, arm.convergence) for arm in training.arms} == {
         "ddp": (3, "same"),
         "horovod": (3, "same"),
         "single": (3, None),
     }
-    assert [curve.seed for curve in comparison.training.arm("ddp").by_seed] == [2, 3, 4]
-    assert comparison.training.arm("horovod").time_ratio.value == pytest.approx(1.0)
-    twice = write_training(tmp_path / "again", DDP, seed=3, right=[120, 180, 196, 198])
-    with pytest.raises(PlanError, match="trained ddp with the same seed 3"):
-        compared([*paths, twice])
-    other = write_training(
-        tmp_path / "half", HVD, seed=5, right=[120, 180, 196, 198], local_batch_size=16
-    )
-    with pytest.raises(PlanError, match="global batch: 64 in"):
-        compared([*paths, other])
+    assert [curve.seed for curve in training.arm("ddp").by_seed] == [2, 3, 4]
+    assert training.arm("horovod").time_ratio.value == pytest.approx(1.0)
 
 
-def test_a_run_without_its_record_is_refused(tmp_path):
-    run = write_run(tmp_path / "run", DDP)
-    (run / "launch-000" / "ddp" / "record.json").unlink()
-    with pytest.raises(RecordError, match="holds 0 records where a run has one"):
-        read_runs([run])
+@pytest.mark.parametrize(
+    ("arm", "changes", "message"),
+    [
+        (DDP, {"seed": 3}, "trained ddp with the same seed 3"),
+        (HVD, {"seed": 5, "local_batch_size": 16}, "global batch: 64 in"),
+    ],
+)
+def test_trainings_that_do_not_fit_the_others_are_refused(
+    tmp_path, trainings, arm, changes, message
+):
+    with pytest.raises(PlanError, match=message):
+        compared([*trainings, write_training(tmp_path, arm, **changes)])
 
 
-def runs(*points):
-    logs = np.array([log for _, log in points])
-    return Runs(logs=logs, started=[f"{at:02d}" for at, _ in points])
+def runs(began, logs):
+    return Runs(logs=np.asarray(logs), started=[f"{at:02d}" for at in began])
 
 
 @pytest.mark.parametrize(
@@ -274,55 +216,30 @@ def runs(*points):
         ((0, 2, 4), (1, 3, 5), "alternating"),
         ((0, 1, 2), (3, 4, 5), "one after the other"),
         ((0, 1, 4), (2, 3, 5), "mixed"),
-        ((), (0,), None),
     ],
 )
 def test_the_order_of_runs_follows_from_when_they_began(ours, theirs, order):
-    assert (
-        run_order(runs(*((at, 0.0) for at in ours)), runs(*((at, 0.0) for at in theirs))) == order
-    )
+    assert run_order(runs(ours, np.zeros(3)), runs(theirs, np.zeros(3))) == order
 
 
 def test_the_interval_is_welchs_by_hand():
     """Means 1.1 and 1.0, variances 0.01 and 0.0025, five runs each: error 0.05, 5.88 degrees of
     freedom."""
-    ours = runs(
-        *zip(
-            (0, 1, 2, 3, 4),
-            1.1 + 0.1 * np.array([-1.0, -0.5, 0, 0.5, 1.0]) / np.sqrt(0.625),
-            strict=True,
-        )
-    )
-    theirs = runs(
-        *zip(
-            (5, 6, 7, 8, 9),
-            1.0 + 0.05 * np.array([-1.0, -0.5, 0, 0.5, 1.0]) / np.sqrt(0.625),
-            strict=True,
-        )
-    )
+    spread = np.array([-1.0, -0.5, 0, 0.5, 1.0]) / np.sqrt(0.625)
+    ours, theirs = runs(range(5), 1.1 + 0.1 * spread), runs(range(5, 10), 1.0 + 0.05 * spread)
     ratio = separate_ratio(ours, theirs, confidence=0.95)
     assert np.log(ratio.value) == pytest.approx(0.1)
     assert np.log(ratio.ci_high) - 0.1 == pytest.approx(2.4588 * 0.05, rel=1e-3)
 
 
 def test_a_drift_of_the_machine_is_taken_out_of_alternating_runs():
-    drift = np.linspace(0, 0.5, 10)
-    random = np.random.default_rng(2)
-    logs = drift + random.normal(0, 0.01, 10)
+    logs = np.linspace(0, 0.5, 10) + np.random.default_rng(2).normal(0, 0.01, 10)
     logs[1::2] += 0.1
-    ours = runs(*((at, logs[at]) for at in range(1, 10, 2)))
-    theirs = runs(*((at, logs[at]) for at in range(0, 10, 2)))
-    paired = separate_ratio(ours, theirs, confidence=0.95)
-    unpaired = separate_ratio(
-        ours,
-        replace(theirs, started=[f"{at}-later" for at in (90, 91, 92, 93, 94)]),
-        confidence=0.95,
-    )
-    assert log_width(paired) < np.log(1.1) < np.log(1.5) < log_width(unpaired)
+    theirs, ours = logs[::2], logs[1::2]
 
+    def width(ours_began, theirs_began):
+        ratio = separate_ratio(runs(ours_began, ours), runs(theirs_began, theirs), confidence=0.95)
+        return log_width(ratio)
 
-def test_a_single_run_is_shown(tmp_path):
-    run = write_run(tmp_path / "run", DDP)
-    assert conclude(ResultsFolder(run)).results == []
-    done = ringside_here("report", run, "-o", tmp_path / "out")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert width(range(1, 10, 2), range(0, 10, 2)) < np.log(1.1)
+    assert width(range(5), range(5, 10)) > np.log(1.5)

@@ -11,7 +11,7 @@ from measurement.records.record import Manifest
 from runners.launchers import known_rank_variables, meeting_place, without_rank_variables
 from runners.launchers.base import HostSlots, LaunchRequest
 from runners.launchers.rank_variables import read_world
-from runners.launchers.slurm_job import expand_counts, expand_nodes, slurm_hosts
+from runners.launchers.slurm_job import expand_nodes, slurm_hosts
 from runners.launchers.srun import Srun
 
 JOB = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_TASKS_PER_NODE": "2,1"}
@@ -30,14 +30,14 @@ TASK = {
 @pytest.mark.parametrize(
     ("text", "nodes"),
     [
-        ("host1", ["host1"]),
-        ("node[01-03,7],login", ["node01", "node02", "node03", "node7", "login"]),
-        ("r[1-2]n[08-09]", ["r1n08", "r1n09", "r2n08", "r2n09"]),
-        ("a-b[9-10].site,c", ["a-b9.site", "a-b10.site", "c"]),
+        ("host1", "host1"),
+        ("node[01-03,7],login", "node01 node02 node03 node7 login"),
+        ("r[1-2]n[08-09]", "r1n08 r1n09 r2n08 r2n09"),
+        ("a-b[9-10].site,c", "a-b9.site a-b10.site c"),
     ],
 )
 def test_a_list_of_nodes_is_expanded(text, nodes):
-    assert expand_nodes(text) == nodes
+    assert expand_nodes(text) == nodes.split()
 
 
 @pytest.mark.parametrize(
@@ -49,44 +49,36 @@ def test_what_is_no_list_of_nodes_is_refused(text):
         expand_nodes(text)
 
 
-def test_numbers_for_nodes_are_expanded():
-    assert expand_counts("4(x2),1") == [4, 4, 1]
+@pytest.mark.parametrize(("tasks", "slots"), [("2,1", (2, 1)), ("4(x2)", (4, 4))])
+def test_a_job_has_its_nodes_with_their_slots(tasks, slots):
+    first, second = slurm_hosts({**JOB, "SLURM_TASKS_PER_NODE": tasks})
+    assert (first.host, second.host) == ("node1", "node2")
+    assert (first.slots, second.slots) == slots
 
 
-def test_a_job_has_its_nodes_with_their_slots():
-    assert slurm_hosts({}) == ()
-    assert slurm_hosts(JOB) == (
-        HostSlots(host="node1", slots=2),
-        HostSlots(host="node2", slots=1),
-    )
-    for tasks in ("2", "x", "4(x"):
-        with pytest.raises(LaunchError, match="2 nodes in SLURM_JOB_NODELIST, with the tasks"):
-            slurm_hosts({**JOB, "SLURM_TASKS_PER_NODE": tasks})
+@pytest.mark.parametrize("tasks", ["2", "x", "4(x"])
+def test_a_job_whose_tasks_do_not_fit_its_nodes_is_refused(tasks):
+    with pytest.raises(LaunchError, match="2 nodes in SLURM_JOB_NODELIST, with the tasks"):
+        slurm_hosts({**JOB, "SLURM_TASKS_PER_NODE": tasks})
 
 
 def test_a_task_knows_its_place_and_where_to_meet():
     world = read_world(TASK, known_rank_variables())
-    assert (
-        world.rank,
-        world.world_size,
-        world.local_rank,
-        world.local_world_size,
-        world.node_rank,
-    ) == (2, 3, 0, 1, 1)
-    assert (world.launcher, world.gives) == ("srun", {RENDEZVOUS, HOROVOD})
+    assert (world.rank, world.world_size, world.local_rank, world.node_rank) == (2, 3, 0, 1)
+    assert (world.local_world_size, world.gives) == (1, {RENDEZVOUS, HOROVOD})
     assert MPI in read_world({**TASK, "PMIX_RANK": "2"}, known_rank_variables()).gives
     place = meeting_place(TASK)
     assert place["MASTER_ADDR"] == "node1" and 20_000 <= int(place["MASTER_PORT"]) < 30_000
     assert meeting_place({**TASK, "MASTER_PORT": "1234"})["MASTER_PORT"] == "1234"
 
 
-@pytest.mark.parametrize("step", ["4294967291", "4294967290", None])
+@pytest.mark.parametrize(
+    "step",
+    [{"SLURM_STEP_ID": "4294967291"}, {"SLURM_STEP_ID": "4294967290"}, {}],
+    ids=["batch script", "external", "salloc"],
+)
 def test_a_batch_script_and_a_shell_of_salloc_are_no_tasks(step):
-    environment = (
-        {**TASK, "SLURM_STEP_ID": step}
-        if step
-        else {k: v for k, v in TASK.items() if k != "SLURM_STEP_ID"}
-    )
+    environment = {name: value for name, value in TASK.items() if name != "SLURM_STEP_ID"} | step
     assert read_world(environment, known_rank_variables()).world_size == 1
     assert meeting_place(environment) == {}
 
@@ -98,44 +90,42 @@ def test_what_a_driver_hands_on_makes_nobody_a_task():
 
 
 def test_ranks_fill_the_nodes_in_order():
-    def argv(*slots, transport=None):
-        hosts = tuple(
-            HostSlots(host=f"node{number}", slots=count)
-            for number, count in enumerate(slots, start=1)
-        )
-        (command,) = Srun().commands(
-            LaunchRequest(world_size=sum(slots), hosts=hosts, module="m", transport=transport)
-        )
-        return " ".join(command.argv)
-
+    hosts = HostSlots(host="node1", slots=2), HostSlots(host="node2", slots=1)
+    (command,) = Srun().commands(
+        LaunchRequest(world_size=3, hosts=hosts, module="m", transport="mpi")
+    )
     assert (
         "--mpi=pmix --nodes 2 --ntasks 3 --nodelist node1,node1,node2 --distribution=arbitrary"
-        in argv(2, 1, transport="mpi")
+        in " ".join(command.argv)
     )
 
 
-def test_outside_a_job_it_starts_nothing(monkeypatch):
+@pytest.mark.parametrize(
+    ("environment", "node", "message"),
+    [
+        ({}, "node1", "this process is in none; start one (salloc, sbatch"),
+        (JOB, "node1", None),
+        (JOB, "node9", "'node9' is no node of this job (node1, node2); leave hosts out"),
+    ],
+)
+def test_srun_is_refused_outside_a_job_and_of_its_nodes(monkeypatch, environment, node, message):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert "this process is in none; start one (salloc, sbatch" in Srun().refuses(
-        [HostSlots(host="node1", slots=1)]
-    )
-    for name, value in JOB.items():
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert Srun().refuses([HostSlots(host="node1", slots=1)]) is None
-    assert "'node9' is no node of this job (node1, node2); leave hosts out" in Srun().refuses(
-        [HostSlots(host="node9", slots=1)]
-    )
+    refused = Srun().refuses([HostSlots(host=node, slots=1)])
+    assert message in refused if message else refused is None
 
 
 def of_a_job(**hosts):
-    facts = {host: {"host": host, "cpu": cpu, "cores": 8} for host, cpu in hosts.items()}
-    told_by = {
-        "comparison_id": "x",
-        "plan_digest": "1",
-        "created_at": "now",
-        "ringside_version": "0",
-    }
-    return Manifest(**told_by, hosts=facts, slurm_job="77")
+    """The manifest of a comparison in a job on these hosts, by their CPUs."""
+    return Manifest(
+        comparison_id="x",
+        plan_digest="1",
+        created_at="now",
+        ringside_version="0",
+        hosts={host: {"host": host, "cpu": cpu} for host, cpu in hosts.items()},
+        slurm_job="77",
+    )
 
 
 def test_a_job_that_is_given_other_nodes_of_the_same_kind_goes_on():
