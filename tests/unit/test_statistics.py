@@ -115,24 +115,6 @@ def test_candidates_and_control_cover_at_their_nominal_rate(launches, spread):
 
 
 @pytest.mark.slow
-def test_the_true_ratio_of_totals_is_covered_where_an_arm_stalls():
-    """3% faster, but 50% longer in a quarter of its blocks: 0.917 in total."""
-    random, covered = np.random.default_rng(21), 0
-    truth = 1.03 / (1 + 0.25 * 0.5)
-    for _ in range(150):
-        base = block_times(random, rounds=40)
-        ours = [
-            times * (1 + 0.5 * (random.random(40) < 0.25))
-            for times in block_times(random, rounds=40, speed=1.03)
-        ]
-        ratio = ratio_interval(
-            [equal_work(*pair) for pair in zip(ours, base, strict=True)], confidence=0.95
-        )
-        covered += ratio.ci_low <= truth <= ratio.ci_high
-    assert covered / 150 >= 0.92
-
-
-@pytest.mark.slow
 def test_among_six_equal_candidates_a_false_claim_is_as_rare_as_with_one():
     random, wrong = np.random.default_rng(6), 0
     for _ in range(200):
@@ -184,22 +166,15 @@ def test_the_prediction_holds_for_the_next_run():
     assert covered / 200 >= 0.92
 
 
-@pytest.mark.parametrize("rounds", [1, 200])
-def test_one_launch_has_no_interval_however_many_rounds_it_has(rounds):
-    ratio = ratio_interval([equal_work([1.0] * rounds, [math.exp(0.1)] * rounds)], confidence=0.95)
-    assert (ratio.ci_low, ratio.ci_high, ratio.run_low, ratio.caution) == (
-        None,
-        None,
-        None,
-        "one launch",
-    )
+def test_one_launch_has_no_interval_however_many_rounds_it_has():
+    ratio = ratio_interval([equal_work([1.0] * 200, [math.exp(0.1)] * 200)], confidence=0.95)
     assert ratio.value == pytest.approx(math.exp(0.1))
+    assert (ratio.bounds, ratio.run_low, ratio.caution) == (None, None, "one launch")
     assert not ratio.excludes(1.0)
 
 
-@pytest.mark.parametrize("nothing", [[], [np.empty((0, 2, 2))], [np.full((2, 2, 2), np.nan)]])
-def test_no_pair_has_nothing(nothing):
-    assert ratio_interval(nothing, confidence=0.95) is None
+def test_no_pair_has_nothing():
+    assert ratio_interval([np.full((2, 2, 2), np.nan)], confidence=0.95) is None
 
 
 def test_a_ratio_without_pairs_does_not_disturb_the_others():
@@ -211,18 +186,20 @@ def test_a_ratio_without_pairs_does_not_disturb_the_others():
 
 
 def test_single_rounds_of_several_launches_are_a_sample_of_launches():
-    """Sequential mode: Student's t over them, by hand."""
-    values = np.array([0.10, 0.12, 0.08, 0.11])
-    ratio = ratio_interval(of_logs(*values), confidence=0.95)
-    half = 3.182446 * values.std(ddof=1) / 2
+    """Sequential mode: Student's t by hand.
+
+    Each of two candidates has a one-sided error of 1 - 0.95 ** (1 / 2)."""
+    logs = np.array([0.10, 0.12, 0.08, 0.11])
+
+    def reach(quantile):
+        return pytest.approx(stats.t.ppf(quantile, 3) * logs.std(ddof=1) / 2, rel=1e-5)
+
+    ratio = ratio_interval(of_logs(*logs), confidence=0.95)
     assert (ratio.launches, ratio.caution) == (4, None)
-    assert math.log(ratio.ci_low) == pytest.approx(values.mean() - half, rel=1e-5)
-    assert math.log(ratio.ci_high) == pytest.approx(values.mean() + half, rel=1e-5)
-
-
-def test_equal_values_give_an_interval_without_width_and_no_warning():
-    ratio = ratio_interval([equal_work([1.0] * 8, [1.02] * 8)] * 3, confidence=0.95)
-    assert ratio.ci_low == pytest.approx(ratio.ci_high)
+    assert math.log(ratio.value / ratio.ci_low) == reach(0.975)
+    assert math.log(ratio.ci_high / ratio.value) == reach(0.975)
+    one_of_two = ratio_intervals([of_logs(*logs)] * 2, confidence=0.95, family=2)[0]
+    assert math.log(one_of_two.one_sided[1] / one_of_two.value) == reach(0.95**0.5)
 
 
 def test_correlated_neighbours_add_to_the_noise_of_rounds():
@@ -244,25 +221,15 @@ def test_ratios_that_share_their_noise_add_no_degrees_of_freedom():
 
 
 def test_analyses_together_spend_no_more_than_the_whole_error():
-    analyses: list[int] = []
-    shares = []
+    analyses, shares = [], []
     for _ in range(200):
-        analyses = [*analyses, next_analysis(analyses, launches=3)]
+        analyses.append(next_analysis(analyses, launches=3))
         shares.append(error_share(analyses, until_decided=True))
     assert analyses[:6] == [5, 7, 10, 14, 20, 28]
     assert sum(shares) <= 1 and shares[0] == 0.5
-    assert error_share([], until_decided=False) == error_share([3], until_decided=False) == 1.0
+    assert error_share([3], until_decided=False) == 1.0
     assert error_share([3, 8], until_decided=False) == pytest.approx(1 / 6)
-    assert next_analysis([], launches=8) == next_analysis([5], launches=8) == 8
-
-
-def test_one_sided_bounds_hold_for_all_candidates_together():
-    """Of single rounds, Student's t by hand: each of two candidates has a one-sided error of 1 -
-    0.95 ** (1 / 2)."""
-    log = np.array([0.10, 0.12, 0.08, 0.11])
-    ratio = ratio_intervals([of_logs(*log), of_logs(*log)], confidence=0.95, family=2)[0]
-    half = stats.t.ppf(0.95**0.5, 3) * log.std(ddof=1) / 2
-    assert math.log(ratio.one_sided[1] / ratio.value) == pytest.approx(half, rel=1e-5)
+    assert next_analysis([5], launches=8) == 8
 
 
 numbers = st.floats(min_value=0.5, max_value=2.0, allow_nan=False)
@@ -275,29 +242,17 @@ launch_lists = st.lists(
 )
 
 
-def bounds(ratio):
-    return [ratio.value, ratio.ci_low, ratio.ci_high]
-
-
 @settings(max_examples=25, deadline=None)
 @given(launch_lists, st.floats(min_value=0.5, max_value=2.0))
 def test_the_interval_follows_arms_that_are_swapped_a_faster_candidate_and_another_order_of_launches(
     launches, factor
 ):
-    changed = (
-        launches,
-        [table[:, ::-1] for table in launches],
-        scaled(launches, factor),
-        launches[::-1],
-    )
-    ratio, back, faster, turned = (ratio_interval(tables, confidence=0.95) for tables in changed)
-    assert bounds(back) == pytest.approx([1 / ratio.value, 1 / ratio.ci_high, 1 / ratio.ci_low])
-    assert bounds(faster) == pytest.approx([factor * value for value in bounds(ratio)], rel=1e-5)
-    assert bounds(turned) == pytest.approx(bounds(ratio), rel=1e-6)
+    def interval(tables):
+        ratio = ratio_interval(tables, confidence=0.95)
+        return np.array([ratio.ci_low, ratio.value, ratio.ci_high])
 
-
-@settings(max_examples=25, deadline=None)
-@given(launch_lists)
-def test_the_estimate_lies_in_its_interval_and_more_confidence_is_wider(launches):
-    narrow, wide = (ratio_interval(launches, confidence=confidence) for confidence in (0.8, 0.99))
-    assert wide.ci_low <= narrow.ci_low <= narrow.value <= narrow.ci_high <= wide.ci_high
+    usual = interval(launches)
+    assert usual[0] <= usual[1] <= usual[2]
+    assert interval([table[:, ::-1] for table in launches]) == pytest.approx(1 / usual[::-1])
+    assert interval(scaled(launches, factor)) == pytest.approx(factor * usual, rel=1e-5)
+    assert interval(launches[::-1]) == pytest.approx(usual, rel=1e-6)
