@@ -14,27 +14,22 @@ from scipy import stats
 from reports.statistics.budget import error_share, next_analysis
 from reports.statistics.intervals import (
     launch_ratios,
-    pooled_df,
     ratio_intervals,
 )
 from tests.kit.ratios import equal_work, log_width, ratio_interval
 
-NOISE = 0.035
-"""Standard deviation of a block's time, as log; of a pair's log-ratio 5%."""
+
+def block_times(random, *, launches=3, rounds=30, spread=0.0):
+    """Seconds of an arm's blocks, by launch: heavy-tailed noise of blocks, for a pair's log-ratio
+    5%; ``spread``: standard deviation of launches, as log."""
+    levels = np.exp(spread * random.standard_normal(launches))
+    noise = 0.035 / math.sqrt(5 / 3)
+    return [level * np.exp(noise * random.standard_t(5, rounds)) for level in levels]
 
 
-def block_times(random, *, launches=3, rounds=30, speed=1.0, spread=0.0, noise=NOISE):
-    """Seconds of an arm's blocks, by launch: heavy-tailed noise of blocks; ``spread``: standard
-    deviation of launches, as log."""
-    levels = np.exp(spread * random.standard_normal(launches)) / speed
-    return [
-        level * np.exp(noise * random.standard_t(5, rounds) / math.sqrt(5 / 3)) for level in levels
-    ]
-
-
-def draw(random, *, ratio=1.0, **kwargs):
+def draw(random, **kwargs):
     """A candidate beside a baseline of its own."""
-    ours, theirs = block_times(random, speed=ratio, **kwargs), block_times(random, **kwargs)
+    ours, theirs = (block_times(random, **kwargs) for _ in range(2))
     return [equal_work(*pair) for pair in zip(ours, theirs, strict=True)]
 
 
@@ -43,32 +38,21 @@ def of_logs(*launches):
     return [equal_work([math.exp(-log)], [1.0]) for log in launches]
 
 
-def scaled(launches, factor):
-    """The same with a candidate that is faster by a factor."""
-    return [
-        table / np.array([[[1.0, factor]] + [[1.0, 1.0]] * (table.shape[1] - 1)])
-        for table in launches
-    ]
-
-
-def comparison(random, *, candidates, spreads=0.0, ratios=1.0, **kwargs):
+def comparison(random, *, candidates, spreads=0.0, **kwargs):
     """What the reports hand over: candidates beside baseline and control, then the control beside
     the baseline."""
-    spreads = np.broadcast_to(spreads, candidates + 2)
-    ratios = np.broadcast_to(ratios, candidates)
-    base, control = (block_times(random, spread=spread, **kwargs) for spread in spreads[-2:])
-    ours = [
-        block_times(random, spread=s, speed=ratio, **kwargs)
-        for s, ratio in zip(spreads, ratios, strict=False)
-    ]
+    *ours, base, control = (
+        block_times(random, spread=spread, **kwargs)
+        for spread in np.broadcast_to(spreads, candidates + 2)
+    )
     tables = [
         [equal_work(*three) for three in zip(arm, base, control, strict=True)] for arm in ours
     ]
     return [*tables, [equal_work(*two) for two in zip(control, base, strict=True)]]
 
 
-def intervals(ratios, **kwargs):
-    return ratio_intervals(ratios, confidence=0.95, family=len(ratios) - 1, **kwargs)
+def intervals(ratios):
+    return ratio_intervals(ratios, confidence=0.95, family=len(ratios) - 1)
 
 
 def test_the_ratio_is_that_of_totals_and_a_stall_counts_with_all_its_time():
@@ -121,18 +105,6 @@ def test_among_six_equal_candidates_a_false_claim_is_as_rare_as_with_one():
         ratios = intervals(comparison(random, candidates=6, spreads=0.01, launches=4))
         wrong += any(ratio.excludes(1.0) for ratio in ratios[:-1])
     assert wrong / 200 <= 0.05
-
-
-@pytest.mark.slow
-def test_an_interval_is_not_wide_without_need():
-    """Were it as wide as for each candidate's launches alone, a third of these 4% differences would
-    be missed."""
-    random = np.random.default_rng(3)
-    drawn = [
-        comparison(random, candidates=2, ratios=(1.04, 1.0), rounds=60, launches=5)
-        for _ in range(60)
-    ]
-    assert sum(intervals(tables)[0].ci_low > 1 for tables in drawn) >= 57
 
 
 def test_launches_that_agree_by_chance_are_as_uncertain_as_the_other_arms_say():
@@ -202,24 +174,6 @@ def test_single_rounds_of_several_launches_are_a_sample_of_launches():
     assert math.log(one_of_two.one_sided[1] / one_of_two.value) == reach(0.95**0.5)
 
 
-def test_correlated_neighbours_add_to_the_noise_of_rounds():
-    random = np.random.default_rng(12)
-    times = np.exp(np.repeat(0.05 * random.standard_normal(50), 3))
-    tables = [equal_work(seconds, np.ones(150)) for seconds in (times, random.permutation(times))]
-    slow, fast = (launch_ratios([table]).variance ** 0.5 for table in tables)
-    assert slow > 1.4 * fast
-
-
-def test_ratios_that_share_their_noise_add_no_degrees_of_freedom():
-    random = np.random.default_rng(14)
-    times = draw(random)
-    same, apart = (
-        [launch_ratios(times), launch_ratios(other)] for other in (scaled(times, 1.1), draw(random))
-    )
-    assert pooled_df(same) == pytest.approx(2.0)
-    assert 3.5 < pooled_df(apart) <= 4.0
-
-
 def test_analyses_together_spend_no_more_than_the_whole_error():
     analyses, shares = [], []
     for _ in range(200):
@@ -243,10 +197,8 @@ launch_lists = st.lists(
 
 
 @settings(max_examples=25, deadline=None)
-@given(launch_lists, st.floats(min_value=0.5, max_value=2.0))
-def test_the_interval_follows_arms_that_are_swapped_a_faster_candidate_and_another_order_of_launches(
-    launches, factor
-):
+@given(launch_lists)
+def test_the_interval_follows_arms_that_are_swapped_and_not_the_order_of_launches(launches):
     def interval(tables):
         ratio = ratio_interval(tables, confidence=0.95)
         return np.array([ratio.ci_low, ratio.value, ratio.ci_high])
@@ -254,5 +206,4 @@ def test_the_interval_follows_arms_that_are_swapped_a_faster_candidate_and_anoth
     usual = interval(launches)
     assert usual[0] <= usual[1] <= usual[2]
     assert interval([table[:, ::-1] for table in launches]) == pytest.approx(1 / usual[::-1])
-    assert interval(scaled(launches, factor)) == pytest.approx(factor * usual, rel=1e-5)
     assert interval(launches[::-1]) == pytest.approx(usual, rel=1e-6)
