@@ -46,12 +46,6 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
     assert message in line
 
 
-def test_a_name_that_nobody_knows_is_told():
-    done = ringside_here("hosts", "-H", "localhost:1,no-such-host.invalid:1")
-    assert done.returncode == 1, done.stderr
-    assert "host 'no-such-host.invalid': its name cannot be resolved; correct it" in done.stdout
-
-
 def test_the_file_of_a_pbs_job_names_a_host_for_each_slot(tmp_path, monkeypatch):
     (tmp_path / "nodes").write_text("host1\r\nhost1\r\nhost2.site\r\n")
     monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))

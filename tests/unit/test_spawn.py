@@ -62,9 +62,3 @@ def test_a_port_in_use_is_named():
         port = taken.getsockname()[1]
         with pytest.raises(ValueError, match=f"port {port} of {socket.gethostname()} is in use"):
             first(f"--nproc-per-node 1 --master-addr host1 --master-port {port}")
-
-
-def test_the_module_comes_last(capsys):
-    with pytest.raises(SystemExit):
-        spawn.main(["--nproc-per-node", "1"])
-    assert "-m MODULE ARGUMENTS" in capsys.readouterr().err

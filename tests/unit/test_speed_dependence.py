@@ -35,11 +35,9 @@ def test_a_ratio_that_does_not_move_is_seldom_said_to(varies):
     ("ratios", "speeds"),
     [
         (np.arange(4.0), np.arange(4.0)),
-        (np.zeros(6), np.arange(6.0)),
         (np.arange(6.0), np.zeros(6)),
-        (np.array([np.nan, np.nan, 2, 3, 4, 5]), np.arange(6.0)),
     ],
-    ids=["few launches", "equal ratios", "equal speeds", "launches without a level"],
+    ids=["few launches", "equal speeds"],
 )
 def test_what_tells_too_little_says_nothing(ratios, speeds):
     assert ratio_by_speed(ratios, speeds, confidence=0.95) is None
