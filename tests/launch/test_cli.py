@@ -28,7 +28,6 @@ def test_a_plan_that_cannot_run_is_refused_in_one_line(tmp_path):
             ["compare", "locl"],
             "unknown plan 'locl'; did you mean 'local'?",
         ),
-        (["compare"], "name a plan, such as 'ringside compare local'"),
         (
             ["check", "examples/parameter_server.py"],
             "'examples/parameter_server.py' is a file; name a workload in it",
@@ -54,13 +53,6 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path):
     assert done.returncode == 2
     assert "is not empty and holds no plan.yaml" in done.stderr
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
-
-
-def test_a_file_without_a_class_is_told_how_to_name_one(tmp_path):
-    file = tmp_path / "two.py"
-    file.write_text("")
-    told = f"'{file}' is a file; name a workload in it as '{file}:Class'"
-    assert told in refused_command("check", file)
 
 
 def test_the_version_is_printed():
