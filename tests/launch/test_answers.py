@@ -55,9 +55,6 @@ def made_ssh(folder, monkeypatch, script):
 def test_every_answer_is_found_behind_a_greeting(greeting_host, tmp_path):
     facts = ask(HOST, here=frozenset(), question=["127.0.0.1:1", HOST])
     assert facts["python"] == sys.version.split()[0]
-    assert remote.ask(
-        HOST, remote.python("runners.hosts.host_facts", "--free-port", "1"), timeout_s=30
-    ).isdigit()
     run_id = f"greeting-{tmp_path.name}"
     (remote_results.make_folder(run_id) / "rank-0.log").write_bytes(b"\x00\xff last words")
     archive = remote.ask(
@@ -93,13 +90,6 @@ def test_what_a_users_code_prints_is_no_answer(greeting_host, tmp_path):
 def test_a_shell_that_runs_something_else_is_told(tmp_path, monkeypatch):
     """It ends well, as after ``exec fish`` in ~/.bashrc."""
     made_ssh(tmp_path, monkeypatch, 'echo "$line" >/dev/null; echo "choose a project:"')
-    with pytest.raises(
-        LaunchError,
-        match=f"host '{HOST}' gave no answer, and all it printed is 'choose a project:'; try: ssh",
-    ):
-        remote.ask(
-            HOST, remote.python("runners.hosts.host_facts", "--free-port", "1"), timeout_s=30
-        )
     reason = ask(HOST, here=frozenset(), question=["127.0.0.1:1", HOST])
     assert "all it printed is 'choose a project:'; try: ssh" in reason
     assert "it needs ssh without a password, and the same checkout at the same path" in reason
@@ -118,11 +108,5 @@ def test_a_shell_that_reads_what_is_sent_leaves_no_host_without_its_key(tmp_path
 def test_a_mark_is_no_frame_by_itself(greeting):
     mark = new_mark()
     output = greeting + f"env {MARK}={mark} python".encode()
-    assert taken(output, mark) is None
     assert taken(output + framed(b"cut off", mark)[:-3], mark) is None
-    assert (
-        taken(
-            output + framed(b"one", mark) + greeting + framed(b"two\nlines\n", mark) + b"bye", mark
-        )
-        == b"one"
-    )
+    assert taken(output + framed(b"one", mark) + greeting + framed(b"two\n", mark), mark) == b"one"

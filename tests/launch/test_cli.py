@@ -14,36 +14,20 @@ from tests.kit.commands import run_python
 from tests.kit.refusals import refused_command
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"arms": {"ddp": {"backend": "horovd"}}},
-            "unknown backend 'horovd'; did you mean 'horovod'?",
-        ),
-        (
-            {"workload": "mnist", "workload_options": {"data_dir": "/nowhere"}},
-            "MNIST in '/nowhere' cannot be read",
-        ),
-    ],
-)
-def test_a_plan_that_cannot_run_is_refused_in_one_line(tmp_path, changes, message):
-    command = ("compare", write_plan(tmp_path, **changes), "-o", tmp_path / "out")
-    (line,) = refused_command(*command).splitlines()
-    assert line.startswith("ringside: ")
-    assert message in line
+def test_a_plan_that_cannot_run_is_refused_in_one_line(tmp_path):
+    plan = write_plan(tmp_path, workload="mnist", workload_options={"data_dir": "/nowhere"})
+    (line,) = refused_command("compare", plan, "-o", tmp_path / "out").splitlines()
+    assert line.startswith("ringside: ") and "MNIST in '/nowhere' cannot be read" in line
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compare", "no-such-plan.yaml"], "unknown plan 'no-such-plan.yaml'"),
         (
             ["compare", "locl"],
             "unknown plan 'locl'; did you mean 'local'?",
         ),
-        (["compare"], "name a plan, such as 'ringside compare local'"),
         (
             ["check", "examples/parameter_server.py"],
             "'examples/parameter_server.py' is a file; name a workload in it",
@@ -71,13 +55,6 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
 
 
-def test_a_file_without_a_class_is_told_how_to_name_one(tmp_path):
-    file = tmp_path / "two.py"
-    file.write_text("")
-    told = f"'{file}' is a file; name a workload in it as '{file}:Class'"
-    assert told in refused_command("check", file)
-
-
 def test_the_version_is_printed():
     assert ringside_here("--version").stdout == f"ringside {version('ringside')}\n"
 
@@ -86,20 +63,10 @@ def test_a_plan_is_found_by_name_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("local", "local.yaml", "plans/local.yaml"):
         assert read_plan(Path(name)).name == "local"
-    assert Path(
-        read_plan(Path("parameter-server")).arms["parameter-server"].backend.partition(":")[0]
-    ).is_file()
     (tmp_path / "local").write_text((REPOSITORY / "plans" / "mnist.yaml").read_text())
     assert read_plan(Path("local")).name == "mnist", "a file of that name wins"
-    assert [
-        is_plan(name) for name in ("local", "resnet18", "digits", "x.yaml", "mine.py:Mine")
-    ] == [
-        True,
-        False,
-        False,
-        True,
-        False,
-    ]
+    plans = [name for name in ("local", "resnet18", "x.yaml", "mine.py:Mine") if is_plan(name)]
+    assert plans == ["local", "x.yaml"]
 
 
 def test_init_writes_a_plan_that_runs_as_it_is_and_overwrites_nothing(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from runners.launchers.users_command import (
     with_seed,
     with_variables,
 )
-from runners.planning.arm_specs import NUM_SPARE_PORTS, ArmStart, TrialFacts
+from runners.planning.arm_specs import ArmStart, TrialFacts
 from runners.planning.plan_reading import read_plan
 from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.arm_names import names_for
@@ -43,28 +42,20 @@ from runners.scripts.environments import image_programs
 from runners.scripts.launchers_log import first_traceback, lines_of_script, scripts_exception
 from runners.scripts.script_setup import named_ports, resolve_scripts
 from tests.conftest import BIN, needs_horovod
-from tests.kit.refusals import refused_command
+from tests.kit.changed import changed
+from tests.kit.refusals import refusal
 
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 READ = {
-    "torchrun --nproc-per-node 2 train.py -n 9": ("torchrun", 2, "train.py"),
     "torchrun --nnodes=2 --nproc_per_node=4 --standalone train.py": ("torchrun", 8, "train.py"),
     "torchrun --nproc-per-node gpu train.py": ("torchrun", None, "train.py"),
-    "torchrun -m package.train": ("torchrun", 1, None),
-    "python -m torch.distributed.run --nproc-per-node 3 train.py": ("torchrun", 3, "train.py"),
     "/envs/a/bin/python3.12 -X dev -u -m torch.distributed.launch --nproc_per_node=2 t.py": (
         "torchrun",
         2,
         "t.py",
     ),
-    "python -mtorch.distributed.run --nproc-per-node 2 train.py": ("torchrun", 2, "train.py"),
     "python -umhorovod.runner -np 4 python -mpackage.train": ("horovodrun", 4, None),
     "python -u train.py -mtorch.distributed.run --nproc-per-node 2": ("python", 1, "train.py"),
-    "env A=1 python3 -X dev -Bum torch.distributed.launch --nproc_per_node 2 train.py": (
-        "torchrun",
-        2,
-        "train.py",
-    ),
     "python -um horovod.runner -np 4 python -m package.train": ("horovodrun", 4, None),
     "python -u train.py -m torch.distributed.run --nproc-per-node 2": ("python", 1, "train.py"),
     "horovodrun -np 2 -H localhost:2 python train.py -np 9": ("horovodrun", 2, "train.py"),
@@ -92,15 +83,8 @@ READ = {
     ),
     "srun -n 2 torchrun --nproc-per-node 4 train.py": ("srun", 8, "train.py"),
     "env A=1 B=2 taskset -c 0 torchrun --nproc-per-node 2 train.py": ("torchrun", 2, "train.py"),
-    "A=1 torchrun --nproc-per-node 2 train.py": ("torchrun", 2, "train.py"),
-    "apptainer exec --nv image.sif horovodrun -np 2 python train.py": ("horovodrun", 2, "train.py"),
-    "python train.py --nproc-per-node 5": ("python", 1, "train.py"),
     "torchrun --nproc-per-node 2 -m pkg.train --config=pkg/config.py": ("torchrun", 2, None),
     "python -m pkg.train config.py": ("python", 1, None),
-    "horovodrun -np 2 python train.py --config=config.py": ("horovodrun", 2, "train.py"),
-    "conda run -n old torchrun --nproc_per_node=2 train.py": ("torchrun", 2, "train.py"),
-    "uv run --with torch python train.py": ("python", 1, "train.py"),
-    "deepspeed --num_gpus 2 train.py": (None, None, None),
     "bash -c 'cd x && torchrun --nproc-per-node 2 train.py'": (None, None, None),
     "./train.sh torchrun --nproc-per-node 2": (None, None, None),
 }
@@ -116,11 +100,8 @@ def test_a_command_is_read(command):
     ("command", "programs"),
     [
         ("env A=1 taskset -c 0 torchrun --nproc-per-node 2 train.py", ["env", "torchrun"]),
-        ("mpirun -np 2 python train.py", ["mpirun", "python"]),
         ("conda run -n old torchrun --nproc-per-node 2 train.py", ["conda"]),
-        ("A=1 poetry run python train.py", ["env", "poetry"]),
         ("srun -n 2 apptainer exec image.sif python train.py", ["srun", "apptainer"]),
-        ("torchrun train.py --package uv", ["torchrun"]),
         ("make train", ["make"]),
     ],
 )
@@ -131,8 +112,6 @@ def test_what_another_environment_has_is_not_looked_for_on_this_path(command, pr
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("bash -c 'x --key $A_TOKEN'", ["bash", "-c", "x --key $A_TOKEN"]),
-        ("x $TOKENIZER", ["x", "bert"]),
         ("x $DATA ${DATA}s --data=$DATA", ["x", "a", "b", "a", "bs", "--data=a", "b"]),
         (
             'x "$DATA/y" "\\$DATA" \\$DATA \'$DATA ~ `id`\' a=$',
@@ -143,32 +122,16 @@ def test_what_another_environment_has_is_not_looked_for_on_this_path(command, pr
             ["env", "A=/home/u/x", "/home/u", "/home/u/y", "--out=~/z", "a~", "~"],
         ),
         ("x 'a && b' \";|\" lr=[1,2] none*.py", ["x", "a && b", ";|", "lr=[1,2]", "none*.py"]),
-        ("x \\\n  y", ["x", "y"]),
-        ("bash -c 'cd x && $(nproc) > y'", ["bash", "-c", "cd x && $(nproc) > y"]),
     ],
 )
 def test_words_are_those_of_the_shell_that_it_was_typed_for(monkeypatch, typed, words):
     monkeypatch.setenv("DATA", "a b")
     monkeypatch.setenv("HOME", "/home/u")
-    monkeypatch.setenv("TOKENIZER", "bert")
     assert list(read_command(typed).words) == words
     shown = ["bash", "-c", f"x() {{ printf '%s\\n' x \"$@\"; }}; {typed}"]
     assert (
         words[0] != "x"
         or subprocess.check_output(shown, text=True, timeout=60).splitlines() == words
-    )
-
-
-@pytest.mark.parametrize("module", ["torch.distributed.run", "torch.distributed.launch"])
-def test_a_launcher_that_python_has_as_a_module_is_no_program(tmp_path, module):
-    (tmp_path / "t.py").touch()
-    setup = resolve_scripts(
-        plan_of(tmp_path, a=f"{sys.executable} -m {module} --nproc-per-node 2 t.py")
-    )["a"]
-    assert (setup.launcher_reference, setup.plan.world_size, setup.launcher.line.words[1]) == (
-        "torchrun",
-        2,
-        "-m",
     )
 
 
@@ -182,12 +145,9 @@ def test_a_launcher_that_python_has_as_a_module_is_no_program(tmp_path, module):
             "has '&&', and no shell runs it; put it into a file, or bash -c '...'",
         ),
         ("torchrun train.py | tee log", "has '|'"),
-        ("bash run.sh;ls", "has ';'"),
         ("torchrun --nproc-per-node $(nproc) train.py", "has '$(', and no shell runs it"),
-        ('torchrun --nproc-per-node "`nproc`" train.py', "has '`'"),
         ("torchrun train.py ${EPOCHS:-3}", "has '${'"),
         ("torchrun train.py /etc/passw*", "has '/etc/passw*'"),
-        ("torchrun train.py {1,2}", "has '{1,2}'"),
         (
             "torchrun train.py --data $NOWHERE",
             "has $NOWHERE, which is not set; set it, or write its value",
@@ -199,8 +159,7 @@ def test_a_launcher_that_python_has_as_a_module_is_no_program(tmp_path, module):
     ],
 )
 def test_what_is_no_command_is_refused(command, message):
-    with pytest.raises(PlanError, match=re.escape(message)):
-        read_command(command)
+    assert message in refusal(read_command, command)
 
 
 @pytest.mark.parametrize(
@@ -212,18 +171,17 @@ def test_what_is_no_command_is_refused(command, message):
             ("train_hvd", "train_ddp"),
         ),
         ("torchrun -m pkg.old --lr 1", "torchrun -m pkg.new --lr 1", ("old", "new")),
-        ("bash run.sh", "make train", ("bash-run.sh", "make-train")),
-        ("horovodrun -np 2 python t.py", "torchrun t.py", ("horovodrun", "torchrun")),
-        ("torchrun t.py --bs 8", "torchrun t.py --bs=16", ("bs8", "bs16")),
         ("torchrun t.py", "torchrun t.py --fused", ("t", "fused")),
+        (
+            "torchrun t.py -v /data:/data nvcr.io/nvidia/pytorch:25.10-py3",
+            "torchrun t.py -v /data:/data nvcr.io/nvidia/pytorch:25.11-py3",
+            ("pytorch-25.10-py3", "pytorch-25.11-py3"),
+        ),
         (
             "torchrun t.py lr=1 model=x",
             "torchrun t.py lr=2 model=y",
             ("lr1-model-x", "lr2-model-y"),
         ),
-        ("torchrun t.py -c conf/a.yaml", "torchrun t.py -c conf/b.yaml", ("c-a.yaml", "c-b.yaml")),
-        ("A=1 torchrun t.py", "A=2 torchrun t.py", ("A1", "A2")),
-        ("torchrun t.py", "torchrun t.py", ("a", "b")),
         ("torchrun t.py -x \u00e9", "torchrun t.py -x \u00fc", ("a", "b")),
     ],
 )
@@ -253,52 +211,31 @@ def test_any_words_are_read_and_none_gets_lost(words):
 
 
 @needs_horovod
-def test_horovodruns_flags_are_those_that_it_has():
+def test_horovodruns_flags_are_those_that_it_has(monkeypatch):
     from horovod.runner import launch
 
-    argv = [
-        "horovodrun",
-        "--blacklist-cooldown-range",
-        "1",
-        "2",
-        "-np",
-        "2",
-        "--log-level",
-        "INFO",
-        "python",
-    ]
-    given_before = sys.argv
-    try:
-        sys.argv = argv
-        parsed = launch.parse_args()
-    finally:
-        sys.argv = given_before
-    line = read_command(shlex.join(argv))
-    assert (ranks_of(line), list(line.words[line.launchers[0].command_at :])) == (
-        parsed.num_proc,
-        parsed.command,
-    )
+    typed = "horovodrun --blacklist-cooldown-range 1 2 -np 2 --log-level INFO python"
+    monkeypatch.setattr(sys, "argv", typed.split())
+    parsed, line = launch.parse_args(), read_command(typed)
+    assert ranks_of(line) == parsed.num_proc
+    assert list(line.words[line.launchers[0].command_at :]) == parsed.command
 
 
 def test_torchruns_flags_are_those_that_it_has():
     from torch.distributed.run import get_args_parser
 
-    actions = [
-        action
+    takes_a_value = [
+        max(action.option_strings, key=len).lstrip("-").replace("_", "-")
         for action in get_args_parser()._actions
         if action.option_strings and action.nargs is None
     ]
-    names = {
-        max(action.option_strings, key=len).lstrip("-").replace("_", "-") for action in actions
-    }
-    assert names - {"print-completion"} <= ONE_VALUE["torchrun"]
+    assert set(takes_a_value) - {"print-completion"} <= ONE_VALUE["torchrun"]
 
 
 NAMES = ("PYTHONPATH", "RINGSIDE_AGENT", "RINGSIDE_RUN")
 X = "-x PYTHONPATH -x RINGSIDE_AGENT -x RINGSIDE_RUN"
 CARRIED = {
     "torchrun --master-port 29500 t.py": "torchrun --master-port 29500 t.py",
-    "horovodrun -np 2 python t.py": "horovodrun -np 2 python t.py",
     "mpirun -np 2 python t.py": f"mpirun {X} -np 2 python t.py",
     "mpirun -x PYTHONPATH=/a -np 2 python t.py": (
         f"mpirun -x RINGSIDE_AGENT -x RINGSIDE_RUN -x PYTHONPATH={AGENT_FOLDER}:/a -np 2 python t.py"
@@ -307,7 +244,6 @@ CARRIED = {
     "srun --export=ALL,A=b -n 2 python t.py": "srun --export=ALL,A=b -n 2 python t.py",
     "srun --export NONE -n 2 python t.py": "srun --export PYTHONPATH,RINGSIDE_AGENT,RINGSIDE_RUN -n 2 python t.py",
     "srun --export=PATH -n 2 torchrun t.py": "srun --export=PATH,PYTHONPATH,RINGSIDE_AGENT,RINGSIDE_RUN -n 2 torchrun t.py",
-    "bash run.sh": "bash run.sh",
 }
 
 
@@ -325,24 +261,22 @@ def test_mpichs_launcher_passes_all_variables_on_by_itself():
 
 
 def test_torchrun_is_started_on_every_host():
-    started = for_each_host(read_command("torchrun --nproc-per-node 2 t.py"), ["h1", "h2"])
-    assert [(host, shlex.join(line.words)) for host, line in started] == [
+    def started(typed):
+        lines = for_each_host(read_command(typed), ["h1", "h2"])
+        return [(host, shlex.join(line.words)) for host, line in lines]
+
+    assert started("torchrun --nproc-per-node 2 t.py") == [
         (host, f"torchrun --nnodes 2 --node-rank {node} --master-addr h1 --nproc-per-node 2 t.py")
         for node, host in enumerate(("h1", "h2"))
     ]
-    elastic = (
-        "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h1:29400 --nproc-per-node 2 t.py"
-    )
-    assert [
-        shlex.join(line.words) for _, line in for_each_host(read_command(elastic), ["h1", "h2"])
-    ] == [elastic] * 2
+    elastic = "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h1:29400 t.py"
+    assert started(elastic) == [("h1", elastic), ("h2", elastic)]
 
 
 @pytest.mark.parametrize(
     ("command", "as_run"),
     [
         ("torchrun t.py --lr 1", "torchrun t.py --lr 1 --seed 7"),
-        ("torchrun t.py --seed 1 --lr 1", "torchrun t.py --seed 7 --lr 1"),
         ("horovodrun -np 2 python t.py --seed=3", "horovodrun -np 2 python t.py --seed=7"),
     ],
 )
@@ -350,36 +284,20 @@ def test_a_script_gets_the_seed_of_its_launch(command, as_run):
     assert shlex.join(with_seed(read_command(command), "--seed", 7).words) == as_run
 
 
-def test_arms_are_named_by_their_images():
-    """Without the registry, and without flags that both have."""
-    typed = [
-        read_command(f"torchrun t.py -v /data:/data nvcr.io/nvidia/pytorch:{tag}")
-        for tag in ("25.10-py3", "25.11-py3")
-    ]
-    assert names_for(*typed) == ("pytorch-25.10-py3", "pytorch-25.11-py3")
-
-
-AS_ONESELF = f"--user={os.geteuid()}:{os.getegid()}" + (
-    "" if os.geteuid() == 0 else " --env=HOME=/tmp"
-)
-HOST = "run --rm --network=host --pid=host --ipc=host"
 BOUND = "--mount=type=bind,source={0},target={0}"
 IN_IMAGES = {
-    "podman": (
-        f"podman {HOST} {AS_ONESELF if os.geteuid() == 0 else '--userns=keep-id --env=HOME=/tmp'}",
-        BOUND,
-    ),
-    "docker": (f"docker {HOST} {AS_ONESELF}", BOUND),
+    "docker": ("docker run --rm --network=host --pid=host --ipc=host --user=0:0", BOUND),
     "apptainer": ("apptainer exec", "--bind={}"),
-    "singularity": ("singularity exec", "--bind={}"),
     "enroot": ("enroot start", "--mount={0}:{0}"),
 }
 """How each program starts a command, and shows a folder."""
 
 
 @pytest.mark.parametrize("program", IN_IMAGES)
-def test_a_command_in_an_image_has_its_folders_and_variables(program):
+def test_a_command_in_an_image_has_its_folders_and_variables(monkeypatch, program):
     """Folders are at the same paths, and variables arrive."""
+    for identity in ("geteuid", "getegid"):
+        monkeypatch.setattr(os, identity, lambda: 0)
     started, shown = IN_IMAGES[program]
     known = image_programs()[program]
     image = dataclasses.replace(
@@ -396,31 +314,18 @@ def test_a_command_in_an_image_has_its_folders_and_variables(program):
 
 def plan_of(folder, *, measurement=None, **commands):
     arms = {
-        name: arm if isinstance(arm, dict) else {"command": arm} for name, arm in commands.items()
+        name: {"directory": str(folder)} | (arm if isinstance(arm, dict) else {"command": arm})
+        for name, arm in commands.items()
     }
-    arms = {name: {"directory": str(folder), **arm} for name, arm in arms.items()}
-    content = {
-        "name": "n",
-        "baseline": next(iter(arms)),
-        "arms": arms,
-        "measurement": measurement or {},
-    }
-    path = folder / "plan.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return read_plan(path)
+    content = {"name": "n", "baseline": min(arms), "arms": arms, "measurement": measurement or {}}
+    (folder / "plan.yaml").write_text(yaml.safe_dump(content))
+    return read_plan(folder / "plan.yaml")
 
 
 def test_ranks_and_world_size_come_from_the_commands(tmp_path):
     assert plan_of(tmp_path, a="bash run.sh").world_size == 1, "its ranks say how many they are"
     plan = plan_of(tmp_path, a="torchrun --nproc-per-node 2 t.py", b="bash run.sh")
-    assert plan.world_size == 2
-    measure = plan.measurement
-    assert (plan.hosts, plan.workload, measure.floor, measure.local_every) == (
-        None,
-        "script",
-        False,
-        0,
-    )
+    assert (plan.world_size, plan.hosts, plan.workload) == (2, None, "script")
 
 
 def test_hosts_come_from_the_commands():
@@ -428,92 +333,56 @@ def test_hosts_come_from_the_commands():
         arms = {str(number): {"command": command} for number, command in enumerate(commands)}
         return with_hosts({"arms": arms, **plan})
 
-    torchrun = "torchrun --nproc-per-node 2 t.py"
-    plan_hosts = hosts(
-        "horovodrun -np 2 -H host1:1,host2:1 python t.py",
-        "mpirun -np 4 -H host2:2,host3 python t.py",
-    )
-    assert plan_hosts["hosts"] == "host1:1,host2:3,host3:1"
-    assert "hosts" not in hosts("horovodrun -np 2 -H localhost:2 python t.py", torchrun)
+    torchrun, horovodrun = "torchrun --nproc-per-node 2 t.py", "horovodrun -np 2 -H {} python t.py"
+    mpirun = "mpirun -np 4 -H host2:2,host3 python t.py"
+    named = hosts(horovodrun.format("host1:1,host2:1"), mpirun)
+    assert named["hosts"] == "host1:1,host2:3,host3:1"
+    assert "hosts" not in hosts(horovodrun.format("localhost:2"), torchrun)
     assert hosts(torchrun, hosts="host1:2,host2:2")["world_size"] == 4
     with pytest.raises(HostfileError, match="-H of 'horovodrun' host 1"):
-        hosts("horovodrun -np 2 -H a:b:c python t.py")
+        hosts(horovodrun.format("a:b:c"))
 
 
 @pytest.mark.parametrize(
     ("arm", "message"),
     [
-        (
-            {"command": "torchrun t.py", "backend": "ddp"},
-            "backend 'ddp' and a command are both given",
-        ),
-        ({"command": "torchrun t.py", "untimed": "all"}, "untimed = 'all'"),
-        ({"command": "torchrun t.py", "samples_per_step": 0}, "samples_per_step = 0"),
-        (
-            {"command": "no-such-launcher t.py"},
-            "'no-such-launcher' is not on PATH; activate its environment",
-        ),
+        ({"backend": "ddp"}, "backend 'ddp' and a command are both given"),
+        ({"command": "no-such-launcher t.py"}, "'no-such-launcher' is not on PATH; activate its"),
         ({"command": f"{sys.executable} none.py"}, "'none.py' is not in"),
-        ({"command": f"{sys.executable} t.py", "commit": "main"}, "is not in a git repository"),
-        (
-            {"command": "torchrun t.py", "image": "i", "python": "python3"},
-            "python means nothing in an image, which has its own packages; leave it out",
-        ),
-        ({"command": "torchrun t.py", "image": "'i"}, "No closing quotation"),
+        ({"image": "i", "python": "python3"}, "python means nothing in an image"),
     ],
 )
 def test_bad_input_is_refused_with_what_to_do(tmp_path, arm, message):
     (tmp_path / "t.py").touch()
-    plan = tmp_path / "plan.yaml"
-    arms = {"a": {"directory": str(tmp_path), **arm}}
-    plan.write_text(yaml.safe_dump({"name": "n", "baseline": "a", "arms": arms}))
-    assert message in refused_command("compare", plan, "-o", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["torchrun t.py"], "give two commands, each in quotes"),
-        (
-            ["torchrun t.py", "torchrun t.py", "--name-a", "x", "--name-b", "x"],
-            "both arms are named 'x'",
-        ),
-        (
-            ["torchrun t.py", "torchrun t.py", "--assert-not-slower", "much"],
-            "--assert-not-slower 'much' is no share",
-        ),
-        (["torchrun t.py", "torchrun t.py", "--set", "scripts.loss_margin=0"], "loss_margin = 0"),
-    ],
-)
-def test_ab_refuses_what_it_cannot_run(arguments, message):
-    assert message in refused_command("ab", *arguments)
+    with pytest.raises(PlanError) as refused:
+        resolve_scripts(plan_of(tmp_path, a={"command": "torchrun t.py", **arm}))
+    assert message in str(refused.value)
 
 
 def test_a_script_starts_in_its_own_environment(tmp_path, monkeypatch):
+    """Where alone its program is, or that of its python."""
     (tmp_path / "t.py").touch()
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setenv("MY_OWN", "kept")
-    monkeypatch.setenv("RANK", "3")
-    plan = plan_of(
-        tmp_path,
-        a={"command": "torchrun --nproc-per-node 2 t.py"},
-        b={"command": "python t.py", "python": sys.executable},
-    )
-    for setup in resolve_scripts(plan).values():
+    for name, value in {"PATH": "/usr/bin:/bin", "MY_OWN": "kept", "RANK": "3"}.items():
+        monkeypatch.setenv(name, value)
+    its_python = {"command": "python t.py", "python": sys.executable}
+    for setup in resolve_scripts(plan_of(tmp_path, a="torchrun t.py", b=its_python)).values():
         inherited = setup.launcher.inherited
-        assert inherited["PATH"].split(os.pathsep)[0] == str(BIN), (
-            "where alone its program is, or that of its python"
-        )
+        assert inherited["PATH"].startswith(f"{BIN}{os.pathsep}")
         assert inherited["VIRTUAL_ENV"] == str(BIN.parent)
-        assert inherited["MY_OWN"] == "kept"
-        assert "RANK" not in inherited
+        assert inherited["MY_OWN"] == "kept" and "RANK" not in inherited
 
 
-PLACE = Placement(hosts=(HostSlots(host=HERE, slots=2),), cores={HERE: 2}, here=frozenset({HERE}))
+def start_of(folder, **changes):
+    """The first start of an arm, on this host."""
+    place = Placement(
+        hosts=(HostSlots(host=HERE, slots=2),), cores={HERE: 2}, here=frozenset({HERE})
+    )
+    driver = {"supervisors": "h:2", "store": "", "key_file": folder / "k", "log_folder": folder}
+    return ArmStart(launch=0, number=0, run_id="r", placement=place, state={}, **driver, **changes)
+
+
 NAMED = {
     "torchrun --master_port=1234 t.py": [1234],
-    "torchrun --master-port 1234 t.py": [1234],
     "torchrun --rdzv-backend c10d --rdzv_endpoint=[::1]:1234 t.py 99": [1234],
     "accelerate launch --main_process_port 1234 t.py": [1234],
     "env MASTER_PORT=1234 mpirun -np 2 python t.py": [1234],
@@ -532,31 +401,14 @@ def test_each_start_of_an_arm_has_ports_of_its_own(tmp_path, monkeypatch):
     found taken."""
     (tmp_path / "t.py").write_text('os.environ["MASTER_PORT"] = "8888"\n')
     monkeypatch.setenv("MASTER_PORT", "2222")
-    (arm,) = (
-        agent
-        for name, agent in resolve_scripts(plan_of(tmp_path, a="python t.py")).items()
-        if name == "a"
-    )
+    arm = resolve_scripts(plan_of(tmp_path, a="python t.py"))["a"]
     arm = dataclasses.replace(arm, trial=TrialFacts(ranks=2, first_steps_s=1.0, ports=(8000,)))
-    driver = {"supervisors": "h:2", "store": "", "key_file": tmp_path / "k", "log_folder": tmp_path}
-    start = ArmStart(
-        launch=0, number=0, run_id="r", placement=PLACE, **driver, state={}, taken_ports={9000}
-    )
+    start = start_of(tmp_path, taken_ports={9000})
     agents = [decode(arm.commands(start)[0].environment["RINGSIDE_AGENT"]) for _ in range(2)]
     asked = {2222, 8000, 8888, 9000, 29400, 29500}
     assert [set(map(int, agent.ports)) for agent in agents] == [asked] * 2
     given = [port for agent in agents for port in (*agent.ports.values(), *agent.spare_ports)]
-    assert len({*asked, *given}) == len(asked) + len(given) == 6 + 2 * (6 + NUM_SPARE_PORTS)
-
-
-@pytest.mark.parametrize(("alone_s", "limit_s"), [(None, 100.0), (20.0, 100.0), (90.0, 270.0)])
-def test_what_is_slow_to_start_alone_gets_more_time_beside_others(tmp_path, alone_s, limit_s):
-    (tmp_path / "t.py").touch()
-    plan = plan_of(tmp_path, a="python t.py", b="python t.py")
-    measurement = plan.measurement.model_copy(update={"start_timeout_s": 100.0})
-    arm = resolve_scripts(plan.model_copy(update={"measurement": measurement}))["a"]
-    trial = TrialFacts(ranks=1, first_steps_s=alone_s) if alone_s else None
-    assert dataclasses.replace(arm, trial=trial).start_limit_s == limit_s
+    assert len({*asked, *given}) == len(asked) + len(given)
 
 
 def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatch):
@@ -565,49 +417,19 @@ def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatc
     (tmp_path / "t.py").touch()
     monkeypatch.delenv("MASTER_PORT", raising=False)
     monkeypatch.setenv("SLURM_EXPORT_ENV", "NONE")
+    monkeypatch.setenv("MYLAB_A", "1")
     plan = plan_of(
         tmp_path, a={"command": "mpirun -np 2 python t.py", "environment": {"COLOUR": "blue"}}
     )
-    monkeypatch.setenv("MYLAB_A", "1")
-    plan = plan.model_copy(update={"threads": 2, "forward_environment": ["MYLAB_*"]})
-    (setup,) = (arm for name, arm in resolve_scripts(plan).items() if name == "a")
-    driver = {"supervisors": "h:2", "store": "", "key_file": tmp_path / "k"}
-    start = ArmStart(
-        launch=0,
-        number=0,
-        run_id="r",
-        placement=PLACE,
-        log_folder=tmp_path,
-        **driver,
-        state={},
-        padding_bytes=9,
-    )
-    (command,) = setup.commands(start)
+    plan = changed(plan, threads=2, forward_environment=["MYLAB_*"])
+    (command,) = resolve_scripts(plan)["a"].commands(start_of(tmp_path, padding_bytes=9))
     names = {name for before, name in itertools.pairwise(command.argv) if before == "-x"}
-    assert names >= {
-        "COLOUR",
-        "MYLAB_A",
-        "OMP_NUM_THREADS",
-        "HOROVOD_GLOO_TIMEOUT_SECONDS",
-        "PYTHONPATH",
-        "RINGSIDE_AGENT",
-        "RINGSIDE_RUN",
-    }
+    added = "COLOUR MYLAB_A OMP_NUM_THREADS HOROVOD_GLOO_TIMEOUT_SECONDS PYTHONPATH RINGSIDE_AGENT"
+    assert names >= set(added.split())
     assert names == {
         name for name in command.environment if not name.startswith(("OMPI_ALLOW_", "SLURM_"))
     }
-    assert set(command.environment["SLURM_EXPORT_ENV"].split(",")) >= {
-        "COLOUR",
-        "OMP_NUM_THREADS",
-        "RINGSIDE_RUN",
-    }
-
-
-def test_the_probes_folder_holds_the_probe_alone():
-    assert {path.name for path in AGENT_FOLDER.iterdir()} - {"__pycache__"} == {
-        "sitecustomize.py",
-        "ringside_agent",
-    }
+    assert {"COLOUR", "RINGSIDE_RUN"} <= set(command.environment["SLURM_EXPORT_ENV"].split(","))
 
 
 def python(**changes):
@@ -615,73 +437,53 @@ def python(**changes):
 
 
 @pytest.mark.parametrize(
-    ("seen", "message"),
+    ("seen", "is_sure", "message"),
     [
-        ([python()], "by python -E, -I or -S, which do not read PYTHONPATH, leave that flag out"),
-        ([python(has_agent=False)], "the environment does not reach its ranks"),
-        ([python(has_torch=False)], "do not import torch"),
-        ([python()], "no torch.optim optimizer has taken a step"),
-        ([], "no Python of it was seen"),
-        (
-            [python(path="src")],
-            "the command replaces PYTHONPATH, which loads Ringside's agent; write PYTHONPATH=src:$PYTHONPATH",
-        ),
-        ([python(path="")], "the command unsets PYTHONPATH"),
+        ([], False, "no Python of it was seen"),
+        ([python()], False, "no torch.optim optimizer has taken a step"),
+        ([python()], False, "by python -E, -I or -S, which do not read PYTHONPATH"),
+        ([python(has_agent=False)], False, "the environment does not reach its ranks"),
+        ([python(path="src")], True, "write PYTHONPATH=src:$PYTHONPATH"),
+        ([python(has_torch=False)], False, "do not import torch"),
+        ([python(path="src", has_torch=False)], False, ""),
+        ([python(path="src"), python()], False, ""),
     ],
 )
-def test_why_no_rank_reports_is_told_by_its_processes(seen, message):
+def test_why_no_rank_reports_is_told_by_its_processes_and_at_once_where_it_is_sure(
+    seen, is_sure, message
+):
+    """A helper may have another PYTHONPATH, and a TensorBoard import TensorFlow."""
     assert message in explain_no_ranks(seen)
-
-
-@pytest.mark.parametrize(
-    "seen",
-    [
-        [],
-        [python()],
-        [python(path="src", has_torch=False)],  # a helper
-        [python(path="src"), python()],
-    ],
-)
-def test_nothing_is_refused_that_may_still_report(seen):
-    assert why_never(seen) is None
+    assert (why_never(seen) is not None) == is_sure
 
 
 @pytest.mark.process
 def test_processes_of_a_run_are_looked_at(tmp_path, no_processes_left):
     variables = {**os.environ, "RINGSIDE_RUN": "look", "RINGSIDE_AGENT": "p", "PYTHONPATH": "src"}
-    waits = "print(flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", waits], env=variables, cwd=tmp_path, **PIPES
-    ) as process:
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(command, env=variables, cwd=tmp_path, **PIPES) as process:
         process.stdout.readline()
-        seen = look_at("look", [])
+        (seen,) = look_at("look", [])
         process.communicate("", timeout=20)
-    assert seen == [SeenPython(has_agent=True, has_torch=False, path="src")]
+    assert seen == python(has_torch=False, path="src")
 
 
 def test_ranks_that_count_otherwise_are_told():
-    def rank(number, world_size):
-        return SupervisedRank(
-            rank=number, world_size=world_size, host="h", pid=number, clock_behind_s=0.0
-        )
+    def ranks(*sizes):
+        return [
+            SupervisedRank(rank=rank, world_size=size, host="h", pid=rank, clock_behind_s=0.0)
+            for rank, size in enumerate(sizes)
+        ]
 
-    assert why_others([rank(0, 2), rank(1, 2)], []) is None
-    assert "disagree on the number of ranks (1 and 2)" in why_others([rank(0, 1), rank(1, 2)], [])
-    assert "several processes of it each report as rank 0 of 1" in why_others(
-        [rank(0, 1)], [rank(0, 1)]
-    )
+    assert why_others(ranks(2, 2), []) is None
+    assert "disagree on the number of ranks" in why_others(ranks(1, 2), [])
+    assert "several processes of it each report as rank 0" in why_others(ranks(1), ranks(1))
 
 
 def test_what_a_launcher_says_has_a_remedy():
     assert "measurement.mode: sequential" in hint_of("... EADDRINUSE: address already in use")
     assert "name its Python by --python-a" in hint_of("ModuleNotFoundError: No module named 'its'")
-    assert "instead of apex use torch.amp" in hint_of("ModuleNotFoundError: No module named 'apex'")
-    assert "--cpu checks scripts for GPUs" in hint_of(
-        "RuntimeError: Found no NVIDIA driver on your system."
-    )
-    assert "--cpu cannot stand in for it" in hint_of(
-        "RuntimeError: 0 active drivers ([]). There should only be one."
-    )
+    assert "--cpu checks scripts" in hint_of("RuntimeError: Found no NVIDIA driver on your system.")
     assert hint_of("all is well") is None
 
 
@@ -703,35 +505,18 @@ ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!
 
 
 def test_the_first_traceback_is_found_behind_what_horovodrun_puts_before_its_lines():
-    log = """note
-[0]<stderr>:Traceback (most recent call last):
-[1]<stderr>:Traceback (most recent call last):
-[0]<stderr>:  File "train.py", line 3, in <module>
-[1]<stderr>:  File "train.py", line 3, in <module>
-[0]<stderr>:    main()
-[1]<stderr>:    main()
-[0]<stderr>:ValueError: no such flag
-[1]<stderr>:ValueError: no such flag
-Traceback (most recent call last):
-  File "horovodrun", line 8
-RuntimeError: Horovod detected that one or more processes exited with non-zero status
-"""
-    assert first_traceback(log) == [
+    lines = [
+        "Traceback (most recent call last):",
         '  File "train.py", line 3, in <module>',
         "    main()",
         "ValueError: no such flag",
     ]
-    assert (
-        first_traceback(log.replace("[0]<stderr>:", "").replace("[1]<stderr>:", "[1,1]<stderr>:"))[
-            -1
-        ]
-        == "ValueError: no such flag"
-    )
+    of_ranks = "".join(f"[{rank}]<stderr>:{line}\n" for line in lines for rank in (0, 1))
+    launchers = 'Traceback (most recent call last):\n  File "horovodrun", line 8\nRuntimeError: Horovod detected that one or more processes exited\n'
+    assert first_traceback(f"note\n{of_ranks}{launchers}") == lines[1:]
     assert first_traceback("all is well") == []
-    missing = "[1]<stderr>:python: can't open file 'train.py': [Errno 2] No such file or directory\nTraceback"
-    assert first_traceback(missing + log.rpartition("Traceback")[2]) == [], (
-        "a script that is missing on another host"
-    )
+    missing = "[1]<stderr>:python: can't open file 'train.py': [Errno 2] No such file\n"
+    assert first_traceback(missing + launchers) == [], "a script that is missing on another host"
 
 
 BROKEN = """Traceback (most recent call last):
@@ -802,31 +587,12 @@ def test_for_a_script_that_raised_nothing_its_own_lines_are_shown():
 
 @needs_horovod
 @pytest.mark.parametrize(
-    ("command", "message"),
+    ("command", "named"),
     [
-        (
-            "horovodrun -np 2 --autotune python t.py",
-            "horovodrun with HOROVOD_AUTOTUNE=1 changes fusion",
-        ),
-        (
-            "horovodrun -np 2 --timeline-filename=x.json python t.py",
-            "HOROVOD_TIMELINE=x.json has Horovod write",
-        ),
-        (
-            "HOROVOD_TIMELINE=x.json horovodrun -np 2 python t.py",
-            "HOROVOD_TIMELINE=x.json has Horovod write",
-        ),
+        ("horovodrun -np 2 --autotune python t.py", "HOROVOD_AUTOTUNE=1"),
+        ("HOROVOD_TIMELINE=x.json horovodrun -np 2 python t.py", "HOROVOD_TIMELINE=x.json"),
     ],
 )
-def test_what_disturbs_horovod_is_refused_in_a_command_too(tmp_path, command, message):
+def test_what_disturbs_horovod_is_refused_in_a_command_too(tmp_path, command, named):
     (tmp_path / "t.py").touch()
-    with pytest.raises(PlanError, match=re.escape(message)):
-        resolve_scripts(plan_of(tmp_path, a=command))
-
-
-def test_a_plan_of_commands_has_no_arms_to_leave_out(tmp_path):
-    (tmp_path / "t.py").touch()
-    plan_of(tmp_path, a="torchrun t.py", b="torchrun t.py")
-    assert "--available is for arms of backends; arms by command all run, or none" in (
-        refused_command("compare", tmp_path / "plan.yaml", "--available", "-o", tmp_path / "out")
-    )
+    assert named in refusal(resolve_scripts, plan_of(tmp_path, a=command))

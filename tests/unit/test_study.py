@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from measurement.conditions.differences import Difference
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import HostfileError, PlanError
 from measurement.plans.plan_file import check_plan, plan_at
@@ -13,21 +12,16 @@ from measurement.records.results import ResultsFolder
 from reports import conclude, write_reports
 from reports.against import StoredComparison
 from reports.by_key import table_by_key
-from reports.charts.point_charts import point_charts
 from reports.projection.what_if import Links
-from reports.tables.arm_tables import differences_table
 from reports.tables.sections import what_if_table
 from runners.driver.run_study import StudyRun, point_plans
-from tests.conftest import REPOSITORY, TINY
+from tests.conftest import TINY
 from tests.kit.changed import changed
 from tests.kit.plans import read_tiny, written_again
 from tests.kit.results_factory import Truth, make_manifest, make_plan, write_results
 
 RATIOS = {"one": 1.2, "two": 1.1, "three": 1.0, "four": 0.8}
 """Of horovod-gloo to ddp-gloo, by point."""
-
-
-ONE_AND_TWO = {"one": {"world_size": 1}, "two": {"world_size": 2}}
 
 
 def study_of(points, *, single=False, launches=3, **changes):
@@ -48,65 +42,50 @@ def write_points(root, study, truths, *, failed=None):
     return folder
 
 
+def truths_of(ratios):
+    return {
+        name: Truth(ratios={"horovod-gloo": ratio}, noise=0.005, drift=0.0)
+        for name, ratio in ratios.items()
+    }
+
+
 @pytest.fixture(scope="module")
 def by_point(tmp_path_factory):
     study = study_of({name: {} for name in RATIOS}, hosts="host1:1,host2:1")
-    truths = {
-        name: Truth(ratios={"horovod-gloo": ratio}, noise=0.005, drift=0.0)
-        for name, ratio in RATIOS.items()
-    }
-    return write_points(tmp_path_factory.mktemp("by-point"), study, truths)
-
-
-@pytest.fixture(scope="module")
-def reported(by_point):
-    """What was concluded, once every report is written."""
-    return write_reports(by_point)
+    return write_points(tmp_path_factory.mktemp("by-point"), study, truths_of(RATIOS))
 
 
 def test_points_become_plans(tmp_path):
     points = {
         "one": {"world_size": 1},
         "two-by-two": {"hosts": ["host1:2", "host2:2"], "local_batch_size": 8},
-        "file": {"hosts": str(REPOSITORY / "hostfiles" / "two-hosts")},
     }
     arms = {**TINY["arms"], "single": {"backend": "single"}}
     study = read_tiny(tmp_path, points=points, world_size=None, arms=arms, network_interface="eth0")
-    plans = point_plans(study)
-    places = [(p.name, p.world_size, p.local_batch_size, p.hosts) for p in plans.values()]
-    assert places[:2] == [("tiny.one", 1, 16, None), ("tiny.two-by-two", 4, 8, "host1:2,host2:2")]
-    assert plans["file"].hosts.startswith("host1:")
-    assert [p.network_interface for p in plans.values()] == [None, "eth0", "eth0"]
-    assert [list(p.arms) for p in plans.values()] == [["ddp", "single"], ["ddp"], ["ddp"]]
-    assert len({plan_digest(p) for p in [*plans.values(), study]}) == 4
+    one, four = plans = list(point_plans(study).values())
+    assert (one.name, one.world_size, one.local_batch_size, one.hosts) == ("tiny.one", 1, 16, None)
+    assert (four.world_size, four.local_batch_size) == (4, 8)
+    assert four.hosts == "host1:2,host2:2"
+    assert [plan.network_interface for plan in plans] == [None, "eth0"]
+    assert [list(plan.arms) for plan in plans] == [["ddp", "single"], ["ddp"]]
+    assert len({plan_digest(plan) for plan in [*plans, study]}) == 3
     assert written_again(study) == study
 
 
 @pytest.mark.parametrize(("scaling", "batches"), [("weak", [24, 24, 24]), ("strong", [24, 12, 6])])
 def test_batches_of_weak_and_strong_scaling(scaling, batches):
-    study = study_of(
-        {f"n{n}": {"world_size": n} for n in (1, 2, 4)}, scaling=scaling, local_batch_size=24
-    )
-    plans = [plan_at(study, name) for name in study.points]
-    assert [plan.local_batch_size for plan in plans] == batches
-    assert (len({plan.local_batch_size * plan.world_size for plan in plans}) == 1) == (
-        scaling == "strong"
-    )
+    points = {f"n{n}": {"world_size": n} for n in (1, 2, 4)}
+    study = study_of(points, scaling=scaling, local_batch_size=24)
+    assert [plan_at(study, name).local_batch_size for name in points] == batches
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"points": {"a/b": {"world_size": 1}}}, "'a/b': String should match pattern"),
-        ({"points": {"a": {"world_sise": 1}}}, "did you mean 'world_size'?"),
-        ({"points": {"a": {"hosts": "host1:0"}}}, "point 'a'.*host1:0"),
         (
             {"points": {"a": {}, "b": {"local_batch_size": 4}}, "scaling": "strong"},
             "let no other point name a local_batch_size",
-        ),
-        (
-            {"points": {"a": {"world_size": 1}, "b": {"world_size": 3}}, "scaling": "strong"},
-            "16 samples among 3 ranks",
         ),
         (
             {"points": {"a": {}}, "arms": {"ddp": {"backend": "single"}}},
@@ -126,94 +105,49 @@ def test_what_makes_no_study_is_refused_before_anything_is_written(tmp_path, cha
 
 @pytest.mark.slow
 def test_the_scaling_baseline_is_named(tmp_path):
+    points = {"two": {"world_size": 2}, "four": {"world_size": 4}}
     quiet = Truth(ratios={"horovod-gloo": 1.0}, noise=0.01, drift=0.0)
-    alone = study_of(ONE_AND_TWO)
-    comparison = conclude(write_points(tmp_path / "one", alone, {"one": quiet, "two": quiet}))
-    assert (
-        comparison.points[1].arm("horovod-gloo").scaling_baseline
-        == "horovod-gloo at one (one rank with wrapper)"
-    )
-    pairs = study_of({"two": {"world_size": 2}, "four": {"world_size": 4}})
-    comparison = conclude(write_points(tmp_path / "two", pairs, {"two": quiet, "four": quiet}))
-    four = comparison.points[1].arm("ddp-gloo")
+    folder = write_points(tmp_path, study_of(points), dict.fromkeys(points, quiet))
+    four = conclude(folder).points[1].arm("ddp-gloo")
     assert four.scaling_baseline == "ddp-gloo at two (the first point)"
     assert four.speed_up.value == pytest.approx(2, rel=0.05)
     assert four.scaling_efficiency.value == pytest.approx(four.speed_up.value / 2)
 
 
 @pytest.mark.slow
-def test_verdicts_stand_with_their_points_and_the_headline_says_where_the_winner_changes(reported):
-    comparison = reported
-    assert (
-        comparison.headline
-        == "horovod-gloo is fastest at 2 of 4 points; it changes between two and four; 2 more below"
-    )
-    assert point_charts(comparison)["ratios"]["layout"]["xaxis"]["categoryarray"] == list(RATIOS)
-
-
-@pytest.mark.slow
 def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
     study = study_of({f"n{n}": {"world_size": n} for n in (1, 2, 4, 8)}, single=True)
+    equal, failed = {"single": 1.0, "horovod-gloo": 1.0}, {("horovod-gloo", n) for n in range(3)}
     truths = {
-        "n1": Truth(ratios={"single": 1.0, "horovod-gloo": 1.0}),
-        "n2": Truth(
-            ratios={"horovod-gloo": 1.0}, statuses={("horovod-gloo", n): "failed" for n in range(3)}
-        ),
+        "n1": Truth(ratios=equal),
+        "n2": Truth(ratios=equal, statuses=dict.fromkeys(failed, "failed")),
     }
-    folder = write_points(
-        tmp_path, study, truths, failed={"n4": "host 'host2': it does not answer"}
-    )
-    comparison = write_reports(folder)
+    cause = "host 'host2': it does not answer"
+    comparison = write_reports(write_points(tmp_path, study, truths, failed={"n4": cause}))
     assert {point.name: [arm.status for arm in point.arms] for point in comparison.points} == {
         "n1": ["ok", "ok", "ok"],
         "n2": ["ok", "failed", "not at this point"],
         "n4": ["failed", "failed", "not at this point"],
         "n8": ["not measured", "not measured", "not at this point"],
     }
-    assert (
-        comparison.points[2].arm("ddp-gloo").errors[0].message == "host 'host2': it does not answer"
-    )
-    assert "n4: host 'host2': it does not answer" in comparison.warnings
-    assert "n2: horovod-gloo failed: rank 1 exited with code 1" in comparison.warnings
-    assert "host 'host2': it does not answer |" in (tmp_path / "report.md").read_text()
+    told = {f"n4: {cause}", "n2: horovod-gloo failed: rank 1 exited with code 1"}
+    assert told <= set(comparison.warnings)
+    assert f"{cause} |" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.slow
 def test_what_is_asked_of_a_comparison_is_answered_at_each_point(by_point, tmp_path):
-    study = study_of({name: {} for name in RATIOS}, hosts="host1:1,host2:1")
-    slower = RATIOS | {"four": 0.8 * 0.7}
-    truths = {
-        name: Truth(ratios={"horovod-gloo": ratio}, noise=0.006, drift=0.0)
-        for name, ratio in slower.items()
-    }
-    now = write_points(tmp_path, study, truths)
+    study = ResultsFolder(by_point.root).read_plan()
+    slower = truths_of(RATIOS | {"four": 0.8 * 0.7})
+    now = write_points(tmp_path, study, slower)
     against = write_reports(now, earlier=StoredComparison.read(by_point)).against
     assert {(change.arm, change.point) for change in against.beyond} == {("horovod-gloo", "four")}
     assert len(against.changes) == 3 * len(RATIOS) and against.of_baseline is None
-    assert (
-        "horovod-gloo at four" in against.headline
-        and "horovod-gloo over ddp-gloo at four" in (tmp_path / "report.md").read_text()
-    )
+    assert "horovod-gloo at four" in against.headline
 
     by_launch = table_by_key(now, "launch")
     assert [column.title for column in by_launch.columns[:3]] == ["launch", "point", "arm"]
-    assert [row.group for row in by_launch.rows] == sorted(
-        row.group for row in by_launch.rows
-    ) and len(by_launch.rows) == 3 * 4 * 2
+    assert len(by_launch.rows) == 3 * 4 * 2
 
     answered = what_if_table(conclude(now, links=Links(rates=[10**9])))
-    assert answered.columns[0].title == "point" and {
-        row.entries[0].text for row in answered.rows
-    } == {*RATIOS}
-
-
-def test_what_differs_at_some_points_says_at_which(by_point):
-    first, two = (
-        Difference(field=name, values={"a": 1, "b": 2}, sentence="")
-        for name in ("threads", "cores")
-    )
-    shown = differences_table({"first": [first], "second": [first, two]})
-    assert [[entry.text for entry in row.entries[:2]] for row in shown.rows] == [
-        ["threads", ""],
-        ["cores", "second"],
-    ]
+    assert {row.entries[0].text for row in answered.rows} == {*RATIOS}

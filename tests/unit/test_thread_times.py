@@ -49,27 +49,30 @@ def test_without_counters_nothing_is_known():
     assert threads_between(None, read_threads()) is None
 
 
-def test_a_block_has_the_mean_over_ranks_or_nothing():
-    def rank(number, threads):
-        known = (
-            {}
-            if threads is None
-            else {"page_faults": 100 * number, "core_use": CoreUse(**used, cores=[number])}
-        )
-        return RankSteps(
-            rank=number, untimed_s=0.0, samples=[1], phases_s=[[0.0] * 5], threads=threads, **known
-        )
+USED = {"machine": "a", "wall_s": 1.0, "busy_s": 0.9, "steal_s": 0.0, "own_s": 0.6}
+BLOCK = BlockRecord(turn=0, round=0, block=0, kind="sync", steps=1)
 
-    used = {"machine": "a", "wall_s": 1.0, "busy_s": 0.9, "steal_s": 0.0, "own_s": 0.6}
-    times = [
-        ThreadTimes(running_s=seconds, runnable_s=2 * seconds, library_s=0.0, others_s=1.0)
-        for seconds in (1.0, 3.0)
+
+def ran_for(seconds):
+    return ThreadTimes(running_s=seconds, runnable_s=0.0, library_s=0.0, others_s=1.0)
+
+
+def rank(number, **known):
+    return RankSteps(rank=number, untimed_s=0.0, samples=[1], phases_s=[[0.0] * 5], **known)
+
+
+def test_a_block_has_the_mean_over_ranks_or_nothing():
+    ranks = [
+        rank(
+            number,
+            threads=ran_for(seconds),
+            page_faults=100 * number,
+            core_use=CoreUse(**USED, cores=[number]),
+        )
+        for number, seconds in enumerate((1.0, 3.0))
     ]
-    block = BlockRecord(turn=0, round=0, block=0, kind="sync", steps=1)
-    both = BlockRecord.joined(block, [rank(number, used_s) for number, used_s in enumerate(times)])
-    assert both.threads == ThreadTimes(running_s=2.0, runnable_s=4.0, library_s=0.0, others_s=1.0)
+    both = BlockRecord.joined(BLOCK, ranks)
+    assert both.threads == ran_for(2.0)
     assert (both.page_faults, both.foreign_share) == (50, pytest.approx(0.3))
-    partly, none = (
-        BlockRecord.joined(block, [rank(0, first), rank(1, None)]) for first in (times[0], None)
-    )
-    assert partly.threads is none.foreign_share is None
+    assert BlockRecord.joined(BLOCK, [ranks[0], rank(1)]).threads is None
+    assert BlockRecord.joined(BLOCK, [rank(0)]).foreign_share is None

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import base64
 import gzip
+import itertools
 
 import pandas as pd
 import pytest
-import torch
 
-from backends.horovod.timeline import noting_submits, read_timeline
+from backends.horovod.timeline import read_timeline
 from measurement.records.trace import ArmTrace, Span, Traces
 from reports import conclude
 from reports.estimate import Estimate
@@ -19,11 +19,11 @@ from reports.traces import traced_steps, with_causes
 from runners.protocol.messages import TraceReply
 from runners.traces.trace_file import on_one_clock, perfetto_file
 from tests.kit import trace_format
-from tests.kit.changed import changed
 from tests.kit.results_factory import write_results
 
 MS = 1_000_000
 TERMS = ("compute", "data_wait", "imbalance", "exposed_exchange", "in_forward")
+
 START = 1_700_000_000_000 * MS
 
 
@@ -43,125 +43,87 @@ def span(row, name, begin_ms, length_ms, **more):
 
 def test_ranks_are_on_one_clock_and_the_file_follows_the_formats_rules(tmp_path):
     """The second rank's host is 5 ms behind; two collectives overlap."""
-    ranks = []
-    for behind_ms in (0, 5):
-        spans = [span("step", "0", -behind_ms, 10), span("phase", "forward", -behind_ms, 4)]
-        spans += [
+
+    def rank(behind_ms):
+        collectives = [
             span("exchange", "gloo:all_reduce", at - behind_ms, 4, num_bytes=1000) for at in (5, 6)
         ]
-        ranks.append(reply(spans))
-    traced = on_one_clock(ranks, [0.0, 0.005])
-    assert [[each.begin_ns for each in rank.spans if each.row == "step"] for rank in traced] == [
-        [START],
-        [START],
-    ]
+        return reply([span("step", "0", -behind_ms, 10), *collectives])
+
+    traced = on_one_clock([rank(0), rank(5)], [0.0, 0.005])
+    steps = [each for rank in traced for each in rank.spans if each.row == "step"]
+    assert [each.begin_ns for each in steps] == [START, START]
     path = tmp_path / "two.json.gz"
     path.write_bytes(perfetto_file(traced))
     events = trace_format.read(path)
     assert trace_format.faults(events) == []
-    assert len({each["pid"] for each in events}) == 2
-    assert [each["args"]["bytes"] for each in trace_format.slices(events, row="exchange")] == [
-        1000
-    ] * 4
+    exchanges = trace_format.slices(events, row="exchange")
+    assert [each["args"]["bytes"] for each in exchanges] == [1000] * 4
 
 
-def timeline(*events):
-    """Begin and end of what happened to two tensors, in microseconds."""
-    start = {
+def happened(phase, at_us, tensor, name):
+    return {"ph": phase, "ts": at_us, "pid": tensor, "name": name}
+
+
+TIMELINE = [
+    {
         "name": "process_name",
         "ph": "M",
         "pid": 0,
         "args": {"start_time_since_epoch_in_micros": START // 1000},
-    }
-    tensors = ("allreduce.0.weight", "allreduce.0.bias")
-    names = [
-        {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": name}}
-        for pid, name in enumerate(tensors, start=1)
-    ]
-    return [
-        start,
-        *names,
-        *({"ph": ph, "ts": ts, "pid": pid, "name": name} for ph, ts, pid, name in events),
-    ]
+    },
+    {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.0.weight"}},
+    {"name": "process_name", "ph": "M", "pid": 2, "args": {"name": "allreduce.0.bias"}},
+    happened("B", 1000, 1, "NEGOTIATE_ALLREDUCE"),
+    happened("E", 1100, 1, ""),
+    happened("B", 2000, 1, "ALLREDUCE"),
+    happened("B", 2001, 2, "ALLREDUCE"),
+    happened("E", 2500, 1, ""),
+    happened("E", 2501, 2, ""),
+]
 
 
-TIMELINE = timeline(
-    ("B", 1000, 1, "NEGOTIATE_ALLREDUCE"),
-    ("E", 1100, 1, ""),
-    ("B", 2000, 1, "ALLREDUCE"),
-    ("B", 2001, 2, "ALLREDUCE"),
-    ("B", 2100, 1, "GLOO_ALLREDUCE"),
-    ("E", 2400, 1, ""),
-    ("E", 2500, 1, ""),
-    ("E", 2501, 2, ""),
-)
-
-
-def test_horovods_timeline_gives_fused_operations_that_begin_on_each_rank_when_it_had_submitted_them():
+def test_an_operation_of_horovods_timeline_begins_on_each_rank_when_it_had_submitted_all_of_it():
     (fused,) = read_timeline(TIMELINE)
-    assert (fused.begin_ns, fused.length_ns, fused.tensors) == (
-        START + 2 * MS,
-        501_000,
-        ["0.weight", "0.bias"],
-    )
+    assert (fused.begin_ns, fused.length_ns) == (START + 2 * MS, 501_000)
+    assert fused.tensors == ["0.weight", "0.bias"]
 
-    def submitted(*at_ms):
-        names = ("0.weight", "0.bias")
-        return [
-            span("exchange", "submitted", at, 0, num_bytes=8, tensors=[name])
-            for name, at in zip(names, at_ms, strict=True)
-        ]
+    def submitted(tensor, at_ms):
+        return span("exchange", "submitted", at_ms, 0, num_bytes=8, tensors=[tensor])
 
-    traced = on_one_clock(
-        [reply([*submitted(0.5, 1.0), fused]), reply(submitted(0.5, 1.5))], [0.0, 0.0]
-    )
-    exchanges = [each for rank in traced for each in rank.spans]
-    assert [(each.rank, (each.begin_ns - START) / MS, each.num_bytes) for each in exchanges] == [
-        (0, 1.0, 16),
-        (1, 1.5, 16),
-    ]
-    assert {each.end_ns for each in exchanges} == {fused.end_ns}
+    weight = submitted("0.weight", 0.5)
+    ranks = [reply([weight, submitted("0.bias", 1.0), fused])]
+    ranks.append(reply([weight, submitted("0.bias", 1.5)]))
+    exchanges = [each for rank in on_one_clock(ranks, [0.0, 0.0]) for each in rank.spans]
+    assert [(each.begin_ns - START) / MS for each in exchanges] == [1.0, 1.5]
+    assert {(each.end_ns, each.num_bytes) for each in exchanges} == {(fused.end_ns, 16)}
 
 
 def traced_arm(name, *, waits_ms=0.0, copies_ms=0.0, count=2, size=1 << 20, late_ms=0.0):
+    """Five steps of 20 ms on two ranks: a forward pass, copies of gradients, and exchanges."""
     spans = []
-    for step in range(5):
-        at = 20.0 * step + 0.001 * step
-        for rank in (0, 1):
-            spans += [
-                span("step", str(step), at, 20, rank=rank),
-                span("phase", "forward", at, 5, rank=rank),
-            ]
-            spans += [
-                span(
-                    "library",
-                    "torch::distributed::reducer::mul_out",
-                    at + 6,
-                    copies_ms + 0.001 * step,
-                    rank=rank,
-                )
-            ]
-            for number in range(count):
-                begin, end = (
-                    at + 8 + 0.5 * number + late_ms * rank,
-                    at + 8.4 + 0.5 * number + late_ms + waits_ms,
-                )
-                entered = START + round((end - 0.4 + 0.001 * step) * MS)
-                more = {"rank": rank, "num_bytes": size, "entered_ns": entered}
-                spans.append(span("exchange", "all_reduce", begin, end - begin, **more))
+    for step, rank in itertools.product(range(5), (0, 1)):
+        at, more = 20.0 * step + 0.001 * step, {"rank": rank}
+        copied = copies_ms + 0.001 * step
+        spans += [
+            span("step", str(step), at, 20, **more),
+            span("phase", "forward", at, 5, **more),
+            span("library", "torch::distributed::reducer::mul_out", at + 6, copied, **more),
+        ]
+        for number in range(count):
+            begin = at + 8 + 0.5 * number
+            end = begin + 0.4 + late_ms + waits_ms
+            entered_ns = START + round((end - 0.4 + 0.001 * step) * MS)
+            late = begin + late_ms * rank
+            exchanged = more | {"num_bytes": size, "entered_ns": entered_ns}
+            spans.append(span("exchange", "all_reduce", late, end - late, **exchanged))
     return ArmTrace(arm=name, file=f"{name}.json.gz", spans=spans)
 
 
 def concluded(tmp_path, *traces, **truth):
-    """The candidate exposes 4 ms more of exchange, in steps of 20 ms."""
-    quiet = {
-        "noise": 0.002,
-        "drift": 0.05,
-        "ratios": {"horovod-gloo": 1.0},
-        "launches": 5,
-        "rounds": 24,
-    }
-    folder = write_results(tmp_path, **quiet, **truth)
+    """The arms are alike, but for ``truth``."""
+    equal = {"ratios": {"horovod-gloo": 1.0}, "launches": 5, "rounds": 24}
+    folder = write_results(tmp_path, noise=0.002, drift=0.05, **equal, **truth)
     folder.traces_folder.mkdir()
     (folder.traces_folder / "traces.json").write_text(Traces(arms=list(traces)).model_dump_json())
     return conclude(folder)
@@ -171,100 +133,44 @@ def concluded(tmp_path, *traces, **truth):
 @pytest.mark.parametrize(
     ("ours", "theirs", "name"),
     [
-        ({"waits_ms": 4.0}, {}, "cycle waits"),
-        # no more than the term's time: traced steps are longer than timed ones
-        (
-            {"waits_ms": 9.0},
-            {},
-            "cycle waits",
-        ),
+        ({"waits_ms": 9.0}, {}, "cycle waits"),
         ({"waits_ms": 1.0}, {}, None),
         ({"count": 12, "size": 1024}, {}, "small collectives"),
         ({}, {"copies_ms": 4.0}, None),
     ],
 )
 def test_a_cause_is_named_where_it_explains_half_of_the_term(tmp_path, ours, theirs, name):
+    """The candidate exposes 4 ms more of exchange; traced steps are longer than timed ones."""
     traces = [traced_arm("ddp-gloo", **theirs), traced_arm("horovod-gloo", **ours)]
     comparison = concluded(tmp_path, *traces, more_exchange_s={"horovod-gloo": 0.004})
     because = comparison.result("horovod-gloo").because
     assert (because.term, because.named) == ("exposed_exchange", name)
-    causes = {each.name: each for arm in comparison.arms for each in arm.causes}
     if name:
-        assert (
-            because.named_s == pytest.approx(0.004, rel=0.2)
-            and because.named_s <= because.difference_s
-        )
+        assert because.named_s == pytest.approx(0.004, rel=0.2)
+        assert because.named_s <= because.difference_s, "no more than the term's time"
         assert f"of that is {name}" in comparison.findings[0]
+    causes = {each.name for arm in comparison.arms for each in arm.causes}
     assert ("gradient copies" in causes) == bool(theirs)
-
-
-def summary(backend, *, described=(), **terms):
-    """An arm of two ranks whose terms take 1 ms each, but for those named."""
-    known = dict.fromkeys([*TERMS, "step"], Estimate(value=0.001)) | terms
-    what = {
-        "name": "arm",
-        "role": "candidate",
-        "status": "ok",
-        "backend": backend,
-        "transport": "gloo",
-        "launcher": None,
-    }
-    return ArmSummary.model_validate(
-        what | {"described": dict(described), "step_terms_s": known, "world_size": 2}
-    )
-
-
-def causes_of(backend, spans, **described):
-    """What is found in five steps of 20 ms on two ranks, each with these spans: seconds by name."""
-
-    def moved(cause, rank, number):
-        by = 20 * MS * number + 10 * number
-        entered_ns = cause.entered_ns and cause.entered_ns + by
-        return changed(cause, rank=rank, begin_ns=cause.begin_ns + by, entered_ns=entered_ns)
-
-    every = [
-        moved(cause, rank, number)
-        for number in range(5)
-        for rank in (0, 1)
-        for cause in [span("step", f"{number}", 0, 20), *spans]
-    ]
-    steps = traced_steps(ArmTrace(arm="arm", spans=every))
-    arm = summary(backend, described=described)
-    named = with_causes(arm, pd.DataFrame(), steps, buffer_bytes=0, confidence=0.95)
-    return {cause.name: cause.per_step_s.value for cause in named.causes}
 
 
 def test_no_cycle_is_waited_for_longer_than_it_lasts():
     """On a crowded host 9 ms passed where a cycle lasts 5."""
-    waited = span("exchange", "horovod:allreduce", 1, 10, num_bytes=8, entered_ns=START + 10 * MS)
-    assert causes_of("horovod", [waited], cycle_time_ms=5.0) == {
+    arm = ArmSummary(
+        name="arm",
+        role="candidate",
+        status="ok",
+        backend="horovod",
+        transport="gloo",
+        launcher=None,
+        described={"cycle_time_ms": 5.0},
+        step_terms_s=dict.fromkeys([*TERMS, "step"], Estimate(value=0.02)),
+        world_size=2,
+    )
+    steps = traced_steps(traced_arm("arm", waits_ms=9.0))
+    causes = with_causes(arm, pd.DataFrame(), steps, buffer_bytes=0, confidence=0.95).causes
+    assert {cause.name: cause.per_step_s.value for cause in causes} == {
         "cycle waits": pytest.approx(0.005)
     }
-
-
-class Handed:
-    """What ``hvd.DistributedOptimizer`` is to who notes its exchange."""
-
-    sparse_as_dense = False
-
-    def __init__(self, *parameters):
-        self._parameter_names = {each: str(number) for number, each in enumerate(parameters)}
-
-    def _allreduce_grad_async(self, parameter):
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-
-
-def test_what_horovod_is_handed_is_noted_by_the_names_of_its_timeline():
-    dense, sparse, unused = (torch.nn.Parameter(torch.zeros(4, 2)) for _ in range(3))
-    dense.grad = torch.ones(4, 2)
-    sparse.grad = torch.sparse_coo_tensor([[1]], [[1.0, 2.0]], (4, 2))
-    optimizer, spans = Handed(dense, sparse, unused), []
-    with noting_submits(optimizer, spans):
-        for each in (dense, sparse, unused):
-            optimizer._allreduce_grad_async(each)
-    submitted = [(each.tensors, each.num_bytes) for each in spans if each.name == "submitted"]
-    assert submitted == [(["0"], 32), (["1.indices"], 8), (["1.values"], 8), (["2"], 32)]
 
 
 @pytest.mark.slow

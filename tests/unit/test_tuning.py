@@ -15,15 +15,13 @@ from measurement.plans.arm import Arm
 from measurement.plans.plan_file import check_plan
 from reports import write_reports
 from reports.tuning import (
-    SearchedSetting,
     SearchRequest,
     Trial,
     Tuning,
     headline,
-    notes,
     tried_sets,
 )
-from runners.tuning.proposals import best_of, effective_options, leave_one_out, propose
+from runners.tuning.proposals import best_of, effective_options, propose
 from runners.tuning.search import Search, open_settings
 from runners.tuning.tune_command import record_request, search_and_confirm
 from tests.conftest import TINY, write_plan
@@ -49,97 +47,86 @@ def plan_of(**changes):
     return tiny(arms=BOTH, measurement=measurement, reports=["html"], **changes)
 
 
-def options_of(
-    backend, options=None, *, buffers=True, hosts=False, transport="gloo", micro_steps=1, **more
-):
-    made = make_backend(
-        backend, transport=transport, options=options or {}, micro_steps=micro_steps
+def options_of(backend, *, transport="gloo", options=None, micro_steps=1, **searched):
+    """The settings of an arm that are searched, by name."""
+    options = options or {}
+    made = make_backend(backend, transport=transport, options=options, micro_steps=micro_steps)
+    space = made.search_space(
+        has_buffers=searched.pop("buffers", True), several_hosts=searched.pop("hosts", False)
     )
-    stated = made.search_space(has_buffers=buffers, several_hosts=hosts)
-    settings = open_settings(stated, made, Arm(backend=backend, options=options or {}), **more)
+    settings = open_settings(space, made, Arm(backend=backend, options=options), **searched)
     return {setting.option: setting for setting in settings}
 
 
-def test_a_back_end_states_what_may_be_searched_and_the_plan_fixes_what_it_sets():
-    whole = [
-        "bucket_cap_mb",
-        "first_bucket_mb",
-        "gradient_as_bucket_view",
-        "batched_grad_copy",
-        "static_graph",
-        "broadcast_buffers",
-    ]
-    assert list(options_of("ddp")) == whole
-    assert list(options_of("ddp", lossy=True)) == [*whole, "comm_hook"]
-    assert (
-        list(options_of("ddp", {"bucket_cap_mb": 10.0}, buffers=False, micro_steps=2)) == whole[2:4]
-    )
-    horovod = ["fusion_threshold_mb", "cycle_time_ms", "cache_capacity", "num_groups"]
-    assert list(options_of("horovod")) == horovod
-    assert list(options_of("horovod", variables=["HOROVOD_CYCLE_TIME"])) == [
-        each for each in horovod if each != "cycle_time_ms"
-    ]
-    on_gpus = [*horovod, "hierarchical_allreduce", "compression"]
-    assert list(options_of("horovod", transport="nccl", hosts=True, lossy=True)) == on_gpus
-    assert list(options_of("fsdp2")) == ["reshard_after_forward", "prefetch"]
-    assert not options_of("naive")
-    assert all(
-        each.default in each.values
-        for backend in ("ddp", "fsdp2", "horovod")
-        for each in options_of(backend, lossy=True).values()
-    )
+DDP = [
+    "bucket_cap_mb",
+    "first_bucket_mb",
+    "gradient_as_bucket_view",
+    "batched_grad_copy",
+    "static_graph",
+    "broadcast_buffers",
+]
+HOROVOD = ["fusion_threshold_mb", "cycle_time_ms", "cache_capacity", "num_groups"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "asked", "expected"),
+    [
+        ("ddp", {"lossy": True}, [*DDP, "comm_hook"]),
+        ("ddp", {"options": {"bucket_cap_mb": 10.0}, "buffers": False, "micro_steps": 2}, DDP[2:4]),
+        ("horovod", {"variables": ["HOROVOD_FUSION_THRESHOLD"]}, HOROVOD[1:]),
+        (
+            "horovod",
+            {"transport": "nccl", "hosts": True, "lossy": True},
+            [*HOROVOD, "hierarchical_allreduce", "compression"],
+        ),
+        ("fsdp2", {}, ["reshard_after_forward", "prefetch"]),
+        ("naive", {}, []),
+    ],
+)
+def test_a_back_end_states_what_may_be_searched_and_the_plan_fixes_what_it_sets(
+    backend, asked, expected
+):
+    settings = options_of(backend, **asked)
+    assert list(settings) == expected
+    assert all(each.default in each.values for each in settings.values())
 
 
 def test_what_means_nothing_beside_the_others_is_left_out():
-    settings = list(options_of("ddp").values())
-    assert effective_options(
-        settings, {"bucket_cap_mb": 50.0, "first_bucket_mb": 5.0, "static_graph": False}
-    ) == {"bucket_cap_mb": 50.0}
-    assert effective_options(settings, {"first_bucket_mb": 5.0}) == {"first_bucket_mb": 5.0}
-    with pytest.raises(
-        PlanError, match=r"only one of bucket_cap_mb and first_bucket_mb; leave out"
-    ):
-        make_backend(
-            "ddp", transport="gloo", options={"bucket_cap_mb": 50, "first_bucket_mb": 5}
-        ).check(world_size=2)
+    settings, first_bucket = list(options_of("ddp").values()), {"first_bucket_mb": 5.0}
+    beside = {"bucket_cap_mb": 50.0, **first_bucket}
+    unlike_default = {"bucket_cap_mb": 50.0, "static_graph": False, **first_bucket}
+    assert effective_options(settings, unlike_default) == {"bucket_cap_mb": 50.0}
+    assert effective_options(settings, first_bucket) == first_bucket
+    with pytest.raises(PlanError, match="only one of bucket_cap_mb and first_bucket_mb; leave out"):
+        make_backend("ddp", transport="gloo", options=beside).check(world_size=2)
 
 
-def test_without_one_setting_goes_what_means_nothing_beside_its_default():
-    """A backend whose default bucket is not PyTorch's was tried with a first bucket beside it, and
-    refused."""
-    cap = SearchedSetting(option="bucket_cap_mb", values=[0.001, None], default=0.001)
-    first = SearchedSetting(
-        option="first_bucket_mb",
-        values=[None, 5.0],
-        default=None,
-        only_with={"bucket_cap_mb": None},
-    )
-    assert leave_one_out([cap, first], {"bucket_cap_mb": None, "first_bucket_mb": 5.0}) == [
-        {},
-        {"bucket_cap_mb": None},
-    ]
-
-
-def test_settings_become_the_users_own_code():
-    options = {"first_bucket_mb": 5.0, "static_graph": True, "comm_hook": "fp16"}
-    assert make_backend("ddp", transport="gloo", options=options).users_code() == [
-        "torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 5242880",
-        "model = DistributedDataParallel(model, static_graph=True)",
-        "model.register_comm_hook(None, default_hooks.fp16_compress_hook)",
-    ]
-    options = {
-        "cycle_time_ms": 2.5,
-        "hierarchical_allreduce": True,
-        "num_groups": 4,
-        "compression": "fp16",
-    }
-    assert make_backend("horovod", transport="gloo", options=options).users_code() == [
-        "export HOROVOD_CYCLE_TIME=2.5",
-        "export HOROVOD_HIERARCHICAL_ALLREDUCE=1",
-        "optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), "
-        "compression=hvd.Compression.fp16, num_groups=4)",
-    ]
-    assert make_backend("naive", transport="gloo", options={}).users_code() == []
+@pytest.mark.parametrize(
+    ("backend", "options", "code"),
+    [
+        (
+            "ddp",
+            {"first_bucket_mb": 5.0, "static_graph": True, "comm_hook": "fp16"},
+            [
+                "torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 5242880",
+                "model = DistributedDataParallel(model, static_graph=True)",
+                "model.register_comm_hook(None, default_hooks.fp16_compress_hook)",
+            ],
+        ),
+        (
+            "horovod",
+            {"cycle_time_ms": 2.5, "num_groups": 4, "compression": "fp16"},
+            [
+                "export HOROVOD_CYCLE_TIME=2.5",
+                "optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), "
+                "compression=hvd.Compression.fp16, num_groups=4)",
+            ],
+        ),
+    ],
+)
+def test_settings_become_the_users_own_code(backend, options, code):
+    assert make_backend(backend, transport="gloo", options=options).users_code() == code
 
 
 def trial(log, launch=0, **options):
@@ -148,46 +135,36 @@ def trial(log, launch=0, **options):
     )
 
 
+def trials(log, *more, **options):
+    return [trial(each, **options) for each in (log, *more)]
+
+
 def test_one_lucky_trial_is_not_taken_and_what_adds_nothing_is_left_out():
-    lucky = [trial(0.05, a=1), *(trial(log, a=2) for log in (-0.02, 0.04, 0.09))]
-    assert best_of(lucky, margin=0.0) == {"a": 2}
-    assert best_of([trial(0.9, a=1), *lucky[1:]], margin=0.0) == {"a": 1}, "far more than noise"
-    more = [trial(0.2, a=1, b=1), trial(0.2, a=1, b=1), trial(0.199, a=1), trial(0.2, a=1)]
+    repeated = trials(-0.02, 0.04, 0.09, a=2)
+    assert best_of([trial(0.05, a=1), *repeated], margin=0.0) == {"a": 2}
+    assert best_of([trial(0.9, a=1), *repeated], margin=0.0) == {"a": 1}, "far more than noise"
+    more = [*trials(0.2, 0.2, a=1, b=1), *trials(0.199, 0.2, a=1)]
     assert best_of(more, margin=0.005) == {"a": 1}
     assert best_of(more, margin=0.0) == {"a": 1, "b": 1}
-    assert (
-        best_of(
-            [trial(0.005, a=1), trial(-0.1, a=2), trial(0.5, a=3), trial(None, a=3)], margin=0.005
-        )
-        == {}
-    ), "a 3 failed once"
+    failed_once = trials(0.5, None, a=3)
+    assert best_of([*trials(0.005, a=1), *failed_once], margin=0.005) == {}
     assert best_of([], margin=0.005) == {}
 
 
 def test_proposals_follow_from_the_trials_and_what_failed_is_not_tried_again():
-    settings = list(options_of("horovod").values())
-    random, trials = np.random.default_rng(1), []
+    settings, random, measured = list(options_of("horovod").values()), np.random.default_rng(1), []
     for launch in range(8):
-        proposed = propose(settings, trials, 3, seed=1, repeat=launch > 5)
-        assert proposed == propose(settings, trials, 3, seed=1, repeat=launch > 5)
-        assert len({str(each) for each in proposed}) == 3
-        assert {} not in proposed
-        assert not any(each.options in proposed for each in tried_sets(trials) if each.failed)
-        logs = [
-            None if each.get("cache_capacity") == 0 else 0.2 * (each.get("cycle_time_ms") == 10.0)
-            for each in proposed
-        ]
-        trials += [
-            trial(log and log + random.normal(0, 0.01), launch, **each)
-            for log, each in zip(logs, proposed, strict=True)
-        ]
-    assert best_of(trials, margin=0.005)["cycle_time_ms"] == 10.0
-    again = [each.options for each in trials[-6:]]
-    assert trials[-6].options in [each.options for each in trials[:-6]], (
+        proposed = propose(settings, measured, 3, seed=1, repeat=launch > 5)
+        assert proposed == propose(settings, measured, 3, seed=1, repeat=launch > 5)
+        assert len({str(each) for each in proposed}) == 3 and {} not in proposed
+        assert not any(each.options in proposed for each in tried_sets(measured) if each.failed)
+        for options in proposed:
+            log = 0.2 * (options.get("cycle_time_ms") == 10.0) + random.normal(0, 0.01)
+            failed = options.get("cache_capacity") == 0
+            measured.append(trial(None if failed else log, launch, **options))
+    assert best_of(measured, margin=0.005)["cycle_time_ms"] == 10.0
+    assert measured[-6].options in [each.options for each in measured[:-6]], (
         "the most promising is measured again"
-    )
-    assert all(
-        each == {} or each in [t.options for t in trials[:-6]] or len(each) < 4 for each in again
     )
 
 
@@ -198,18 +175,13 @@ class Machine:
         self.plans, self.good, self.statuses = [], good, statuses or {}
 
     def speed(self, arm):
-        return 1.0 + 0.2 * sum(
-            arm.options.get(option) == value for option, value in self.good.items()
-        )
+        return 1.0 + 0.2 * len(self.good.items() & arm.options.items())
 
     def __call__(self, plan, folder, *, is_shown=True):
         self.plans.append(plan)
         base = self.speed(plan.arms[plan.baseline])
-        truth = Truth(
-            ratios={name: self.speed(arm) / base for name, arm in plan.arms.items()},
-            statuses=self.statuses,
-            noise=0.002,
-        )
+        ratios = {name: self.speed(arm) / base for name, arm in plan.arms.items()}
+        truth = Truth(ratios=ratios, statuses=self.statuses, noise=0.002)
         write_results(folder.root, truth=truth, plan=plan, seed=len(self.plans))
         return write_reports(folder)
 
@@ -242,41 +214,32 @@ def test_the_gain_is_that_of_fresh_launches_and_each_setting_is_left_out_in_turn
     _, machine, tuning = searched
     assert tuning.best.items() >= GOOD.items()
     *_, confirmation, without = machine.plans
-    assert {name: arm.options for name, arm in confirmation.arms.items()} == {
-        "hvd": {},
-        "hvd-tuned": tuning.best,
-    }
-    assert (confirmation.baseline, confirmation.asked_arms()) == ("hvd", ["hvd-tuned"])
+    confirmed = {name: arm.options for name, arm in confirmation.arms.items()}
+    assert (confirmation.baseline, confirmed) == ("hvd", {"hvd": {}, "hvd-tuned": tuning.best})
     assert confirmation.measurement == plan_of().measurement, "as the plan says"
     assert tuning.gain.verdict == "faster"
     assert tuning.gain.throughput_ratio == pytest.approx(1.4, abs=0.05)
     assert without.baseline == "hvd-tuned"
-    assert {
-        name for name, each in tuning.without.items() if each.verdict == "slower"
-    } == GOOD.keys()
-    assert "export HOROVOD_CYCLE_TIME=10.0" in tuning.code
+    slower = {name for name, each in tuning.without.items() if each.verdict == "slower"}
+    assert slower == GOOD.keys()
+
+
+def plan_in(root):
+    return check_plan(yaml.safe_load((root / "tuned.yaml").read_text()), source="tuned.yaml")
 
 
 def test_the_plan_that_is_written_has_the_settings_and_the_other_arms(searched):
     root, _, tuning = searched
-    plan = check_plan(yaml.safe_load((root / "tuned.yaml").read_text()), source="tuned.yaml")
+    plan = plan_in(root)
+    assert plan.name == "tiny-tuned"
     assert {name: arm.options for name, arm in plan.arms.items()} == {"ddp": {}, "hvd": tuning.best}
-    assert (
-        Search(plan, root, changed(ASKED, arm="ddp")).tuned_plan({}).name
-        == plan.name
-        == "tiny-tuned"
-    )
 
 
 def test_settings_that_do_nothing_are_not_found(tmp_path):
     tuning = tuned(tmp_path / "out", Machine(good={}), changed(ASKED, minutes=8.0))
     assert headline(tuning).startswith("No better settings found for hvd: ")
-    assert not tuning.is_confirmed
-    assert tuning.without == {}
-    plan = check_plan(
-        yaml.safe_load((tmp_path / "out" / "tuned.yaml").read_text()), source="tuned.yaml"
-    )
-    assert plan.arms["hvd"].options == {}
+    assert (tuning.is_confirmed, tuning.without) == (False, {})
+    assert plan_in(tmp_path / "out").arms["hvd"].options == {}
 
 
 def test_a_search_goes_on_where_it_was(searched, tmp_path):
@@ -304,38 +267,25 @@ def test_an_arm_that_fails_with_its_own_settings_ends_the_search(tmp_path):
         search.run(Machine(statuses={("hvd", 0): "failed"}))
 
 
-def test_lossy_settings_and_fixed_ones_are_named(searched):
-    tuning = searched[2]
-    lossy = [changed(each, is_lossy=each.option == "num_groups") for each in tuning.settings]
-    lines = notes(changed(tuning, settings=lossy, fixed={"cache_capacity": 0}))
-    assert "num_groups loses bits: hvd may train otherwise" in lines
-    assert "fixed by the plan, so not searched: cache_capacity" in lines
-
-
-UNTUNABLE = "cannot be tuned: it needs arms that train one workload in blocks"
-BAD = [
-    (
-        {"arms": {"hvd": {"backend": "naive"}}, "baseline": "hvd"},
-        [],
-        "arm 'hvd' cannot be tuned: 'naive' states no setting",
-    ),
-    ({}, ["--arm", "horovod"], "unknown arm 'horovod'"),
-    ({"workload": "collectives"}, [], UNTUNABLE),
-    ({"points": {"a": {"world_size": 2}}}, [], UNTUNABLE),
-    (
-        {"measurement": {"control": False, "local_every": 0}, "training": {"epochs": 1}},
-        [],
-        UNTUNABLE,
-    ),
-]
-
-
-@pytest.mark.parametrize(("changes", "flags", "message"), BAD)
-def test_bad_input_is_one_message(tmp_path, changes, flags, message):
-    plan = write_plan(tmp_path, **{"arms": BOTH, **changes})
-    (line,) = refused_command(
-        "tune", plan, "-o", tmp_path / "out", "--arm", "hvd", *flags
-    ).splitlines()
+@pytest.mark.parametrize(
+    ("changes", "arm", "message"),
+    [
+        (
+            {"arms": {"hvd": {"backend": "naive"}}},
+            "hvd",
+            "arm 'hvd' cannot be tuned: 'naive' states no setting",
+        ),
+        ({"arms": BOTH}, "horovod", "unknown arm 'horovod'"),
+        (
+            {"arms": BOTH, "workload": "collectives"},
+            "hvd",
+            "cannot be tuned: it needs arms that train one workload in blocks",
+        ),
+    ],
+)
+def test_bad_input_is_one_message(tmp_path, changes, arm, message):
+    plan = write_plan(tmp_path, **changes)
+    (line,) = refused_command("tune", plan, "-o", tmp_path / "out", "--arm", arm).splitlines()
     assert message in line
     assert not (tmp_path / "out").exists()
 

@@ -4,10 +4,6 @@ remedy."""
 from __future__ import annotations
 
 import hashlib
-import re
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,11 +12,10 @@ from torch import nn
 
 from backends import make_backend
 from measurement.errors import PlanError
-from measurement.users_code import importing
 from runners.planning.workload import resolve_workload
 from runners.planning.workload_check import check_workload
 from runners.protocol.messages import Job
-from tests.conftest import documented_files, write_plan
+from tests.conftest import write_plan
 from tests.kit.refusals import refusal, refused_command
 from tests.outside import mistakes
 from workloads.tensors import digest_of
@@ -126,7 +121,6 @@ class Net(Workload):
     ("method", "what", "training"),
     [
         ("__init__", "constructor", None),
-        ("__init__", "constructor", {"epochs": 1}),
         ("require_data", "require_data", None),
         ("batches_per_epoch", "batches_per_epoch", {"epochs": 1}),
     ],
@@ -144,12 +138,6 @@ def test_what_raises_before_ranks_start_is_one_message(tmp_path, method, what, t
     error = refused_command("compare", plan, "-o", tmp_path / "out")
     assert f"{what} raised OSError: planted, at " in error and "11 |     def" in error
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_readmes_whole_model_has_nothing_to_mend(tmp_path):
-    (tmp_path / "spirals.py").write_text(documented_files()["spirals.py"])
-    assert check("Spirals", file=tmp_path / "spirals.py", options={"hidden": 32}) == []
 
 
 def test_what_works_and_should_be_known_is_told():
@@ -174,11 +162,7 @@ def test_what_works_and_should_be_known_is_told():
         ),
         *(
             (name, ["compute_loss() does not call the model that it is given; call model(...)"])
-            for name in ("InnerModule", "PartAlone", "KeptModel")
-        ),
-        (
-            "NeverCalled",
-            ["compute_loss() does not call the model that it is given; call model(...)"],
+            for name in ("InnerModule", "PartAlone", "KeptModel", "NeverCalled")
         ),
         ("Exits", ["build_model raised SystemExit: no GPU"]),
     ],
@@ -206,97 +190,55 @@ def test_what_evaluates_is_tried_before_a_training():
     )
 
 
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [
-        *(
-            (IDIOMS, name)
-            for name in (
-                "Plain",
-                "Scheduled",
-                "TwoOptimizers",
-                "Tied",
-                "Checkpointed",
-                "Uneven",
-                "Finite",
-            )
-        ),
-        *((MISTAKES, name) for name in ("Checkpointed", "Scripted")),
-    ],
-)
-def test_ordinary_idioms_and_what_only_looks_like_a_mistake_have_nothing_to_mend(file, name):
-    assert check(name, file=file) == []
+ORDINARY = ("Plain", "Scheduled", "TwoOptimizers", "Tied", "Checkpointed", "Uneven", "Finite")
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_idioms_have_nothing_to_mend(name):
+    assert check(name) == []
+
+
+@pytest.mark.parametrize("name", ["Checkpointed", "Scripted"])
+def test_what_only_looks_like_a_mistake_has_nothing_to_mend(name):
+    assert check(name, file=MISTAKES) == []
 
 
 @pytest.mark.parametrize("kind", sorted(mistakes.KINDS))
 def test_batches_hold_what_people_put_there(monkeypatch, kind):
     monkeypatch.setattr(mistakes.Batches, "kind", kind)
     assert check("Batches", file=mistakes.__name__) == []
-    given = [
-        mistakes.Batches(local_batch_size=4, seed=1).batches(rank=rank, world_size=2, device=None)
-        for rank in (0, 0, 1)
-    ]
-    digests = [hashlib.sha256() for _ in given]
-    for batches, digest in zip(given, digests, strict=True):
-        digest_of(digest, next(batches))
-    first, again, other = [digest.hexdigest() for digest in digests]
-    assert first == again != other
+
+    def digest(rank):
+        batches = mistakes.Batches(local_batch_size=4, seed=1)
+        digest = hashlib.sha256()
+        digest_of(digest, next(batches.batches(rank=rank, world_size=2, device=None)))
+        return digest.hexdigest()
+
+    assert digest(0) == digest(0) != digest(1)
 
 
-def check_model(backend, model, *, transport, options, optimizer=None, missing=(), sparse=()):
+def check_model(
+    backend, model, *, transport="gloo", options=None, optimizer=None, missing=(), sparse=()
+):
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
-    asked = make_backend(backend, transport=transport, options=options)
+    asked = make_backend(backend, transport=transport, options=options or {})
     return asked.check_model(model, optimizer, missing=list(missing), sparse=list(sparse))
 
 
-def holding(*, parameter=None, buffer=None, trained=False):
-    model = nn.Linear(2, 1)
-    if parameter is not None:
-        model.held = nn.Parameter(parameter, requires_grad=trained)
-    if buffer is not None:
-        model.register_buffer("held", buffer)
-    return model
-
-
-@pytest.mark.parametrize(
-    ("backend", "transport", "model", "message"),
-    [
-        (
-            "horovod",
-            "gloo",
-            lambda: nn.Linear(2, 1).bfloat16(),
-            "reduces no bfloat16 gradients, which 'weight' has",
-        ),
-        (
-            "horovod",
-            "mpi",
-            lambda: nn.Linear(2, 1).to(torch.complex64),
-            "reduces no complex64 gradients, which 'weight' has",
-        ),
-    ],
-)
-def test_tensors_that_a_library_cannot_carry_are_refused_by_name(
-    backend, transport, model, message
-):
-    error = refusal(check_model, backend, model(), transport=transport, options={})
-    assert message in error and re.search("held|weight", error)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64])
+def test_tensors_that_horovod_cannot_carry_are_refused_by_name(dtype):
+    error = refusal(check_model, "horovod", nn.Linear(2, 1).to(dtype))
+    name = str(dtype).removeprefix("torch.")
+    assert f"reduces no {name} gradients, which 'weight' has" in error
 
 
 @pytest.mark.parametrize("backend", ["ddp", "naive", "fsdp2", "horovod"])
-@pytest.mark.parametrize(
-    "dtype", [torch.bool, torch.int64, torch.uint8, torch.bfloat16, torch.complex64]
-)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.complex64])
 def test_what_is_not_trained_may_be_of_any_ordinary_dtype(backend, dtype):
-    for model in (
-        holding(parameter=torch.ones(4).to(dtype)),
-        holding(buffer=torch.ones(4).to(dtype)),
-    ):
-        assert check_model(backend, model, transport="gloo", options={}) == []
-
-
-class NoDefault(torch.optim.SGD):
-    def __init__(self, params, lr):
-        super().__init__(params, lr=lr)
+    model = nn.Linear(2, 1)
+    model.frozen = nn.Parameter(torch.ones(4).to(dtype), requires_grad=False)
+    model.register_buffer("kept", torch.ones(4).to(dtype))
+    assert check_model(backend, model) == []
 
 
 class Around(torch.optim.Optimizer):
@@ -318,45 +260,26 @@ class Sealed(Around):
 
 
 def test_what_becomes_of_optimizers_that_groups_alone_do_not_make():
-    model, horovod, ddp = nn.Linear(2, 1), "horovod", "ddp"
-    given = {"transport": "gloo", "options": {}}
-    for optimizer in (
-        NoDefault(model.parameters(), 0.1),
-        Around(torch.optim.SGD(model.parameters(), lr=0.1)),
-    ):
-        assert check_model(horovod, model, optimizer=optimizer, **given) == []
-        assert check_model(ddp, model, optimizer=optimizer, **given) == []
-    sealed = Sealed(torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(
-        PlanError, match=r"which optimizer class 'Sealed' does not allow .AttributeError"
-    ):
-        check_model(horovod, model, optimizer=sealed, **given)
-    around = Around(torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(
-        PlanError,
-        match=r"ZeroRedundancyOptimizer rebuilds the optimizer .* class 'Around' does not allow",
-    ):
-        check_model(
-            ddp,
-            model,
-            optimizer=around,
-            transport="gloo",
-            options={"zero_redundancy_optimizer": True},
-        )
+    model = nn.Linear(2, 1)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    for backend in ("horovod", "ddp"):
+        assert check_model(backend, model, optimizer=Around(inner)) == []
+    sealed = refusal(check_model, "horovod", model, optimizer=Sealed(inner))
+    assert "which optimizer class 'Sealed' does not allow (AttributeError" in sealed
+    zero = {"zero_redundancy_optimizer": True}
+    around = refusal(check_model, "ddp", model, optimizer=Around(inner), options=zero)
+    assert "ZeroRedundancyOptimizer rebuilds the optimizer" in around
 
 
 def test_what_a_backend_makes_of_parameters_without_gradient():
-    model, given = nn.Linear(2, 1), {"transport": "gloo", "missing": ["spare.weight"]}
-    with pytest.raises(PlanError, match=r"give the arm options: \{find_unused_parameters: true\}"):
-        check_model("ddp", model, options={}, **given)
-    assert check_model("ddp", model, options={"find_unused_parameters": True}, **given) == []
-    (note,) = check_model("horovod", model, options={}, **given)
+    def check_without(backend, **options):
+        return check_model(backend, nn.Linear(2, 1), options=options, missing=["spare.weight"])
+
+    assert "{find_unused_parameters: true}" in refusal(check_without, "ddp")
+    assert check_without("ddp", find_unused_parameters=True) == []
+    (note,) = check_without("horovod")
     assert note.startswith("Horovod exchanges zeros for 'spare.weight', which get no gradient")
-    assert (
-        check_model("fsdp2", model, options={}, **given)
-        == check_model("naive", model, options={}, **given)
-        == []
-    )
+    assert check_without("fsdp2") == check_without("naive") == []
 
 
 @pytest.mark.parametrize(
@@ -371,11 +294,9 @@ def test_what_a_backend_makes_of_parameters_without_gradient():
 def test_sparse_gradients_are_refused_where_they_cannot_be_exchanged(
     backend, transport, options, message
 ):
-    with pytest.raises(PlanError, match="sparse") as caught:
-        check_model(
-            backend, nn.Linear(2, 1), transport=transport, options=options, sparse=["rows.weight"]
-        )
-    assert message in str(caught.value)
+    given = {"transport": transport, "options": options, "sparse": ["rows.weight"]}
+    error = refusal(check_model, backend, nn.Linear(2, 1), **given)
+    assert "sparse" in error and message in error
 
 
 def test_what_is_no_model_is_refused_before_anything_starts():
@@ -397,14 +318,8 @@ def test_what_is_no_model_is_refused_before_anything_starts():
             "import argparse\nargs = argparse.ArgumentParser().parse_args()\n",
             ["calls parse_args() when imported", ":2", "__main__"],
         ),
-        (
-            "import sys\nif len(sys.argv) < 9:\n    sys.exit('usage')\n",
-            ["ends the program when imported, by sys.exit('usage')", ":3"],
-        ),
-        (
-            "import torch\nVOCABULARY = undefined_size\n",
-            ["NameError: name 'undefined_size'", ":2", "VOCABULARY = undefined_size"],
-        ),
+        ("import sys\nsys.exit('usage')\n", ["when imported, by sys.exit('usage')", ":2"]),
+        ("VOCABULARY = size\n", ["NameError: name 'size'", ":1", "VOCABULARY = size"]),
     ],
 )
 def test_a_file_that_cannot_be_loaded_is_told_with_its_line(tmp_path, text, messages):
@@ -413,28 +328,3 @@ def test_a_file_that_cannot_be_loaded_is_told_with_its_line(tmp_path, text, mess
     with pytest.raises(PlanError, match="cannot be loaded") as caught:
         resolve_workload(f"{path}:Mine", {})
     assert all(message in str(caught.value) for message in messages), str(caught.value)
-
-
-def test_threads_that_import_at_once_leave_the_process_as_it_was():
-    """Each host's command asks the launchers for their variables, in a thread of its own.
-
-    The first to begin ends first."""
-    before = sys.argv
-    began, joined, ended = (threading.Event() for _ in range(3))
-
-    def import_first():
-        with importing():
-            began.set()
-            joined.wait(0.2)
-        ended.set()
-
-    def import_second():
-        began.wait()
-        with importing():
-            joined.set()
-            ended.wait(0.2)
-
-    with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(import_first), pool.submit(import_second)]:
-            done.result()
-    assert sys.argv == before
