@@ -411,6 +411,16 @@ def test_each_start_of_an_arm_has_ports_of_its_own(tmp_path, monkeypatch):
     assert len({*asked, *given}) == len(asked) + len(given)
 
 
+@pytest.mark.parametrize(("alone_s", "limit_s"), [(None, 100.0), (20.0, 100.0), (90.0, 270.0)])
+def test_what_is_slow_to_start_alone_gets_more_time_beside_others(tmp_path, alone_s, limit_s):
+    (tmp_path / "t.py").touch()
+    plan = plan_of(tmp_path, a="python t.py", b="python t.py")
+    measurement = plan.measurement.model_copy(update={"start_timeout_s": 100.0})
+    arm = resolve_scripts(plan.model_copy(update={"measurement": measurement}))["a"]
+    trial = TrialFacts(ranks=1, first_steps_s=alone_s) if alone_s else None
+    assert dataclasses.replace(arm, trial=trial).start_limit_s == limit_s
+
+
 def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatch):
     """Those of mpirun had neither a plan's variables and threads, nor the timeouts of a rank that
     is stopped."""
