@@ -21,16 +21,7 @@ pytestmark = [
     pytest.mark.skipif(MPIRUN is None, reason="no MPI here; 'make setup' installs it"),
 ]
 
-QUICK = [
-    "gloo",
-    "users",
-    "overlap",
-    "futures",
-    "subsets",
-    "own_store",
-    "refusals",
-    "mixed:1000",
-]
+QUICK = ["overlap", "futures", "subsets", "own_store", "refusals", "mixed:1000"]
 
 REFUSED_TORCH_TESTS = {
     # torch: "monitored_barrier requires a group with a CPU-capable backend (e.g. GLOO)": it has no
@@ -45,19 +36,15 @@ REFUSED_TORCH_TESTS = {
 }
 
 
-def mpirun(ranks, script, *arguments, options=(), timeout=280):
+def mpirun(ranks, script, *arguments, options=(), **more):
     """Under the launcher, with neither MASTER_ADDR nor RANK."""
-    return under_launcher(
-        ranks, sys.executable, RANKS / script, *arguments, options=options, timeout=timeout
-    )
+    return under_launcher(ranks, *options, sys.executable, RANKS / script, *arguments, **more)
 
 
-def under_launcher(ranks, *program, options=(), timeout=280):
-    """A program and its arguments, the same way."""
+def under_launcher(ranks, *words, timeout=280):
+    """Options, a program and its arguments, the same way."""
     loopback = {"OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
-    return run(
-        MPIRUN, "-np", ranks, "--oversubscribe", *options, *program, timeout=timeout, **loopback
-    )
+    return run(MPIRUN, "-np", ranks, "--oversubscribe", *words, timeout=timeout, **loopback)
 
 
 @pytest.fixture(scope="module")
@@ -112,31 +99,24 @@ def test_operations_and_dtypes(quick_cases, tables):
     }
     assert not wrong
     assert broken_up == whole
-    floats, integers, moves = (
-        ("float16", "bfloat16", "float32", "float64"),
-        ("bool", "int8", "int64", "uint16"),
-        ("float8_e4m3fn",),
-    )
-    complexes = ("complex64", "complex128")
+    floats, integers = ["float16", "bfloat16", "float32", "float64"], ["bool", "int8", "int64"]
+    complexes, everything = ["complex64", "complex128"], list(whole["all_gather"])
     for label, dtypes in {
         "all_reduce SUM": floats + integers + complexes,
         "all_reduce AVG": floats + complexes,
         "all_reduce MAX": floats + integers,
         "all_reduce BXOR": integers,
         "reduce_scatter": floats + integers + complexes,
-        "all_gather": floats + integers + complexes + moves,
-        "send_recv": floats + integers + complexes + moves,
+        "all_gather": everything,
+        "send_recv": everything,
     }.items():
-        assert {dtype: whole[label][dtype] for dtype in dtypes} == dict.fromkeys(
-            dtypes, "passed"
-        ), label
+        assert {whole[label][dtype] for dtype in dtypes} == {"passed"}, label
 
 
 @pytest.mark.costly
 def test_an_absent_rank_is_an_error_that_says_what_and_who(tmp_path):
-    done = mpirun(3, "cases.py", f"absent:{tmp_path}", timeout=90)
+    mpirun(3, "cases.py", f"absent:{tmp_path}", timeout=90)
     for rank in (1, 2):
-        assert (tmp_path / f"rank-{rank}.txt").exists(), done.stderr
         told = (tmp_path / f"rank-{rank}.txt").read_text()
         here = f"on rank {rank} of 3 over MPI: not all ranks reached it within its timeout of 3 s"
         assert f"DistBackendError: all_reduce of float32 [4, 3] {here}" in told

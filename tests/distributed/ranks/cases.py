@@ -12,8 +12,6 @@ from pathlib import Path
 import psutil
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 import backends.mpi.process_group  # noqa: F401 - registers the backend
 from backends.mpi.library import load_mpi
@@ -41,50 +39,6 @@ def message_of(function, *arguments, **keywords):
     except (RuntimeError, ValueError, WorldSizeMismatchError) as error:
         return f"{type(error).__name__}: {error}"
     raise AssertionError("no error")
-
-
-@case
-def gloo():
-    """It needs no more than the store of MPI's ranks."""
-    store, rank, size = next(dist.rendezvous("mpi4py://"))
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=LONG)
-    ones = torch.ones(1)
-    dist.all_reduce(ones)
-    assert ones.item() == size
-
-
-@case
-def users():
-    """What stands on a group: DDP and its hooks, no_sync, functional collectives."""
-    from torch.distributed import _functional_collectives as functional
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    rank, size = start()
-    torch.manual_seed(0)
-    plain, inputs = (
-        nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4)),
-        torch.randn(size * 8, 20),
-    )
-    plain(inputs).square().mean().backward()
-    expected = [parameter.grad.clone() for parameter in plain.parameters()]
-    for hook, tolerance in (
-        (None, 1e-6),
-        (default_hooks.allreduce_hook, 1e-6),
-        (default_hooks.fp16_compress_hook, 2e-2),
-    ):
-        plain.zero_grad(set_to_none=True)
-        model = DistributedDataParallel(plain, bucket_cap_mb=0.001)
-        if hook is not None:
-            model.register_comm_hook(None, hook)
-        mine = inputs.chunk(size)[rank]
-        with model.no_sync():
-            (model(mine).square().mean() * 0).backward()
-        model(mine).square().mean().backward()
-        for parameter, gradient in zip(plain.parameters(), expected, strict=True):
-            torch.testing.assert_close(parameter.grad, gradient, atol=tolerance, rtol=tolerance)
-    assert (functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD) + 0).tolist() == [
-        size
-    ] * 3
 
 
 @case
