@@ -50,14 +50,13 @@ class Decaying(torch.optim.SGD):
 class Hooked:
     """Makes model and optimizer, and keeps what their hooks saw."""
 
-    def __init__(self, *, state_hooks=True, parameter_hooks=False):
-        self.state_hooks, self.parameter_hooks = state_hooks, parameter_hooks
+    def __init__(self, *, parameter_hooks=False):
+        self.parameter_hooks = parameter_hooks
         self.ran, self.rates, self.groups, self.norms = Counter(), [], set(), []
 
-    def counting(self, kind, value=None):
+    def counting(self, kind):
         def hook(*arguments, **more):
             self.ran[kind] += 1
-            return value
 
         return hook
 
@@ -80,9 +79,6 @@ class Hooked:
         optimizer.register_step_pre_hook(self.before_step)
         optimizer.register_step_post_hook(self.after_step)
         optimizer.register_step_post_hook(lambda *arguments: schedule.step())
-        if self.state_hooks:
-            optimizer.register_state_dict_pre_hook(self.counting("state_dict pre"))
-            optimizer.register_state_dict_post_hook(self.counting("state_dict post"))
         return optimizer
 
     def before_step(self, optimizer, arguments, more):
@@ -118,17 +114,12 @@ def train(backend, hooked, world, *, max_gradient_norm):
     precision = StepPrecision(
         precision="fp32", max_gradient_norm=max_gradient_norm, device=torch.device("cpu")
     )
-    inputs, labels = (
-        part.repeat(2, 1)[:8] if part.dim() > 1 else part.repeat(2)[:8] for part in make_batch(0)
-    )
-    rank, ranks = world.rank, world.world_size
-    parts = list(
-        zip(
-            inputs.chunk(ranks)[rank].chunk(MICRO_STEPS),
-            labels.chunk(ranks)[rank].chunk(MICRO_STEPS),
-            strict=True,
-        )
-    )
+    # as many samples as can be halved for two ranks and two micro-steps
+    inputs, labels = (torch.cat([part, part[:1]]) for part in make_batch(0))
+    mine = [
+        part.chunk(world.world_size)[world.rank].chunk(MICRO_STEPS) for part in (inputs, labels)
+    ]
+    parts = list(zip(*mine, strict=True))
     for _ in range(STEPS):
         prepared.zero_grad()
         for number, (some, wanted) in enumerate(parts):
@@ -138,36 +129,26 @@ def train(backend, hooked, world, *, max_gradient_norm):
                     nn.functional.cross_entropy(prepared.model(some), wanted) / MICRO_STEPS
                 )
         precision.step(prepared)
-    found = {
+    parameters = prepared.full_parameters().values()
+    return {
         "steps": dict(hooked.ran),
         "rates": hooked.rates,
         "groups": sorted(hooked.groups),
         "norms": hooked.norms,
+        "parameters": torch.cat([tensor.flatten() for tensor in parameters]).tolist(),
     }
-    found["parameters"] = torch.cat(
-        [tensor.flatten() for tensor in prepared.full_parameters().values()]
-    ).tolist()
-    if hooked.state_hooks:
-        hooked.ran.clear()
-        prepared.full_optimizer_state()
-        found["state"] = dict(hooked.ran)
-    return found
 
 
 def seen(name, world, store=None):
     """From ``setup`` to ``teardown``. Collective."""
     backend = backend_of(name, world, store)
-    cases = {
-        "plain": Hooked(state_hooks=name != "zero"),
-        "parameter": Hooked(parameter_hooks=True, state_hooks=False),
-    }
+    cases = {"plain": Hooked(), "parameter": Hooked(parameter_hooks=True)}
     if name != "engine":
-        cases["clipped"] = Hooked(state_hooks=False)
-    found = {}
-    for case, hooked in cases.items():
-        found[case] = train(
-            backend, hooked, world, max_gradient_norm=0.01 if case == "clipped" else None
-        )
+        cases["clipped"] = Hooked()
+    found = {
+        case: train(backend, hooked, world, max_gradient_norm=0.01 if case == "clipped" else None)
+        for case, hooked in cases.items()
+    }
     backend.barrier()
     backend.teardown()
     return found
