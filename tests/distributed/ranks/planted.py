@@ -62,14 +62,11 @@ class Stale(Right):
 
 class StaleFromTheFirst(Right):
     def exchange(self):
-        last, self.last = (
-            getattr(self, "last", None),
-            [parameter.grad.clone() for parameter in self.trained()],
-        )
-        for parameter, gradient in zip(
-            self.trained(), last or [torch.zeros_like(one) for one in self.last], strict=True
-        ):
+        mine = [parameter.grad.clone() for parameter in self.trained()]
+        last = getattr(self, "last", map(torch.zeros_like, mine))
+        for parameter, gradient in zip(self.trained(), last, strict=True):
             parameter.grad = gradient
+        self.last = mine
         sync_gradients(self.bare)
 
 
