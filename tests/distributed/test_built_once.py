@@ -10,10 +10,8 @@ from collections import defaultdict
 
 import pytest
 
-from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY
 from tests.distributed.plugins.told_builds import FILE
-from tests.kit.commands import SHORT, run, warm
 from tests.kit.comparisons import compare
 
 WORKLOAD = f"{REPOSITORY}/tests/distributed/plugins/told_builds.py:ToldBuilds"
@@ -54,23 +52,3 @@ def test_under_a_driver(tmp_path):
     require_built_once(told, ranks=2, steps=warmup + trial + 4 * (warmup + 3))
     began = [arm for _, arm in lines_of(told, "began")]
     assert began == ["ddp-control", "ddp"], "the baseline is not always the first"
-
-
-@pytest.mark.costly
-def test_without_a_driver(tmp_path):
-    told = tmp_path / "builds"
-    ranks = [
-        *warm("-m", "runners.spawn"),
-        "--nproc-per-node",
-        "1",
-        "-m",
-        "runners.ddp",
-        "--workload",
-        WORKLOAD,
-    ]
-    done = run(*ranks, *SHORT, "-o", tmp_path / "out", **{FILE: str(told)})
-    assert done.returncode == 0, done.stderr + done.stdout
-    (record,) = ResultsFolder(tmp_path / "out").records()
-    assert record.parity.passed and len(record.blocks) == 5
-    assert record.ranks[0].kept_bytes["parameters"]
-    require_built_once(told, ranks=1, steps=1 + 5 * 3)

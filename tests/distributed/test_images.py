@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from measurement.errors import PlanError
 from runners.launchers.base import RUN_ID, LaunchRequest
 from runners.processes.run_processes import end_run
 from runners.scripts.environments import with_image
@@ -181,12 +180,3 @@ def test_an_image_that_is_not_here_is_named(podman, users):
     assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
     assert "image 'registry.invalid/none:1' is not here: podman: " in refused.stderr
     assert not (users / "out").exists()
-
-
-def test_without_a_program_for_images_one_message_says_so(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(
-        PlanError,
-        match="no program for images is on PATH; pull it by one of podman, docker, apptainer",
-    ):
-        with_image("any")

@@ -60,16 +60,6 @@ class Stale(Right):
         self.last = found
 
 
-class StaleFromTheFirst(Right):
-    def exchange(self):
-        mine = [parameter.grad.clone() for parameter in self.trained()]
-        last = getattr(self, "last", map(torch.zeros_like, mine))
-        for parameter, gradient in zip(self.trained(), last, strict=True):
-            parameter.grad = gradient
-        self.last = mine
-        sync_gradients(self.bare)
-
-
 class InHalf(Right):
     def exchange(self):
         for parameter in self.trained():
@@ -122,7 +112,7 @@ def with_buffer(workload_class):
 
 
 KINDS = {"fp32": Plain, "bf16": Half, "complex": Complex, "sparse": Recommender}
-FAULTS = (LayerLeftOut, Twice, Stale, StaleFromTheFirst, InHalf, OwnBuffer, Drifts)
+FAULTS = (LayerLeftOut, Twice, Stale, InHalf, OwnBuffer, Drifts)
 
 
 def take(engine, workload_class, prepared_class):
