@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(MPIRUN is None, reason="no MPI here; 'make setup' installs it"),
 ]
 
-QUICK = ["overlap", "futures", "subsets", "own_store", "refusals", "mixed:1000"]
+QUICK = ["overlap", "subsets", "own_store", "refusals", "mixed:1000"]
 
 REFUSED_TORCH_TESTS = {
     # torch: "monitored_barrier requires a group with a CPU-capable backend (e.g. GLOO)": it has no

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from measurement.records.results import ResultsFolder, read_record
+from measurement.records.results import ResultsFolder
 from tests.conftest import FORKED, REPOSITORY, TINY, documented_files
 from tests.kit.commands import run
 from tests.kit.comparisons import Compared
@@ -103,20 +103,6 @@ def test_the_reports_that_the_plan_names_are_written_and_no_others(readme):
     assert readme.read("one-line.txt") == f"{readme.report['headline']}\n"
     (case,) = ElementTree.fromstring(readme.read("junit.xml")).iter("testcase")
     assert (case.get("classname"), case.get("name")) == ("mine", "flat")
-
-
-@pytest.mark.costly("plug-ins")
-def test_a_backend_by_path_stands_alone_with_readmes_model(readme):
-    folder = readme.folder.root.parent
-    ranks = "torch.distributed.run --standalone --nproc-per-node 2 -m runners.ddp"
-    what = "--backend flat.py:Flat --workload spirals.py:Spirals --workload-option loader_workers=1"
-    short = "--blocks 2 --block-steps 2 --warmup-steps 1 --local-batch-size 8 -o alone"
-    # clipping comes between exchange and step
-    words = f"{ranks} {what} {short} --set max_gradient_norm=1.0"
-    done = python("-m", *words.split(), cwd=folder)
-    assert done.returncode == 0, done.stderr
-    record = read_record(folder / "alone" / "launch-000" / "Flat" / "record.json")
-    assert (record.arm, record.backend, record.world_size) == ("Flat", "flat.py:Flat", 2)
 
 
 @pytest.mark.costly

@@ -32,7 +32,6 @@ CELLS = [
     pytest.param("horovodrun", "FailingHorovod", "killed", marks=needs_horovod),
     ("spawn", "FailingDDP", "raises"),
     ("spawn", "FailingDDP", "hangs"),
-    ("torchrun", "TerminatedDDP", ""),
 ]
 
 
@@ -95,16 +94,6 @@ def run_one_block(runner, flags, **variables):
     """Under mpirun."""
     command = f"{LAUNCHERS['mpirun']} runners.{runner} --blocks 1 {flags}".split()
     return run(*command, *STEPS, timeout=ENDS_S, **variables)
-
-
-@pytest.mark.costly
-def test_a_run_that_computes_wrongly_says_so_and_leaves_its_record(tmp_path):
-    wrong = PLUGIN.with_name("wrong.py")
-    done = run_one_block("ddp", f"--backend {wrong}:SkipsOneParameter -o {tmp_path / 'run'}")
-    assert done.returncode == 2
-    assert "SkipsOneParameter' computes wrongly, so that no timing of it counts: " in done.stderr
-    (record,) = ResultsFolder(tmp_path / "run").records()
-    assert (record.status, len(record.blocks)) == ("wrong", 1)
 
 
 @pytest.mark.costly

@@ -98,24 +98,6 @@ def test_updates_that_round_away_and_a_warm_up_accuse_nobody(taken):
     assert warm_up["schedule.lr"].sentence == said
 
 
-@pytest.mark.parametrize("way", ["stream", "broadcast"])
-def test_data_that_no_sampler_shares_out_are_not_said_to_be_read_whole_by_each_rank(taken, way):
-    differences, _ = beside(taken("plain", "ddp"), taken(way, "ddp"))
-    assert "mistake" not in {one.severity for one in differences.values()}
-    if way == "broadcast":
-        assert (
-            differences["loader.class"].sentence
-            == "loader.class: DataLoader in old, not seen on every rank in new"
-        )
-
-
-@needs_horovod
-def test_clipping_as_horovods_page_has_it_trains_as_clipping_under_ddp(taken):
-    differences, equality = beside(taken("clips", "horovod"), taken("clips", "ddp"))
-    assert {one.severity for one in differences.values()} == {"note"}, differences
-    assert equality.unequal == []
-
-
 @pytest.mark.parametrize(
     ("way", "library"),
     [

@@ -51,25 +51,6 @@ class FailingHorovod(Fails, Horovod):
     pass
 
 
-class TerminatedDDP(DDP):
-    """Rank 0 is ended between two commands, as a launcher does when a peer has failed."""
-
-    def setup(self, world, *, device, store=None):
-        if world.rank == 0:
-            from runners.standalone.leading_rank import CollectiveSession
-
-            exchange, replies = CollectiveSession.exchange, []
-
-            def then_terminated(session, *command, **how):
-                replies.append(exchange(session, *command, **how))
-                if len(replies) == 8:
-                    os.kill(os.getpid(), signal.SIGTERM)
-                return replies[-1]
-
-            CollectiveSession.exchange = then_terminated
-        return super().setup(world, device=device, store=store)
-
-
 class UnstartedDDP(DDP):
     """Its rank 0 fails before it meets the others, who wait for it in their library."""
 

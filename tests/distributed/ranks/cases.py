@@ -123,22 +123,6 @@ def overlap():
 
 
 @case
-def futures():
-    """then, value, and a future asked for late."""
-    rank, size = start()
-    work = dist.all_reduce(torch.full((4,), float(rank)), async_op=True)
-    doubled = work.get_future().then(lambda future: future.value()[0] * 2)
-    assert doubled.wait().tolist() == [size * (size - 1.0)] * 4
-    work.wait()
-    assert work.get_future().wait()[0].tolist() == [size * (size - 1) / 2] * 4
-    received = torch.zeros(1)
-    arrived = dist.irecv(received, (rank - 1) % size).get_future()
-    dist.barrier()
-    dist.send(torch.full((1,), float(rank)), (rank + 1) % size)
-    assert arrived.wait()[0].item() == (rank - 1) % size
-
-
-@case
 def subsets():
     """Groups in any order of ranks, made by their members only; freed; and made again, more often
     than MPI has communicators."""

@@ -1,4 +1,4 @@
-"""Every operation on every dtype over the group, checked against what torch computes itself.
+"""Operations on every dtype over the group, checked against what torch computes itself.
 
 ``mpirun -np N python cases.py operations:FILE``: FILE gets two tables as JSON, of tensors as they
 are and of tensors broken up as those beyond 32-bit counts are.
@@ -84,15 +84,6 @@ def all_reduce(op, dtype, rank, size):
     check([tensor], [combine(op, everyones(dtype, size))])
 
 
-def reduce(dtype, rank, size):
-    tensor = value(rank, dtype)
-    dist.reduce(tensor, size - 1)
-    check(
-        [tensor],
-        [combine("SUM", everyones(dtype, size)) if rank == size - 1 else value(rank, dtype)],
-    )
-
-
 def reduce_scatter(dtype, rank, size):
     """Even lists, uneven lists, and the tensor form."""
     for uneven in (0, 1):
@@ -130,37 +121,10 @@ def all_gather(dtype, rank, size):
     check([output], [torch.cat(everyones(dtype, size))])
 
 
-def gather(dtype, rank, size):
-    outputs = [torch.zeros(SHAPE, dtype=dtype) for _ in range(size)] if rank == 1 else None
-    dist.gather(strided(value(rank, dtype)), outputs, dst=1)
-    check(outputs or [], everyones(dtype, size) if rank == 1 else [])
-
-
-def scatter(dtype, rank, size):
-    output = torch.zeros(SHAPE, dtype=dtype)
-    dist.scatter(
-        output, [value(to, dtype, seed=9) for to in range(size)] if rank == 1 else None, src=1
-    )
-    check([output], [value(rank, dtype, seed=9)])
-
-
 def all_to_all(dtype, rank, size):
-    """Lists, and the tensor form with even and uneven splits."""
     outputs = [torch.zeros(SHAPE, dtype=dtype) for _ in range(size)]
     dist.all_to_all(outputs, [strided(value(rank, dtype, seed=to)) for to in range(size)])
     check(outputs, everyones(dtype, size, seed=rank))
-    output = torch.zeros(size * SHAPE[0], SHAPE[1], dtype=dtype)
-    dist.all_to_all_single(output, torch.cat([value(rank, dtype, seed=to) for to in range(size)]))
-    check([output], [torch.cat(everyones(dtype, size, seed=rank))])
-    sent = [(rank + to) % 3 for to in range(size)]
-    received = [(source + rank) % 3 for source in range(size)]
-    output = torch.zeros(sum(received), SHAPE[1], dtype=dtype)
-    packed = torch.cat([value(rank, dtype, seed=to, rows=rows) for to, rows in enumerate(sent)])
-    dist.all_to_all_single(output, packed, received, sent)
-    check(
-        [output],
-        [torch.cat([value(r, dtype, seed=rank, rows=rows) for r, rows in enumerate(received)])],
-    )
 
 
 def send_recv(dtype, rank, size):
@@ -184,12 +148,9 @@ OPERATIONS = {
 } | {
     operation.__name__: operation
     for operation in (
-        reduce,
         reduce_scatter,
         broadcast,
         all_gather,
-        gather,
-        scatter,
         all_to_all,
         send_recv,
     )
