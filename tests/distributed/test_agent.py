@@ -18,15 +18,11 @@ from runners.protocol.messages import (
     FinishedReply,
     StartedReply,
 )
-from tests.conftest import needs_horovod, no_process_stays
+from tests.conftest import no_process_stays
 from tests.kit.scripts import ScriptDriver
 
 STEPS, WARMUP = 10, 2
-LAUNCHERS = {
-    "torchrun": "torchrun --nproc-per-node 2 either.py --by ddp",
-    "mpirun": "mpirun -np 2 --oversubscribe -x PYTHONPATH -x RINGSIDE_AGENT python either.py --by horovod",
-}
-
+TORCHRUN = "torchrun --nproc-per-node 2 either.py --by ddp"
 IMPOSED = {
     "threads.torch": 2,
     "loader.workers": 1,
@@ -43,19 +39,15 @@ def driver(folder, **settings):
         yield made
 
 
-HOROVOD = [needs_horovod, pytest.mark.costly("agent over mpirun")]
-
-
-@pytest.fixture(scope="module", params=["torchrun", pytest.param("mpirun", marks=HOROVOD)])
-def launched(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory):
     """All that a driver does with an arm: start, two blocks with the ranks stopped in between,
     finish.
 
-    Under torchrun with settings in place of the script's own, as ``ab --explain`` has it."""
-    impose = IMPOSED if request.param == "torchrun" else {}
-    settings = {"recorded": ["OMP_"], "secret": "TOKEN", "impose": impose}
-    with driver(tmp_path_factory.mktemp(request.param), **settings) as arm:
-        arm.start(*LAUNCHERS[request.param].split())
+    With settings in place of the script's own, as ``ab --explain`` has it."""
+    settings = {"recorded": ["OMP_"], "secret": "TOKEN", "impose": IMPOSED}
+    with driver(tmp_path_factory.mktemp("launched"), **settings) as arm:
+        arm.start(*TORCHRUN.split())
         found = {"started": arm.receive(), "blocks": []}
         for number in range(2):
             found["blocks"].append(arm.block(STEPS, warmup=WARMUP, block=number))
@@ -63,28 +55,25 @@ def launched(request, tmp_path_factory):
                 arm.supervisors.tell(arm.arm, 0, act)
         found["counters"] = arm.supervisors.tell(arm.arm, 0, "counters")
         found |= {"finished": arm.finish(), "exit_code": arm.exit_code, "log": arm.log}
-    return request.param, found
+    return found
 
 
 def test_ranks_start_run_blocks_and_finish(launched):
-    launcher, found = launched
+    found = launched
     assert all(isinstance(reply, StartedReply) for reply in found["started"]), found["log"]
     assert all(isinstance(reply, FinishedReply) for reply in found["finished"])
     assert found["exit_code"] == 0, found["log"]
     reports = [reply.report for reply in found["started"]]
     assert [(one.rank, one.local_rank, one.world_size) for one in reports] == [(0, 0, 2), (1, 1, 2)]
-    library = {"torchrun": ("ddp", "gloo"), "mpirun": ("horovod", "mpi")}[launcher]
-    assert (reports[0].backend["library"], reports[0].backend["transport"]) == library
+    backend = reports[0].backend
+    assert (backend["library"], backend["transport"]) == ("ddp", "gloo")
     assert found["counters"]  # read by Ringside's own Python
     assert found["finished"][0].drift.parameters == found["finished"][1].drift.parameters != {}
-    assert found["log"].count("left the group") == (2 if launcher == "torchrun" else 0), (
-        "in its 'finally'"
-    )
+    assert found["log"].count("left the group") == 2, "in its 'finally'"
 
 
 def test_blocks_are_whole_and_their_phases_sum(launched):
-    launcher, found = launched
-    for number, replies in enumerate(found["blocks"]):
+    for number, replies in enumerate(launched["blocks"]):
         for rank, reply in enumerate(replies):
             assert isinstance(reply, BlockReply)
             own = reply.steps
@@ -93,16 +82,13 @@ def test_blocks_are_whole_and_their_phases_sum(launched):
             assert len(own.losses) == len(own.loss_samples) == STEPS + WARMUP
             assert all(math.isfinite(loss) for loss in own.losses)
             assert (own.phases_s[:, :-1] > 0).all()
-            assert bool(own.phases_s[:, -1].all()) == (launcher == "mpirun"), (
-                "Horovod waits in step(), DDP in backward"
-            )
+            assert not own.phases_s[:, -1].all(), "DDP waits in backward"
             assert 0 < sum(map(sum, own.phases_s)) <= own.core_use.wall_s
             assert own.threads.running_s > 0
 
 
 def test_what_ranks_report_of_their_first_steps_can_be_held_against_each_other(launched):
-    launcher, found = launched
-    first, other = (reply.script for reply in found["started"])
+    first, other = (reply.script for reply in launched["started"])
     assert first.started == other.started
     assert first.notes == other.notes == []
     assert set(first.sizes) == set(first.started) >= {"0.weight", "buffer:1.running_mean"}
@@ -124,7 +110,7 @@ def test_what_ranks_report_of_their_first_steps_can_be_held_against_each_other(l
         "accumulation": 1,
     }
     expected |= {"model.training": True, "optimizer.0.class": "SGD", "optimizer.0.0.lr": 0.01}
-    expected |= IMPOSED if launcher == "torchrun" else {"horovod.op": "Average"}
+    expected |= IMPOSED
     for reported in (first, other):
         assert reported.configuration.items() >= expected.items()
 
