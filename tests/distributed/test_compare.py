@@ -169,20 +169,6 @@ def test_ddps_options_reach_the_library_and_one_process_may_take_the_place_of_al
     assert a_step == of_one
 
 
-@pytest.mark.costly
-def test_a_budget_of_minutes_makes_three_launches_at_least_and_is_spent_once(tmp_path):
-    lengths = {"launches": None, "rounds": None, "local_every": 0, "minutes": 0.02}
-    arms = {"ddp": "ddp", "other": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
-    ran = compare(tmp_path, arms=arms, world_size=1, measurement=lengths)
-    records = ran.launches
-    assert {launch for launch, _ in records} == {0, 1, 2}
-    assert {len(record.blocks) for record in records.values()} == {4}
-    assert len({record.padding_bytes for record in records.values()}) > 1
-    manifest = ran.folder.read_manifest()
-    assert ([choice.rounds for choice in manifest.choices], manifest.looks) == ([None, 4, 4], [3])
-    assert "every launch is measured already" in compare_plan(tmp_path / "plan.yaml").done.stderr
-
-
 def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt(tmp_path):
     """In sequential mode, which a second launch must alternate in, too.
 

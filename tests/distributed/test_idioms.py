@@ -119,14 +119,3 @@ def test_batches_that_end_are_begun_anew_and_counted(taken):
     ones."""
     for backend in BACKENDS:
         assert taken[backend]["Finite"][0]["restarts"] == [1, 2], backend
-
-
-def test_unused_parameters_are_told_and_not_compared(taken):
-    for backend in ["naive", *WITH_HOROVOD]:
-        first, other = gates(taken["ddp"]["Unused"])[0], gates(taken[backend]["Unused"])[0]
-        assert other.without_gradient == ["0.spare.weight", "0.spare.bias"]
-        notes = compare_state(first, other, first_arm="ddp").notes
-        assert any(
-            "'0.spare.bias', '0.spare.weight' not compared with ddp's: no gradient" in note
-            for note in notes
-        )

@@ -16,7 +16,7 @@ from measurement.probes.fingerprint import core_count
 from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
 from runners.standalone.command import command_line
-from tests.conftest import HOROVOD, needs_horovod, ringside_here, run_here, write_plan
+from tests.conftest import needs_horovod, ringside_here, run_here
 from tests.kit.commands import HOROVODRUN_HVD, MPIRUN, NO_LOCAL, SHORT, TORCHRUN_DDP, run, warm
 
 
@@ -186,22 +186,3 @@ def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, arguments, message):
     (line,) = done.stderr.splitlines()
     assert line.startswith("ringside: ")
     assert message in line
-
-
-@needs_horovod
-@pytest.mark.costly
-def test_the_command_that_an_arm_stands_for_is_pasted_and_runs(tmp_path):
-    arm = {
-        **HOROVOD,
-        "options": {"fusion_threshold_mb": 2.0},
-        "environment": {"MYLAB_A": "b c"},
-        "launcher": None,
-    }
-    measurement = {"rounds": 2, "control": True, "local_every": 0}
-    plan = write_plan(tmp_path, arms={"own": arm}, threads=1, measurement=measurement)
-    line = ringside_here("compare", plan, "--dry-run").stdout.splitlines()[1].strip()
-    done = run("bash", "-c", f"{line} -o pasted", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (record,) = ResultsFolder(tmp_path / "pasted").records()
-    assert (record.backend, record.options) == ("horovod", arm["options"])
-    assert (record.world_size, len(record.blocks)) == (2, 2)

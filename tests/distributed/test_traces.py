@@ -38,6 +38,7 @@ def traced(tmp_path_factory):
 def test_every_file_follows_the_formats_rules(traced):
     traces = traced.traces()
     assert {trace.arm: trace.error for trace in traces.arms} == dict.fromkeys(ARMS)
+    assert len(traced.records()) == len(ARMS), "its launch is no record"
     for trace in traces.arms:
         events = trace_format.read(traced.traces_folder / trace.file)
         assert trace_format.faults(events) == [], trace.arm
@@ -71,8 +72,3 @@ def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
         assert {len(one.ranks[0].tensors) for step in steps for one in step.collectives} != {1}, (
             "nothing was fused"
         )
-
-
-def test_the_report_links_it(traced):
-    assert 'href="traces/arm-ddp.json.gz"' in (traced.root / "report.html").read_text()
-    assert len(traced.records()) == len(ARMS), "its launch is no record"
