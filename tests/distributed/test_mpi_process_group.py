@@ -66,17 +66,10 @@ def test_all_cases_end_well(quick_cases):
 def test_pytorchs_own_tests(tmp_path):
     done = mpirun(3, "torch_suite.py", tmp_path / "found.json")
     found = json.loads((tmp_path / "found.json").read_text())
-    failed = {name: why for name, (how, why) in found.items() if how == "failed"}
-    assert not {
-        name: why[-2000:] for name, why in failed.items() if name not in REFUSED_TORCH_TESTS
-    }
+    failed = {name: why[-2000:] for name, (how, why) in found.items() if how == "failed"}
+    assert failed.keys() <= REFUSED_TORCH_TESTS, failed
     assert collections.Counter(how for how, _ in found.values())["passed"] > 100, done.stdout
-    for essential in (
-        "test_all_reduce_group_sum",
-        "test_all_to_all_single_unequal_split",
-        "test_DistributedDataParallelCPU",
-    ):
-        assert found[essential][0] == "passed", found[essential]
+    assert found["test_DistributedDataParallelCPU"][0] == "passed"
 
 
 @pytest.mark.costly

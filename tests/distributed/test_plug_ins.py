@@ -37,7 +37,6 @@ regression = "regression:Regression"
 
 [project.entry-points."ringside.backends"]
 engine = "engine:EngineBackend"
-broken = "engine:Engine"
 
 [project.entry-points."ringside.launchers"]
 siterun = "site_run:SiteRun"
@@ -134,9 +133,3 @@ def test_all_four_kinds_are_found_by_their_entry_points(tmp_path):
         "read though the engine drops its gradients"
     )
     assert (tmp_path / "out" / "one-line.txt").is_file()
-    (tmp_path / "plan.yaml").write_text(
-        yaml.safe_dump({**content, "arms": {**arms, "broken": {"backend": "broken"}}})
-    )
-    broken = ringside("compare", "plan.yaml", "-o", "other", cwd=tmp_path, path=[site])
-    assert broken.returncode == 2
-    assert "which does not derive from backends.base.Backend" in broken.stderr

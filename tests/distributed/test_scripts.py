@@ -234,13 +234,6 @@ def test_a_setting_of_the_other_is_tried_and_the_folder_goes_on_with_it(tmp_path
 
 
 @pytest.mark.costly
-def test_where_no_setting_can_be_tried_the_two_are_compared_without(tmp_path):
-    ran = ab(ALONE, ALONE, f"{ONCE} --explain", tmp_path / "out")
-    assert "--explain has nothing to try" in ran.done.stderr
-    assert ran.statuses == {"a": "ok", "b": "ok"}
-
-
-@pytest.mark.costly
 def test_two_commits_start_alike_where_they_are_asked_to(tmp_path):
     folder = tmp_path / "train"
     folder.mkdir()

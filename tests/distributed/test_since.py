@@ -94,17 +94,6 @@ def test_what_cannot_be_resolved_is_told_in_uvs_words(users):
         environments.with_packages(users, "tiny==9")
 
 
-def test_without_uv_one_message_says_so(users, monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(sys, "meta_path", [])
-    monkeypatch.delitem(sys.modules, "uv", raising=False)
-    environments.installed.cache_clear()
-    with pytest.raises(
-        PlanError, match="made by 'uv', which is not on PATH; install it: pip install uv"
-    ):
-        environments.with_packages(users, "tiny==3")
-
-
 @pytest.mark.costly
 def test_one_command_in_two_environments(users, tmp_path):
     """Both are made, with one change, and the commands start in them."""

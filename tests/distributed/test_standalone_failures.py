@@ -132,13 +132,3 @@ def test_a_rank_that_cannot_start_ends_those_of_other_hosts(tmp_path):
     assert "ringside: rank 0 on " in first.stderr and "OSError: no way to start" in first.stderr
     assert " ends, since it cannot start without rank 0 on " in other.stderr
     assert "OSError: no way to start" in other.stderr
-
-
-@needs_horovod
-@pytest.mark.costly
-def test_a_rank_that_starts_late_finds_the_place_where_the_ranks_met(tmp_path):
-    """Rank 0 serves it, as under srun."""
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    late = f"--transport gloo --backend {PLUGIN}:LateHorovod -o {tmp_path / 'run'}"
-    done = run_one_block("hvd", late, **meeting)
-    assert done.returncode == 0, done.stderr[-2000:]

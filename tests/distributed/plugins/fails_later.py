@@ -60,16 +60,6 @@ class UnstartedDDP(DDP):
         return super().setup(world, device=device, store=store)
 
 
-class LateHorovod(Horovod):
-    """Rank 1 is still starting when rank 0 has started: nothing fails."""
-
-    def prepare(self, model, build_optimizer):
-        prepared = super().prepare(model, build_optimizer)
-        if hvd.rank() == 1:
-            time.sleep(4)
-        return prepared
-
-
 class TornDownHorovod(Horovod):
     """Rank 0 tears its library down before it raises, as ``finally`` or a ``with`` block does: the
     others hear of that first."""
