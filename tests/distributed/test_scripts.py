@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import sys
 
 import pytest
 
@@ -199,18 +198,6 @@ def test_where_the_trial_fails_no_launch_is_spent_and_nothing_is_said_of_what_wa
     assert "nothing differently" not in said and "same work: not known" in said
     assert ran.records["a"].status == "failed"
     assert all(record.ranks == [] for record in ran.records.values())
-
-
-@pytest.mark.costly
-def test_batches_that_are_not_sure_are_told(tmp_path):
-    cases = f"{sys.executable} {SCRIPTS / 'agent_cases.py'}"
-    ran = ab(f"{cases} lbfgs", f"{cases} one_of_two", ONCE, tmp_path / "out", cwd=tmp_path)
-    assert {record.sample_unit for record in ran.records.values()} == {"iterations"}
-    for start in (
-        "Samples of b could not be counted: iterations per second are compared",
-        "b: 10 batches are drawn for 5",
-    ):
-        assert any(line.startswith(start) for line in ran.report["warnings"])
 
 
 @pytest.mark.costly

@@ -86,11 +86,6 @@ def test_a_step_in_parts_counts_all_its_batches_and_says_nothing_of_other_ones(t
     assert "new" not in equality.batches and equality.unequal == []
 
 
-def test_unlike_work_of_a_loader_in_the_loop_is_seen(taken):
-    found = beside(taken("plain"), taken("in_the_loop_of_small_batches"))[0]
-    assert found["loader.batch_size"].withholds
-
-
 def test_updates_that_round_away_and_a_warm_up_accuse_nobody(taken):
     assert "optimizer.left_out" not in beside(taken("small_rate"), taken("rounds_away"))[0]
     warm_up = beside(taken("plain"), taken("warm_up"))[0]
