@@ -90,17 +90,12 @@ def test_an_interrupted_run_ends_and_keeps_its_blocks(tmp_path, launcher):
     kept(tmp_path / "run")
 
 
-def run_one_block(runner, flags, **variables):
-    """Under mpirun."""
-    command = f"{LAUNCHERS['mpirun']} runners.{runner} --blocks 1 {flags}".split()
-    return run(*command, *STEPS, timeout=ENDS_S, **variables)
-
-
 @pytest.mark.costly
 @needs_horovod
 def test_the_rank_that_knows_the_reason_says_it_before_its_launcher_ends_it():
     """Rank 0 alone writes; what the others hear first is that it has gone."""
-    done = run_one_block("hvd", "-o /proc/no/such")
+    command = f"{LAUNCHERS['mpirun']} runners.hvd --blocks 1 -o /proc/no/such".split()
+    done = run(*command, *STEPS, timeout=ENDS_S)
     assert done.returncode == 2
     said = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
     assert said[0].startswith("ringside: '/proc/no/such/plan.yaml' cannot be written"), done.stderr
