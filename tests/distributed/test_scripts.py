@@ -186,6 +186,16 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     assert records["replaces"].status == "failed", "no time to start runs out"
 
 
+@needs_horovod
+@pytest.mark.costly
+def test_ranks_whose_epochs_have_unlike_numbers_of_steps_time_out_with_a_hint(tmp_path):
+    commands = [f"{command} --unlike-shards" for command in (HOROVODRUN, TORCHRUN)]
+    flags = "--launches 1 --set measurement.block_timeout_s=10 --steps 40"
+    for record in ab(*commands, flags, tmp_path / "out", code=1).records.values():
+        assert record.error.message.startswith("no answer from rank 1 within")
+        assert "do its ranks take different numbers of steps?" in record.error.message
+
+
 @pytest.mark.costly
 def test_where_the_trial_fails_no_launch_is_spent_and_nothing_is_said_of_what_was_not_measured(
     tmp_path,
