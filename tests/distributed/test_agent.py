@@ -14,20 +14,15 @@ import pytest
 
 from runners.protocol.messages import (
     BlockReply,
-    EndedReply,
     ErrorReply,
     FinishedReply,
     StartedReply,
 )
-from tests.conftest import needs_horovod, no_process_stays
+from tests.conftest import no_process_stays
 from tests.kit.scripts import ScriptDriver
 
 STEPS, WARMUP = 10, 2
-LAUNCHERS = {
-    "torchrun": "torchrun --nproc-per-node 2 either.py --by ddp",
-    "mpirun": "mpirun -np 2 --oversubscribe -x PYTHONPATH -x RINGSIDE_AGENT python either.py --by horovod",
-}
-
+TORCHRUN = "torchrun --nproc-per-node 2 either.py --by ddp"
 IMPOSED = {
     "threads.torch": 2,
     "loader.workers": 1,
@@ -44,19 +39,15 @@ def driver(folder, **settings):
         yield made
 
 
-HOROVOD = [needs_horovod, pytest.mark.costly("agent over mpirun")]
-
-
-@pytest.fixture(scope="module", params=["torchrun", pytest.param("mpirun", marks=HOROVOD)])
-def launched(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory):
     """All that a driver does with an arm: start, two blocks with the ranks stopped in between,
     finish.
 
-    Under torchrun with settings in place of the script's own, as ``ab --explain`` has it."""
-    impose = IMPOSED if request.param == "torchrun" else {}
-    settings = {"recorded": ["OMP_"], "secret": "TOKEN", "impose": impose}
-    with driver(tmp_path_factory.mktemp(request.param), **settings) as arm:
-        arm.start(*LAUNCHERS[request.param].split())
+    With settings in place of the script's own, as ``ab --explain`` has it."""
+    settings = {"recorded": ["OMP_"], "secret": "TOKEN", "impose": IMPOSED}
+    with driver(tmp_path_factory.mktemp("launched"), **settings) as arm:
+        arm.start(*TORCHRUN.split())
         found = {"started": arm.receive(), "blocks": []}
         for number in range(2):
             found["blocks"].append(arm.block(STEPS, warmup=WARMUP, block=number))
@@ -64,32 +55,25 @@ def launched(request, tmp_path_factory):
                 arm.supervisors.tell(arm.arm, 0, act)
         found["counters"] = arm.supervisors.tell(arm.arm, 0, "counters")
         found |= {"finished": arm.finish(), "exit_code": arm.exit_code, "log": arm.log}
-    return request.param, found
+    return found
 
 
 def test_ranks_start_run_blocks_and_finish(launched):
-    launcher, found = launched
+    found = launched
     assert all(isinstance(reply, StartedReply) for reply in found["started"]), found["log"]
     assert all(isinstance(reply, FinishedReply) for reply in found["finished"])
     assert found["exit_code"] == 0, found["log"]
     reports = [reply.report for reply in found["started"]]
     assert [(one.rank, one.local_rank, one.world_size) for one in reports] == [(0, 0, 2), (1, 1, 2)]
-    library = {"torchrun": ("ddp", "gloo"), "mpirun": ("horovod", "mpi")}[launcher]
-    assert (reports[0].backend["library"], reports[0].backend["transport"]) == library
-    empty = {"torchrun": 0, "mpirun": 1}[launcher]  # that of broadcast_optimizer_state
-    assert {reply.script.configuration["optimizer.empty_steps"] for reply in found["started"]} == {
-        empty
-    }
+    backend = reports[0].backend
+    assert (backend["library"], backend["transport"]) == ("ddp", "gloo")
     assert found["counters"]  # read by Ringside's own Python
     assert found["finished"][0].drift.parameters == found["finished"][1].drift.parameters != {}
-    assert found["log"].count("left the group") == (2 if launcher == "torchrun" else 0), (
-        "in its 'finally'"
-    )
+    assert found["log"].count("left the group") == 2, "in its 'finally'"
 
 
 def test_blocks_are_whole_and_their_phases_sum(launched):
-    launcher, found = launched
-    for number, replies in enumerate(found["blocks"]):
+    for number, replies in enumerate(launched["blocks"]):
         for rank, reply in enumerate(replies):
             assert isinstance(reply, BlockReply)
             own = reply.steps
@@ -98,16 +82,13 @@ def test_blocks_are_whole_and_their_phases_sum(launched):
             assert len(own.losses) == len(own.loss_samples) == STEPS + WARMUP
             assert all(math.isfinite(loss) for loss in own.losses)
             assert (own.phases_s[:, :-1] > 0).all()
-            assert bool(own.phases_s[:, -1].all()) == (launcher == "mpirun"), (
-                "Horovod waits in step(), DDP in backward"
-            )
+            assert not own.phases_s[:, -1].all(), "DDP waits in backward"
             assert 0 < sum(map(sum, own.phases_s)) <= own.core_use.wall_s
             assert own.threads.running_s > 0
 
 
 def test_what_ranks_report_of_their_first_steps_can_be_held_against_each_other(launched):
-    launcher, found = launched
-    first, other = (reply.script for reply in found["started"])
+    first, other = (reply.script for reply in launched["started"])
     assert first.started == other.started
     assert first.notes == other.notes == []
     assert set(first.sizes) == set(first.started) >= {"0.weight", "buffer:1.running_mean"}
@@ -129,12 +110,12 @@ def test_what_ranks_report_of_their_first_steps_can_be_held_against_each_other(l
         "accumulation": 1,
     }
     expected |= {"model.training": True, "optimizer.0.class": "SGD", "optimizer.0.0.lr": 0.01}
-    expected |= IMPOSED if launcher == "torchrun" else {"horovod.op": "Average"}
+    expected |= IMPOSED
     for reported in (first, other):
         assert reported.configuration.items() >= expected.items()
 
 
-def alone(folder, name, *, blocks=2, **settings):
+def alone(folder, name, *, blocks=1, **settings):
     """A single process, its first report and the replies to blocks, of which the last is what came
     instead."""
     with driver(folder, ranks=1, **settings) as arm:
@@ -150,20 +131,8 @@ def alone(folder, name, *, blocks=2, **settings):
 
 
 @pytest.mark.costly
-def test_a_script_that_ends_early_says_so(tmp_path):
-    """It is restarted: ``test_scripts``."""
-    with driver(tmp_path, ranks=1) as arm:
-        arm.start(sys.executable, "agent_cases.py", "exits")
-        assert isinstance(arm.receive()[0], StartedReply)
-        own = arm.block(10)[0].steps
-        assert (own.start, own.first_step) == (0, 5)
-        assert arm.block(10**6) == [EndedReply(steps=50, exit_code=7)]
-        assert arm.process.wait(timeout=60) == 7
-
-
-@pytest.mark.costly
 def test_what_goes_wrong_in_the_probe_does_not_end_the_script(tmp_path):
-    replies, arm = alone(tmp_path, "odd")
+    replies, arm = alone(tmp_path, "odd", blocks=2)
     assert isinstance(replies[-1], ErrorReply)
     assert replies[-1].message == "the agent failed: RuntimeError: not yet"
     assert any("batches.py" in line for line in replies[-1].excerpt)
@@ -172,49 +141,20 @@ def test_what_goes_wrong_in_the_probe_does_not_end_the_script(tmp_path):
 
 
 @pytest.mark.costly
-def test_several_optimizers_step_in_an_iteration(tmp_path):
-    replies, _ = alone(tmp_path, "two_optimizers", blocks=1, samples_per_step=32)
-    script = replies[0].script
-    assert (script.samples_from, replies[1].steps.samples) == ("samples_per_step", [32] * 20)
-    assert [step.backward_passes for step in script.steps] == [1, 3, 3, 3, 3]
-    assert (script.configuration["accumulation"], script.configuration["optimizer.1.class"]) == (
-        1,
-        "Adam",
-    )
-    assert {"0.weight", "Linear.weight"} <= set(script.started)
-    assert ["Linear.weight" in step.gradients for step in script.steps] == [
-        False,
-        True,
-        False,
-        False,
-        False,
-    ]
-
-
-@pytest.mark.costly
-@pytest.mark.parametrize("name", ["all_first", "prefetches_for_several_losses"])
-def test_steps_of_equal_work_count_equal_samples_however_they_draw_their_batches(tmp_path, name):
-    replies, _ = alone(tmp_path, name, blocks=1)
+@pytest.mark.parametrize(("name", "samples"), [("prefetches_for_several_losses", 8), ("lbfgs", 4)])
+def test_a_step_of_several_backward_passes_counts_the_samples_it_uses(tmp_path, name, samples):
+    """With batches that are drawn before their passes: ``test_ways``."""
+    replies, _ = alone(tmp_path, name)
     script, own = replies[0].script, replies[1].steps
     assert (script.samples_from, script.notes) == ("loader", [])
-    assert [step.samples for step in script.steps] == [8] * 5
-    assert own.samples == [8] * 20
-
-
-@pytest.mark.costly
-def test_lbfgs_calls_its_closure_many_times_in_a_step(tmp_path):
-    replies, _ = alone(tmp_path, "lbfgs", blocks=1)
-    script, own = replies[0].script, replies[1].steps
-    assert all(step.backward_passes > 1 and step.samples == 4 for step in script.steps)
-    assert (script.configuration["accumulation"], script.notes) == (1, [])
-    assert script.steps[0].gradients
-    assert own.samples == [4] * 20
+    assert all(step.backward_passes > 1 and step.samples == samples for step in script.steps)
+    assert own.samples == [samples] * 20
 
 
 @pytest.mark.costly
 @pytest.mark.parametrize("untimed", ["nothing", "evaluation"])
 def test_an_evaluation_is_timed_unless_the_plan_says_otherwise(tmp_path, untimed):
-    replies, _ = alone(tmp_path, "evaluates", blocks=1, untimed=untimed)
+    replies, _ = alone(tmp_path, "evaluates", untimed=untimed)
     own = replies[1].steps
     assert replies[0].script.configuration["accumulation"] == 2
     assert own.samples == [8] * 20
@@ -224,7 +164,7 @@ def test_an_evaluation_is_timed_unless_the_plan_says_otherwise(tmp_path, untimed
 
 @pytest.mark.costly
 def test_steps_that_overflow_are_counted_and_losses_are_not_scaled(tmp_path):
-    replies, _ = alone(tmp_path, "overflows", blocks=1)
+    replies, _ = alone(tmp_path, "overflows")
     script, own = replies[0].script, replies[1].steps
     assert [math.isfinite(step.loss) for step in script.steps] == [True, True, False, True, True]
     assert script.steps[0].loss < 3
@@ -236,34 +176,13 @@ def test_steps_that_overflow_are_counted_and_losses_are_not_scaled(tmp_path):
 
 @pytest.mark.costly
 def test_compiled_steps_are_steps_and_the_probe_is_not_compiled(tmp_path):
-    replies, arm = alone(tmp_path, "compiled", blocks=1)
+    replies, arm = alone(tmp_path, "compiled")
     assert isinstance(replies[-1], FinishedReply)
     assert replies[0].script.configuration["model.class"] == "Sequential"
     assert replies[1].steps.phases_s[:, -1].all()
     assert "does not know how to trace" not in arm.log
     assert "recompile_limit" not in arm.log
     assert "global hooks" not in arm.log
-
-
-@pytest.mark.costly
-def test_parameters_without_optimizer_and_batches_without_loader_are_told(tmp_path):
-    script = alone(tmp_path, "lost_parameters", blocks=0)[0][0].script
-    assert script.without_optimizer == ["1.weight", "1.bias", "3.weight", "3.bias"]
-    assert (script.samples_from, script.steps[0].samples, script.steps[0].batch) == (
-        None,
-        None,
-        None,
-    )
-
-
-@pytest.mark.costly
-def test_ranks_that_a_script_starts_itself_are_ranks(tmp_path):
-    with driver(tmp_path, ranks=2) as arm:
-        arm.start(sys.executable, "agent_cases.py", "spawns")
-        assert [reply.report.rank for reply in arm.receive()] == [0, 1]
-        replies = arm.block(10**6)
-        assert [type(reply) for reply in replies] == [ErrorReply, EndedReply]
-        assert "KeyError: 'rank 0'" in replies[0].message
 
 
 @pytest.mark.costly
@@ -300,19 +219,9 @@ def test_what_a_script_does_at_its_end_is_done(tmp_path, name, ranks, said):
 
 @pytest.mark.costly
 def test_a_share_of_the_parameters_is_not_compared(tmp_path):
-    replies, _ = alone(tmp_path, "shards", blocks=1)
+    replies, _ = alone(tmp_path, "shards")
     script = replies[0].script
     assert script.sharded
     assert not script.started
     assert not script.steps[0].parameters
-    assert script.configuration["library"] == "fsdp"
     assert replies[1].drift.parameters == {}
-
-
-@pytest.mark.costly
-def test_a_script_whose_driver_has_gone_ends(tmp_path):
-    with driver(tmp_path, ranks=1) as arm:
-        arm.start(sys.executable, "agent_cases.py", "plain")
-        assert isinstance(arm.receive()[0], StartedReply)
-        arm.supervisors.close()
-        assert arm.process.wait(timeout=60) != 0, arm.log

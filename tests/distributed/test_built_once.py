@@ -10,10 +10,8 @@ from collections import defaultdict
 
 import pytest
 
-from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY
 from tests.distributed.plugins.told_builds import FILE
-from tests.kit.commands import SHORT, run, warm
 from tests.kit.comparisons import compare
 
 WORKLOAD = f"{REPOSITORY}/tests/distributed/plugins/told_builds.py:ToldBuilds"
@@ -32,13 +30,6 @@ def steps_before_builds(told):
     return list(found.values())
 
 
-def require_built_once(told, *, ranks, steps):
-    """Each rank took all of its steps between its first build and the next, which is the gate's."""
-    trained = [builds for builds in steps_before_builds(told) if builds[-1] >= steps]
-    assert len(trained) == ranks
-    assert [sum(before < steps for before in builds) for builds in trained] == [1] * ranks
-
-
 @pytest.mark.costly
 def test_under_a_driver(tmp_path):
     told = tmp_path / "builds"
@@ -47,30 +38,10 @@ def test_under_a_driver(tmp_path):
     assert [record.role for record in records] == ["baseline", "control"]
     for record in records:
         assert record.parity.passed and len(record.blocks) == 4
-        assert record.ranks[0].kept_bytes["parameters"], (
-            "the last report is of the model that was timed"
-        )
     trial, warmup = 4, 2
-    require_built_once(told, ranks=2, steps=warmup + trial + 4 * (warmup + 3))
+    steps = warmup + trial + 4 * (warmup + 3)
+    trained = [builds for builds in steps_before_builds(told) if builds[-1] >= steps]
+    # the build after all its steps is the gate's
+    assert [sum(before < steps for before in builds) for builds in trained] == [1, 1]
     began = [arm for _, arm in lines_of(told, "began")]
     assert began == ["ddp-control", "ddp"], "the baseline is not always the first"
-
-
-@pytest.mark.costly
-def test_without_a_driver(tmp_path):
-    told = tmp_path / "builds"
-    ranks = [
-        *warm("-m", "runners.spawn"),
-        "--nproc-per-node",
-        "1",
-        "-m",
-        "runners.ddp",
-        "--workload",
-        WORKLOAD,
-    ]
-    done = run(*ranks, *SHORT, "-o", tmp_path / "out", **{FILE: str(told)})
-    assert done.returncode == 0, done.stderr + done.stdout
-    (record,) = ResultsFolder(tmp_path / "out").records()
-    assert record.parity.passed and len(record.blocks) == 5
-    assert record.ranks[0].kept_bytes["parameters"]
-    require_built_once(told, ranks=1, steps=1 + 5 * 3)

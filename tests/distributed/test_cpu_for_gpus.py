@@ -11,7 +11,7 @@ import pytest
 from measurement.agent.ringside_agent.machine import cpus_for_gpus
 from runners.scripts.script_setup import lists_for_agent
 from tests.conftest import HAS_HOROVOD, REPOSITORY
-from tests.distributed.test_scripts import ab, cache  # noqa: F401 - no command was tried before
+from tests.distributed.test_scripts import NAMES, ab, cache  # noqa: F401
 from tests.kit.commands import run_python
 
 RANK_VARIABLES = lists_for_agent()["rank_variables"]
@@ -123,16 +123,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_scripts_for_gpus_are_checked_without_any(tmp_path, case):
     first, second, code, pattern = CASES[case]
-    commands = (
-        f"python for_gpus.py {first}",
-        f"python for_gpus.py {second}",
-        "--name-a",
-        "a",
-        "--name-b",
-        "b",
-    )
+    commands = [f"python for_gpus.py {words}" for words in (first, second)]
     done = ab(
-        *commands, "--cpu", "--small", out=tmp_path / "out", code=code, start_timeout_s=200
+        *commands, f"{NAMES} --cpu --small", tmp_path / "out", code=code, start_timeout_s=200
     ).done
     said = " ".join((done.stdout + done.stderr).split())
     assert "No verdict on speed: CPUs stand in for GPUs" in said

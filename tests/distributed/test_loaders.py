@@ -1,4 +1,4 @@
-"""Loaders alone, by number of workers; a damaged file is named wherever it is met."""
+"""Loaders alone, by number of workers."""
 
 from __future__ import annotations
 
@@ -28,44 +28,13 @@ def test_every_number_of_workers_is_measured_on_ranks_that_load_at_the_same_time
     )
     record = ran.records["ddp"]
     few, many = record.cases
-    assert (few.name, many.name) == (
-        "imagenet, batches of 4/0 workers",
-        "imagenet, batches of 4/3 workers",
-    )
+    assert [case.name.partition("/")[2] for case in (few, many)] == ["0 workers", "3 workers"]
     steps = ran.folder.steps(record)
     counted = steps[steps["rank"] == 0].groupby("case")["samples"].unique().explode().to_dict()
     assert counted == {few.name: 2 * 4, many.name: 2 * 4 * 3}, (
         "a batch on each rank from each worker"
     )
     assert "samples/s" in ran.done.stdout and "3 workers" in ran.done.stdout
-    row = next(
-        row
-        for row in csv.DictReader(ran.read("report.csv").splitlines())
-        if row["case"] == many.name
-    )
-    assert float(row["samples_per_s"]) > 0 and row["busbw_bytes_per_s"] == ""
-    page = ran.read("report.html")
-    assert "Samples per second by number of workers" in page and "Latency by size" not in page
-
-
-@pytest.mark.costly
-def test_a_damaged_image_fails_the_arms_of_a_comparison_by_its_name(tmp_path):
-    options, path = damaged_images(tmp_path / "data")
-    what = {
-        "workload": "imagenet",
-        "workload_options": {**options, "loader_workers": 1},
-        "local_batch_size": 4,
-    }
-    ran = compare(tmp_path, **what, arms=["ddp", "naive"], code=1)
-    for record in ran.records.values():
-        assert record.status == "failed"
-        assert f"image '{path}' cannot be read: " in record.error.message
-        assert "Traceback" not in record.error.message
-
-
-def damaged_images(folder):
-    """Options of imagenet on images of which one is cut short, and that image."""
-    options = write_data("imagenet", folder)
-    path = folder / "train" / "cat" / "3.jpg"
-    path.write_bytes(path.read_bytes()[:500])
-    return options, path
+    rows = {row["case"]: row for row in csv.DictReader(ran.read("report.csv").splitlines())}
+    assert float(rows[many.name]["samples_per_s"]) > 0
+    assert "Samples per second by number of workers" in ran.read("report.html")

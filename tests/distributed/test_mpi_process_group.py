@@ -8,7 +8,6 @@ import json
 import shutil
 import sys
 
-import psutil
 import pytest
 
 from tests.conftest import BIN, REPOSITORY
@@ -21,16 +20,7 @@ pytestmark = [
     pytest.mark.skipif(MPIRUN is None, reason="no MPI here; 'make setup' installs it"),
 ]
 
-QUICK = [
-    "gloo",
-    "users",
-    "overlap",
-    "futures",
-    "subsets",
-    "own_store",
-    "refusals",
-    "mixed:1000",
-]
+QUICK = ["overlap", "subsets", "own_store", "refusals", "operations", "mixed:1000"]
 
 REFUSED_TORCH_TESTS = {
     # torch: "monitored_barrier requires a group with a CPU-capable backend (e.g. GLOO)": it has no
@@ -45,34 +35,22 @@ REFUSED_TORCH_TESTS = {
 }
 
 
-def mpirun(ranks, script, *arguments, options=(), timeout=280):
+def mpirun(ranks, script, *arguments, options=(), **more):
     """Under the launcher, with neither MASTER_ADDR nor RANK."""
-    return under_launcher(
-        ranks, sys.executable, RANKS / script, *arguments, options=options, timeout=timeout
-    )
+    return under_launcher(ranks, *options, sys.executable, RANKS / script, *arguments, **more)
 
 
-def under_launcher(ranks, *program, options=(), timeout=280):
-    """A program and its arguments, the same way."""
+def under_launcher(ranks, *words, timeout=280):
+    """Options, a program and its arguments, the same way."""
     loopback = {"OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
-    return run(
-        MPIRUN, "-np", ranks, "--oversubscribe", *options, *program, timeout=timeout, **loopback
-    )
+    return run(MPIRUN, "-np", ranks, "--oversubscribe", *words, timeout=timeout, **loopback)
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory):
-    """A file for what is found of all operations and dtypes."""
-    return tmp_path_factory.mktemp("tables") / "tables.json"
-
-
-@pytest.fixture(scope="module")
-def quick_cases(tables):
+def quick_cases():
     """One launch for all, whose ranks are forked from what has imported torch: most of a launch is
     importing that."""
-    return under_launcher(
-        4, *warm("-m", "tests.distributed.ranks.cases"), *QUICK, f"operations:{tables}"
-    )
+    return under_launcher(4, *warm("-m", "tests.distributed.ranks.cases"), *QUICK)
 
 
 @pytest.mark.parametrize("case", QUICK)
@@ -88,55 +66,16 @@ def test_all_cases_end_well(quick_cases):
 def test_pytorchs_own_tests(tmp_path):
     done = mpirun(3, "torch_suite.py", tmp_path / "found.json")
     found = json.loads((tmp_path / "found.json").read_text())
-    failed = {name: why for name, (how, why) in found.items() if how == "failed"}
-    assert not {
-        name: why[-2000:] for name, why in failed.items() if name not in REFUSED_TORCH_TESTS
-    }
+    failed = {name: why[-2000:] for name, (how, why) in found.items() if how == "failed"}
+    assert failed.keys() <= REFUSED_TORCH_TESTS, failed
     assert collections.Counter(how for how, _ in found.values())["passed"] > 100, done.stdout
-    for essential in (
-        "test_all_reduce_group_sum",
-        "test_all_to_all_single_unequal_split",
-        "test_DistributedDataParallelCPU",
-    ):
-        assert found[essential][0] == "passed", found[essential]
-
-
-def test_operations_and_dtypes(quick_cases, tables):
-    assert quick_cases.returncode == 0, quick_cases.stderr[-3000:]
-    whole, broken_up = json.loads(tables.read_text())
-    wrong = {
-        (label, dtype): cell
-        for label, row in whole.items()
-        for dtype, cell in row.items()
-        if cell.startswith("wrong")
-    }
-    assert not wrong
-    assert broken_up == whole
-    floats, integers, moves = (
-        ("float16", "bfloat16", "float32", "float64"),
-        ("bool", "int8", "int64", "uint16"),
-        ("float8_e4m3fn",),
-    )
-    complexes = ("complex64", "complex128")
-    for label, dtypes in {
-        "all_reduce SUM": floats + integers + complexes,
-        "all_reduce AVG": floats + complexes,
-        "all_reduce MAX": floats + integers,
-        "all_reduce BXOR": integers,
-        "reduce_scatter": floats + integers + complexes,
-        "all_gather": floats + integers + complexes + moves,
-        "send_recv": floats + integers + complexes + moves,
-    }.items():
-        assert {dtype: whole[label][dtype] for dtype in dtypes} == dict.fromkeys(
-            dtypes, "passed"
-        ), label
+    assert found["test_DistributedDataParallelCPU"][0] == "passed"
 
 
 @pytest.mark.costly
 def test_an_absent_rank_is_an_error_that_says_what_and_who(tmp_path):
-    done = mpirun(3, "cases.py", f"absent:{tmp_path}", timeout=90)
+    mpirun(3, "cases.py", f"absent:{tmp_path}", timeout=90)
     for rank in (1, 2):
-        assert (tmp_path / f"rank-{rank}.txt").exists(), done.stderr
         told = (tmp_path / f"rank-{rank}.txt").read_text()
         here = f"on rank {rank} of 3 over MPI: not all ranks reached it within its timeout of 3 s"
         assert f"DistBackendError: all_reduce of float32 [4, 3] {here}" in told
@@ -172,10 +111,6 @@ def test_a_rank_that_fails_ends_the_job():
 
 
 @pytest.mark.costly
-def test_tensors_of_more_than_2_gib_and_a_group_that_nobody_destroyed_which_does_not_spoil_the_exit():
-    cases = ["large"] * (psutil.virtual_memory().available > 16 * 2**30) + ["forgetful"]
-    done = mpirun(2, "cases.py", *cases, timeout=260)
-    assert [
-        line.split()[1] for line in done.stdout.splitlines() if line.startswith("passed ")
-    ] == cases, done.stderr[-2000:]
+def test_a_group_that_nobody_destroyed_does_not_spoil_the_exit():
+    done = mpirun(2, "cases.py", "forgetful")
     assert (done.returncode, done.stderr.strip()) == (0, "")

@@ -50,16 +50,3 @@ def test_arms_run_over_another_mpi(requirement, tmp_path):
     assert {name: record.status for name, record in records.items()} == dict.fromkeys(arms, "ok")
     told = [rank.backend["mpi_version"] for rank in records["ddp"].ranks]
     assert [one.partition(", mpi4py")[0] for one in told] == [version, version]
-
-
-def test_the_launcher_of_the_mpi_that_is_not_there_is_refused(tmp_path):
-    python = environment_with("mpich==5.0.2", tmp_path / "environment")
-    plan = write_plan(
-        tmp_path, arms={"ddp": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"}}
-    )
-    done = compare(python, plan, tmp_path / "results")
-    assert done.returncode == 2
-    assert (
-        "needs Open MPI, and 'mpirun' here is MPICH 5.0.2's; use launcher 'mpiexec-mpich'"
-        in done.stderr.replace("\n", " ")
-    )

@@ -29,163 +29,122 @@ STARTED_BY = {
     "horovod": "horovodrun --gloo -np 2 -H localhost:2 {} python plants.py horovod",
     "bound": "mpirun -np 2 {} python plants.py horovod",
 }
-PLANTED = {
-    # what both do, and what the port does besides: what is said of it, and the fields in which it
-    # is said
-    ("", ""): (r"buffers differ between ranks of old", "buffers.by_rank"),
-    ("", "rate"): (r"learning rate of new is 2 times as high", "optimizer.0.0.lr"),
-    ("", "no_sampler"): (
-        r"no sampler shares out the data of new|every rank of new reads the same batches",
-        "batches sampler loader epoch",
-    ),
-    ("", "another_shard"): (
-        r"every rank of new reads the same batches.*sampler.rank 0",
-        "batches sampler",
-    ),
-    ("", "sums"): (
-        r"gradients of new are 2 times as large.*number of ranks",
-        "gradients.scale ddp.comm_hook",
-    ),
-    ("seeds_at_the_start", "no_broadcast"): (
-        r"ranks of new start apart",
-        "parameters.by_rank gradients",
-    ),
-    ("", "dropout"): (r"dropout.*0\.5", "model.dropout"),
-    ("", "batch"): (
-        r"each rank of new takes 16 samples, of old 8",
-        "loader rank_local_batch epoch",
-    ),
-    ("", "fp16"): (r"new exchanges gradients in float16", "ddp.comm_hook"),
-    ("", "bf16"): (r"new exchanges gradients in bfloat16", "ddp.comm_hook"),
-    ("schedule", "schedule_by_epoch"): (
-        r"learning rate of the first 5 steps: 0.05 to 0.0\d+ in old",
-        "schedule.lr",
-    ),
-    ("", "optimizer_first"): (
-        r"no step of new changes .*made before the model",
-        "optimizer.left_out",
-    ),
-    ("", "head_alone"): (r"no step of new changes conv.*lacks them", "optimizer.left_out"),
-    ("", "no_set_epoch"): (r"set_epoch", "sampler.set_epoch"),
-    ("metrics", "sums_metrics"): (r"plants.py:\d+.*sum", "step.collectives"),
-    ("", "clips"): (r"clip_grad_norm_ 0\.1", "step.clipping step.line"),
-    ("", "group_norm"): (r"GroupNorm", "model.norms model.buffers"),
-    ("", "inner_module"): (r"ranks of new.*\bmodule\b", "gradients.by_rank"),
-    ("", "drops_last"): (r"drop_last", "loader epoch"),
-    ("accumulates", "undivided"): (
-        r"gradients of new are 3 times as large.*passes",
-        "gradients.scale",
-    ),
-    ("accumulates", "divided_twice"): (
-        r"gradients of old are 3 times as large.*passes",
-        "gradients.scale",
-    ),
-    ("accumulates", "late_no_sync"): (r"exchanging_passes +1 +3", "step.exchanging_passes"),
-    ("loads_weights", "loads_late"): (r"ranks of new start apart", "parameters.by_rank gradients"),
-    ("sends_object", "keeps_own_object"): (
-        r"learning rate.*by rank|lr.*by rank",
-        "optimizer.0.0.lr parameters.by_rank schedule",
-    ),
-    ("scales clips", "clips_scaled"): (
-        r"before unscale_\(\): clip_grad_norm_ 0.1",
-        "step.clipping",
-    ),
-    ("spare decay", "find_unused_parameters"): (
-        r"old has zeros as gradients of spare.*none: weight decay moves them",
-        "gradients.zeros ddp.find_unused_parameters",
-    ),
-    ("accumulates", "always_exchanges"): (r"exchanging_passes +1 +3", "step.exchanging_passes"),
-    ("resumes", "resumes_on_rank_0"): (
-        r"ranks of new.*state",
-        "parameters.by_rank optimizer.loaded",
-    ),
-    ("", "find_unused_parameters"): (r"find_unused_parameters", "ddp.find_unused_parameters"),
-    ("", "small_buckets"): (r"bucket_cap_mb.*0.00", "ddp.bucket_cap_mb"),
-    ("", "static_graph"): (r"static_graph", "ddp.static_graph"),
-    ("", "gradient_as_bucket_view"): (r"gradient_as_bucket_view", "ddp.gradient_as_bucket_view"),
-    ("workers", "persistent"): (r"persistent_workers", "loader.persistent_workers"),
-    ("workers", "forks"): (r"multiprocessing_context.*Fork", "loader.multiprocessing_context"),
-    ("workers", "timeout"): (r"loader.timeout.*60", "loader.timeout"),
-    ("workers", "prefetches"): (r"loader.prefetch.*4", "loader.prefetch"),
-    ("", "workers"): (r"loader.workers.*1", "loader.workers loader.prefetch"),
-    ("", "pinned"): (r"loader.pin_memory", "loader.pin_memory"),
-    ("", "compiles"): (r"torch.compile|model.compiled", "model.compiled"),
-    ("", "channels_last"): (r"channels_last", "model.channels_last"),
-    ("", "checkpoints"): (r"checkpoint", "step.checkpointed"),
-    ("", "frozen_norm"): (r"frozen_norms|evaluation mode", "model.frozen_norms"),
-    ("", "fused"): (r"fused", "optimizer.0.0.fused"),
-    ("", "foreach"): (r"foreach", "optimizer.0.0.foreach"),
-    ("", "decay"): (r"weight_decay", "optimizer.0.0.weight_decay"),
-    ("", "adam"): (r"AdamW", "optimizer"),
-    ("", "zeroes_in_place"): (r"set_to_none", "step.set_to_none"),
-    ("", "never_zeroes"): (r"new never zeroes its gradients", "optimizer.keeps_gradients"),
-    ("", "denormals"): (r"denormal", "denormals"),
-    ("", "tf32"): (r"matmul_precision", "matmul_precision tf32"),
-    ("", "autocast"): (r"autocast.enabled +off +on", "autocast"),
-    ("", "threads"): (r"threads.*\b2\b", "threads"),
-    ("", "alike_seeds"): (r"seeds are alike on all ranks of new", "seed"),
-    ("", "smooths"): (r"new .*gradients", ""),
-    ("", "a_part_more"): (r"model.parameters +276 +348", "model optimizer.0.parameters"),
-    ("", "barriers"): (r"barrier at plants.py:\d+", "step.collectives step.line"),
-    ("", "metrics"): (r"all_reduce of 4 B at plants.py:\d+", "step.collectives step.line"),
-    ("", "saves"): (r"plants.py:\d+.*torch.save", "step.line"),
-    ("", "prints"): (r"plants.py:\d+.*print", "step.line"),
-}
-OF_HOROVOD = {
-    ("", "predivides"): (r"gradient_predivide_factor", "horovod.gradient_predivide_factor"),
-    ("", "groups"): (r"horovod.groups +– +1", "horovod.groups"),
-    ("", "sums"): (
-        r"gradients of new are 2 times as large.*number of ranks",
-        "gradients.scale horovod.op",
-    ),
-    ("clips", "clips_first"): (
-        r"before the exchange: clip_grad_norm_ 0.1|clips gradients before",
-        "step.clipping parameters.by_rank gradients.by_rank",
-    ),
-    ("seeds_at_the_start", "no_broadcast"): (
-        r"ranks of new start apart",
-        "parameters.by_rank gradients",
-    ),
-    ("", "bound"): (r"affinity.cores +\d+ +1", "affinity.cores threads.interop transport"),
-    ("resumes", "loses_state"): (r"optimizer.loaded +6 +0", "optimizer.loaded"),
-    ("", "--cycle-time-ms 20"): (
-        r"HOROVOD_CYCLE_TIME|cycle_time",
-        "horovod.cycle_time environment.HOROVOD_CYCLE_TIME",
-    ),
-    ("", "--fusion-threshold-mb 1"): (
-        r"usion.threshold|FUSION_THRESHOLD",
-        "horovod.fusion_threshold environment.HOROVOD_FUSION",
-    ),
-}
+
+
+def rows(text):
+    """The cells of a table in which ``-`` is nothing; the last may hold bars."""
+    number = text.strip().splitlines()[0].count(" | ")
+    for line in text.strip().splitlines():
+        yield ["" if cell == "-" else cell for cell in line.split(" | ", number)]
+
+
+def planted(text):
+    """By what both scripts do and what the new one does besides: what is said of it, and the fields
+    in which it is said."""
+    return {(both, new): (said, fields) for both, new, fields, said in rows(text)}
+
+
+PLANTED = planted(r"""
+- | - | buffers.by_rank | buffers differ between ranks of old
+- | rate | optimizer.0.0.lr | learning rate of new is 2 times as high
+- | no_sampler | batches sampler loader epoch | no sampler shares out the data of new|every rank of new reads the same batches
+- | another_shard | batches sampler | every rank of new reads the same batches.*sampler.rank 0
+- | sums | gradients.scale ddp.comm_hook | gradients of new are 2 times as large.*number of ranks
+seeds_at_the_start | no_broadcast | parameters.by_rank gradients | ranks of new start apart
+- | dropout | model.dropout | dropout.*0\.5
+- | batch | loader rank_local_batch epoch | each rank of new takes 16 samples, of old 8
+- | fp16 | ddp.comm_hook | new exchanges gradients in float16
+- | bf16 | ddp.comm_hook | new exchanges gradients in bfloat16
+schedule | schedule_by_epoch | schedule.lr | learning rate of the first 5 steps: 0.05 to 0.0\d+ in old
+- | optimizer_first | optimizer.left_out | no step of new changes .*made before the model
+- | head_alone | optimizer.left_out | no step of new changes conv.*lacks them
+- | no_set_epoch | sampler.set_epoch | set_epoch
+metrics | sums_metrics | step.collectives | plants.py:\d+.*sum
+- | clips | step.clipping step.line | clip_grad_norm_ 0\.1
+- | group_norm | model.norms model.buffers | GroupNorm
+- | inner_module | gradients.by_rank | ranks of new.*\bmodule\b
+- | drops_last | loader epoch | drop_last
+accumulates | undivided | gradients.scale | gradients of new are 3 times as large.*passes
+accumulates | divided_twice | gradients.scale | gradients of old are 3 times as large.*passes
+accumulates | late_no_sync | step.exchanging_passes | exchanging_passes +1 +3
+loads_weights | loads_late | parameters.by_rank gradients | ranks of new start apart
+sends_object | keeps_own_object | optimizer.0.0.lr parameters.by_rank schedule | learning rate.*by rank|lr.*by rank
+scales clips | clips_scaled | step.clipping | before unscale_\(\): clip_grad_norm_ 0.1
+spare decay | find_unused_parameters | gradients.zeros ddp.find_unused_parameters | old has zeros as gradients of spare.*none: weight decay moves them
+accumulates | always_exchanges | step.exchanging_passes | exchanging_passes +1 +3
+resumes | resumes_on_rank_0 | parameters.by_rank optimizer.loaded | ranks of new.*state
+- | find_unused_parameters | ddp.find_unused_parameters | find_unused_parameters
+- | small_buckets | ddp.bucket_cap_mb | bucket_cap_mb.*0.00
+- | static_graph | ddp.static_graph | static_graph
+- | gradient_as_bucket_view | ddp.gradient_as_bucket_view | gradient_as_bucket_view
+workers | persistent | loader.persistent_workers | persistent_workers
+workers | forks | loader.multiprocessing_context | multiprocessing_context.*Fork
+workers | timeout | loader.timeout | loader.timeout.*60
+workers | prefetches | loader.prefetch | loader.prefetch.*4
+- | workers | loader.workers loader.prefetch | loader.workers.*1
+- | pinned | loader.pin_memory | loader.pin_memory
+- | compiles | model.compiled | torch.compile|model.compiled
+- | channels_last | model.channels_last | channels_last
+- | checkpoints | step.checkpointed | checkpoint
+- | frozen_norm | model.frozen_norms | frozen_norms|evaluation mode
+- | fused | optimizer.0.0.fused | fused
+- | foreach | optimizer.0.0.foreach | foreach
+- | decay | optimizer.0.0.weight_decay | weight_decay
+- | adam | optimizer | AdamW
+- | zeroes_in_place | step.set_to_none | set_to_none
+- | never_zeroes | optimizer.keeps_gradients | new never zeroes its gradients
+- | denormals | denormals | denormal
+- | tf32 | matmul_precision tf32 | matmul_precision
+- | autocast | autocast | autocast.enabled +off +on
+- | threads | threads | threads.*\b2\b
+- | alike_seeds | seed | seeds are alike on all ranks of new
+- | smooths | - | new .*gradients
+- | a_part_more | model optimizer.0.parameters | model.parameters +276 +348
+- | barriers | step.collectives step.line | barrier at plants.py:\d+
+- | metrics | step.collectives step.line | all_reduce of 4 B at plants.py:\d+
+- | saves | step.line | plants.py:\d+.*torch.save
+- | prints | step.line | plants.py:\d+.*print
+""")
+OF_HOROVOD = planted(r"""
+- | predivides | horovod.gradient_predivide_factor | gradient_predivide_factor
+- | groups | horovod.groups | horovod.groups +– +1
+- | sums | gradients.scale horovod.op | gradients of new are 2 times as large.*number of ranks
+clips | clips_first | step.clipping parameters.by_rank gradients.by_rank | before the exchange: clip_grad_norm_ 0.1|clips gradients before
+seeds_at_the_start | no_broadcast | parameters.by_rank gradients | ranks of new start apart
+- | bound | affinity.cores threads.interop transport | affinity.cores +\d+ +1
+resumes | loses_state | optimizer.loaded | optimizer.loaded +6 +0
+- | --cycle-time-ms 20 | horovod.cycle_time environment.HOROVOD_CYCLE_TIME | HOROVOD_CYCLE_TIME|cycle_time
+- | --fusion-threshold-mb 1 | horovod.fusion_threshold environment.HOROVOD_FUSION | usion.threshold|FUSION_THRESHOLD
+""")
 """As ``PLANTED``: the new script is another one of Horovod, beside DDP's."""
 ALIKE = {
-    ("horovod", "ddp"): "",
-    ("horovod accumulates", "ddp accumulates"): "",
-    ("horovod metrics", "ddp metrics"): "",
-    ("horovod clips", "ddp clips"): "",
-    ("horovod schedule", "ddp schedule"): "",
-    ("horovod", "ddp says_defaults"): "",
-    ("horovod", "ddp own_buffers"): "",
-    ("horovod", "ddp own_shares no_set_epoch"): "sampler loader.samples",
-    ("horovod", "ddp ahead"): "",
-    (
-        "horovod even large",
-        "ddp even halves",
-    ): "accumulation loader rank_local_batch step.exchanging_passes",
-    ("horovod workers", "ddp workers"): "",
-    ("horovod resumes", "ddp resumes"): "",
-    ("horovod broadcasts_new_state", "ddp"): "",
-    ("horovod rate", "ddp rate"): "",
-    ("horovod loads_weights", "ddp loads_weights"): "",
-    ("horovod sends_object", "ddp sends_object"): "",
-    ("horovod scales clips", "ddp scales clips"): "",
-    ("horovod fp16", "ddp fp16"): "horovod.compression ddp.comm_hook",
-    ("horovod sums", "ddp sums"): "horovod.op ddp.comm_hook",
-    ("horovod predivides", "ddp"): "horovod.gradient_predivide_factor",
-    ("horovod groups", "ddp"): "horovod.groups",
-    ("horovod set", "ddp set"): "horovod.process_set",
-    ("horovod", "ddp keeps_buffers"): "",
-    ("horovod spare", "ddp spare find_unused_parameters"): "ddp.find_unused_parameters",
+    (old, new): fields
+    for old, new, fields in rows("""
+horovod | ddp | -
+horovod accumulates | ddp accumulates | -
+horovod metrics | ddp metrics | -
+horovod clips | ddp clips | -
+horovod schedule | ddp schedule | -
+horovod | ddp says_defaults | -
+horovod | ddp own_buffers | -
+horovod | ddp own_shares no_set_epoch | sampler loader.samples
+horovod | ddp ahead | -
+horovod even large | ddp even halves | accumulation loader rank_local_batch step.exchanging_passes
+horovod workers | ddp workers | -
+horovod resumes | ddp resumes | -
+horovod broadcasts_new_state | ddp | -
+horovod rate | ddp rate | -
+horovod loads_weights | ddp loads_weights | -
+horovod sends_object | ddp sends_object | -
+horovod scales clips | ddp scales clips | -
+horovod fp16 | ddp fp16 | horovod.compression ddp.comm_hook
+horovod sums | ddp sums | horovod.op ddp.comm_hook
+horovod predivides | ddp | horovod.gradient_predivide_factor
+horovod groups | ddp | horovod.groups
+horovod set | ddp set | horovod.process_set
+horovod | ddp keeps_buffers | -
+horovod spare | ddp spare find_unused_parameters | ddp.find_unused_parameters
+""")
 }
 """Two scripts that train alike, however they are written, and the fields in which they may be said
 to differ."""

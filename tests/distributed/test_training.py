@@ -28,24 +28,11 @@ RUNNERS = {
 
 
 def train(runner, folder, *more):
-    arguments = [
-        "--workload",
-        training.WORKLOAD,
-        "--local-batch-size",
-        "8",
-        "--epochs",
-        "3",
-        "--set",
-        "threads=1",
-    ]
-    arguments += [
-        "--set",
-        "training.learning_rate_scaling=linear",
-        "--set",
-        "training.warmup_epochs=1.5",
-        "-o",
-        folder,
-    ]
+    settings = ["threads=1", "training.learning_rate_scaling=linear", "training.warmup_epochs=1.5"]
+    arguments = (
+        f"--workload {training.WORKLOAD} --local-batch-size 8 --epochs 3 -o {folder}".split()
+    )
+    arguments += [word for setting in settings for word in ("--set", setting)]
     launcher = [*MPIRUN, "-m"] if runner == "hvd" else warm(*SPAWN)
     return run(*launcher, *RUNNERS[runner], *arguments, *more)
 
@@ -86,9 +73,7 @@ def test_a_training_is_told_as_it_goes(told, epochs):
     assert printed.count("held out loss") == 3
     assert len(list((folder / "events").glob("events.out.tfevents.*"))) == 1, "rank 0's"
     lines = re.findall(
-        r"^epoch (\d)/3  train loss ([\d.]+)  .*  [\d,.]+ images/s  learning rate [\d.e-]+$",
-        printed,
-        re.M,
+        r"^epoch (\d)/3  train loss ([\d.]+)  .* images/s  learning rate", printed, re.M
     )
     assert [number for number, _ in lines] == ["1", "2", "3"]
     assert float(lines[1][1]) == pytest.approx(statistics.fmean(epochs[1]["step_losses"]), abs=1e-3)
@@ -107,10 +92,8 @@ def written(folder, tag):
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     """What the ranks of ``ranks.training`` saw, by (backend, number of ranks)."""
-    found, backends = (
-        {},
-        ["ddp", "naive", "fsdp2", "ddp+zero_redundancy_optimizer", *["horovod"] * HAS_HOROVOD],
-    )
+    found, zero = {}, "ddp+zero_redundancy_optimizer"
+    backends = ["ddp", "naive", "fsdp2", zero, *["horovod"] * HAS_HOROVOD]
     for ranks in (2, 3):
         seen = seen_by_ranks(
             partial(forked, ranks, training), tmp_path_factory.mktemp("seen"), *backends
@@ -122,11 +105,9 @@ def seen(tmp_path_factory):
 def test_held_out_sums_are_the_same_however_many_ranks_share_the_data(seen):
     alone = training.held_out(training.started(World(), "single", None))
     assert alone["count"] == 53
+    alone["loss_sum"] = pytest.approx(alone["loss_sum"], rel=1e-6)
     for place, one in seen.items():
-        assert one["held_out"] == {
-            **alone,
-            "loss_sum": pytest.approx(alone["loss_sum"], rel=1e-6),
-        }, place
+        assert one["held_out"] == alone, place
 
 
 def test_gradients_are_clipped_after_the_exchange_by_all_backends_alike(seen):

@@ -32,9 +32,3 @@ def test_a_search_holds_each_trial_against_the_arms_defaults_and_confirms_what_i
     )
     assert headline(tuning) in " ".join(done.stdout.split())
     assert (out / "confirm" / "comparison.json").is_file() == bool(tuning.best)
-    assert (
-        ringside_here(
-            "tune", out / "tuned.yaml", "--arm", "nobody", "-o", tmp_path / "new"
-        ).stderr.count("known: ddp, fixed")
-        == 1
-    )

@@ -31,26 +31,9 @@ def test_the_traceback_is_logged_before_the_driver_ends_the_rank(raised, last):
 @pytest.mark.costly
 def test_an_exception_in_a_run_of_ones_own(tmp_path):
     command, runner = TORCHRUN_DDP
-    short = [
-        "--local-batch-size",
-        "4",
-        "--blocks",
-        "9",
-        "--block-steps",
-        "3",
-        "--warmup-steps",
-        "1",
-    ]
-    done = run(
-        *command,
-        "-m",
-        f"runners.{runner}",
-        "--workload",
-        f"{IDIOMS}:RaisesInLoader",
-        *short,
-        "-o",
-        tmp_path / "out",
-    )
+    short = "--local-batch-size 4 --blocks 9 --block-steps 3 --warmup-steps 1"
+    what = f"-m runners.{runner} --workload {IDIOMS}:RaisesInLoader {short} -o {tmp_path / 'out'}"
+    done = run(*command, *what.split())
     assert done.returncode != 0
     ours = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
     assert all(

@@ -86,34 +86,11 @@ def test_a_step_in_parts_counts_all_its_batches_and_says_nothing_of_other_ones(t
     assert "new" not in equality.batches and equality.unequal == []
 
 
-def test_unlike_work_of_a_loader_in_the_loop_is_seen(taken):
-    found = beside(taken("plain"), taken("in_the_loop_of_small_batches"))[0]
-    assert found["loader.batch_size"].withholds
-
-
 def test_updates_that_round_away_and_a_warm_up_accuse_nobody(taken):
     assert "optimizer.left_out" not in beside(taken("small_rate"), taken("rounds_away"))[0]
     warm_up = beside(taken("plain"), taken("warm_up"))[0]
     said = "the learning rate of the first 5 steps: 0.0005 to 0.0025 in new (LambdaLR, stepped 4 times) and 0.05 in old (no schedule)"
     assert warm_up["schedule.lr"].sentence == said
-
-
-@pytest.mark.parametrize("way", ["stream", "broadcast"])
-def test_data_that_no_sampler_shares_out_are_not_said_to_be_read_whole_by_each_rank(taken, way):
-    differences, _ = beside(taken("plain", "ddp"), taken(way, "ddp"))
-    assert "mistake" not in {one.severity for one in differences.values()}
-    if way == "broadcast":
-        assert (
-            differences["loader.class"].sentence
-            == "loader.class: DataLoader in old, not seen on every rank in new"
-        )
-
-
-@needs_horovod
-def test_clipping_as_horovods_page_has_it_trains_as_clipping_under_ddp(taken):
-    differences, equality = beside(taken("clips", "horovod"), taken("clips", "ddp"))
-    assert {one.severity for one in differences.values()} == {"note"}, differences
-    assert equality.unequal == []
 
 
 @pytest.mark.parametrize(

@@ -51,25 +51,6 @@ class FailingHorovod(Fails, Horovod):
     pass
 
 
-class TerminatedDDP(DDP):
-    """Rank 0 is ended between two commands, as a launcher does when a peer has failed."""
-
-    def setup(self, world, *, device, store=None):
-        if world.rank == 0:
-            from runners.standalone.leading_rank import CollectiveSession
-
-            exchange, replies = CollectiveSession.exchange, []
-
-            def then_terminated(session, *command, **how):
-                replies.append(exchange(session, *command, **how))
-                if len(replies) == 8:
-                    os.kill(os.getpid(), signal.SIGTERM)
-                return replies[-1]
-
-            CollectiveSession.exchange = then_terminated
-        return super().setup(world, device=device, store=store)
-
-
 class UnstartedDDP(DDP):
     """Its rank 0 fails before it meets the others, who wait for it in their library."""
 
@@ -77,16 +58,6 @@ class UnstartedDDP(DDP):
         if world.rank == 0:
             raise OSError("no way to start")
         return super().setup(world, device=device, store=store)
-
-
-class LateHorovod(Horovod):
-    """Rank 1 is still starting when rank 0 has started: nothing fails."""
-
-    def prepare(self, model, build_optimizer):
-        prepared = super().prepare(model, build_optimizer)
-        if hvd.rank() == 1:
-            time.sleep(4)
-        return prepared
 
 
 class TornDownHorovod(Horovod):

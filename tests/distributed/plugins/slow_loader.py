@@ -16,6 +16,8 @@ from workloads.supervised import SGDOptions, SGDTrained
 SLICES = 10
 """Ten of 5 ms for each of a batch's two samples: a sleep ends even while its process is stopped, so
 it must be short."""
+BATCH_S = 2 * SLICES * 0.005
+"""What a loader sleeps for a batch of two: on no machine it comes sooner."""
 WORKERS = 2
 
 

@@ -31,19 +31,6 @@ class SameShardEverywhere(DDP):
         return dataclasses.replace(counted, rank=0)
 
 
-class SameInputsInside(DDP):
-    """The shards are apart, but every forward pass sees rank 0's batch."""
-
-    def prepare(self, model, build_optimizer):
-        def rank_zeros(module, inputs):
-            if dist.is_initialized():
-                dist.broadcast(inputs[0], src=0)
-            return inputs
-
-        model.register_forward_pre_hook(rank_zeros)
-        return super().prepare(model, build_optimizer)
-
-
 class Misbehaves(DDP):
     """Rank 1 does something in its n-th ``barrier``: that before the timed steps of a block, the
     trial first."""
@@ -66,15 +53,6 @@ class Dies(Misbehaves):
     def misbehave(self):
         print("last words of rank 1", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-class DiesWhileAPeerIsBusy(Dies):
-    """The launcher ends rank 0 before it can notice, so that both are gone without a word."""
-
-    def barrier(self):
-        if getattr(self, "blocks", 0) + 1 == self.after and dist.get_rank() == 0:
-            time.sleep(3600)
-        super().barrier()
 
 
 class Hangs(Misbehaves):

@@ -174,16 +174,10 @@ def odd_step(backend, rank, world_size, kind):
         prepared = backend.prepare(model, lambda made: odd_optimizer(kind, made))
     except (PlanError, NotImplementedError) as error:
         return str(error)
-    wanted = {
-        name: one
-        for name, one in Odd(0, kind).state_dict().items()
-        if isinstance(one, torch.Tensor)
-    }
-    started = {
-        name: one
-        for name, one in prepared.full_parameters().items()
-        if isinstance(one, torch.Tensor)
-    }
+    wanted, started = (
+        {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
+        for state in (Odd(0, kind).state_dict(), prepared.full_parameters())
+    )
     batches = [
         torch.randn(2, 2, 5, 5, generator=torch.Generator().manual_seed(one))
         for one in range(world_size)

@@ -21,32 +21,33 @@ from tests.kit.ranks import job_of, leave_what_is_seen
 
 OUTSIDE = REPOSITORY / "tests" / "outside"
 MICRO_STEPS = {"Uneven": 2, "Finite": 2, "everyday:Augmented": 2}
-BACKEND_OPTIONS = {
-    name: {"ddp": {"find_unused_parameters": True}} for name in ("Unused", "LayerDrop")
-}
+FIND_UNUSED = ("Unused", "LayerDrop")
+"""What DDP must be told of."""
+CPU = torch.device("cpu")
 
 
 def take(engine, name, backend_name):
     """The gate and two blocks of one workload. Collective."""
     backend = copy.copy(engine.backend)
     backend.micro_steps = MICRO_STEPS.get(name, 1)
-    backend.options = type(backend).Options(**BACKEND_OPTIONS.get(name, {}).get(backend_name, {}))
+    options = (
+        {"find_unused_parameters": True} if backend_name == "ddp" and name in FIND_UNUSED else {}
+    )
+    backend.options = type(backend).Options(**options)
     file, _, cls = name.rpartition(":")
     setup = resolve_workload(f"{OUTSIDE / (file or 'idioms')}.py:{cls}", {})
-    cpu = torch.device("cpu")
     trainer = Trainer(
         workload=setup.build(local_batch_size=4, seed=1),
         backend=backend,
         world=engine.world,
-        device=cpu,
+        device=CPU,
         seed=1,
-        step_precision=StepPrecision(precision="fp32", max_gradient_norm=None, device=cpu),
+        step_precision=StepPrecision(precision="fp32", max_gradient_norm=None, device=CPU),
     )
     gate = run_gate(trainer)
     blocks = [trainer.run_block(steps=3, warmup_steps=1, local=False) for _ in range(2)]
     found = {
         "gate": gate.model_dump(),
-        "samples": [block.samples for block in blocks],
         "restarts": [b.restarts for b in blocks],
     }
     found["drift"] = trainer.drift().model_dump()

@@ -60,19 +60,6 @@ class Stale(Right):
         self.last = found
 
 
-class StaleFromTheFirst(Right):
-    def exchange(self):
-        last, self.last = (
-            getattr(self, "last", None),
-            [parameter.grad.clone() for parameter in self.trained()],
-        )
-        for parameter, gradient in zip(
-            self.trained(), last or [torch.zeros_like(one) for one in self.last], strict=True
-        ):
-            parameter.grad = gradient
-        sync_gradients(self.bare)
-
-
 class InHalf(Right):
     def exchange(self):
         for parameter in self.trained():
@@ -125,7 +112,7 @@ def with_buffer(workload_class):
 
 
 KINDS = {"fp32": Plain, "bf16": Half, "complex": Complex, "sparse": Recommender}
-FAULTS = (LayerLeftOut, Twice, Stale, StaleFromTheFirst, InHalf, OwnBuffer, Drifts)
+FAULTS = (LayerLeftOut, Twice, Stale, InHalf, OwnBuffer, Drifts)
 
 
 def take(engine, workload_class, prepared_class):

@@ -33,31 +33,33 @@ def ahead_of(unit):
     return unit._get_fsdp_state()._states_to_forward_prefetch
 
 
+def flat(tensors):
+    return torch.cat([tensors[name].flatten() for name in sorted(tensors)]).tolist()
+
+
 def seen(text, name, world, store):
     """Gradients of the last step, parameters after it, and what this rank keeps.
 
     A step has two micro-steps."""
     backend, options = OPTIONS[name]
     options = {"replicas": world.world_size} if name == "fsdp2-replicas" else options
-    decoder = {"data_dir": text, "size": "nano", "sequence_length": 16}
-    what = {
-        "workload": "language_model",
-        "workload_options": decoder,
-        "local_batch_size": 4,
-        "micro_steps": 2,
-        "device": "cpu",
-    }
-    engine = start_engine(
-        job_of(world, backend=backend, options=options, **what), world, store=store
+    job = job_of(
+        world,
+        backend=backend,
+        options=options,
+        workload="language_model",
+        workload_options={"data_dir": text, "size": "nano", "sequence_length": 16},
+        local_batch_size=4,
+        micro_steps=2,
+        device="cpu",
     )
+    engine = start_engine(job, world, store=store)
     engine.trainer.run_block(steps=STEPS, warmup_steps=0, local=False)
     joined = engine.trainer.joined
     gradients, parameters = joined.full_gradients(), joined.full_parameters()
     found = {
-        "gradients": torch.cat([gradients[name].flatten() for name in sorted(gradients)]).tolist(),
-        "parameters": torch.cat(
-            [parameters[name].flatten() for name in sorted(gradients)]
-        ).tolist(),
+        "gradients": flat(gradients),
+        "parameters": flat({name: parameters[name] for name in gradients}),
         "described": engine.backend.describe(),
         "kept_bytes": engine.report().kept_bytes,
         "ahead": [
@@ -68,9 +70,8 @@ def seen(text, name, world, store):
     if name == "zero":
         for kind, is_local in (("after_local", True), ("after_both", False)):
             engine.trainer.run_block(steps=1, warmup_steps=0, local=is_local)
-            found[kind] = float(
-                sum(parameter.double().sum() for parameter in joined.bare.parameters())
-            )
+            own = joined.bare.parameters()
+            found[kind] = float(sum(parameter.double().sum() for parameter in own))
     engine.runner.release()
     engine.backend.teardown()
     return found

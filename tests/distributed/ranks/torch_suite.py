@@ -1,5 +1,4 @@
-"""PyTorch's own tests of process groups, run over ours: ``mpirun -np N python torch_suite.py FILE
-[pattern ...]``.
+"""PyTorch's own tests of process groups, run over ours: ``mpirun -np N python torch_suite.py FILE``.
 
 The tests choose themselves by the backend's name. We answer with the one that has most of them run
 on tensors in host memory, ``gloo``, ``mpi`` (all_to_all) or our own (where the name is compared),
@@ -35,21 +34,16 @@ WORLD = load_mpi().COMM_WORLD
 
 
 def name_for(test):
-    return next(
-        (
-            name
-            for name, patterns in NAMES.items()
-            if any(fnmatch.fnmatch(test, pattern) for pattern in patterns)
-        ),
-        "gloo",
-    )
+    for name, patterns in NAMES.items():
+        if any(fnmatch.fnmatch(test, pattern) for pattern in patterns):
+            return name
+    return "gloo"
 
 
 def prepare():
     folder = WORLD.bcast(tempfile.mkdtemp() if WORLD.rank == 0 else None)
-    if WORLD.rank == 0:
-        for part in ("barrier", "test_dir", "init_dir"):
-            Path(folder, part).mkdir()
+    for part in ("barrier", "test_dir", "init_dir"):
+        Path(folder, part).mkdir(exist_ok=True)
     os.environ |= {"WORLD_SIZE": str(WORLD.size), "RANK": str(WORLD.rank), "TEMP_DIR": folder}
     # The base of torch's test class; what it adds, expected text, no test here uses, so the package
     # is not needed.
@@ -72,15 +66,10 @@ def load_suite(name):
         """As theirs, between processes and apart from the group under test, but quick."""
         assert poll(WORLD.Ibarrier(), timeout_s=30, polls=10)
 
-    members = {
-        "_barrier": barrier,
-        "of_module": distributed_test,
-        "rank": WORLD.rank,
-        "world_size": WORLD.size,
-    }
-    return type(
-        "Suite", (distributed_test.DistributedTest._DistTestBase, common_utils.TestCase), members
-    )
+    class Suite(distributed_test.DistributedTest._DistTestBase, common_utils.TestCase):
+        of_module, rank, world_size, _barrier = distributed_test, WORLD.rank, WORLD.size, barrier
+
+    return Suite
 
 
 def outcome(suite, name):
@@ -112,18 +101,16 @@ def run_one(suite, name, store):
 
 
 def main():
-    output, *patterns = sys.argv[1:]
+    (output,) = sys.argv[1:]
     torch.set_num_threads(1)
     prepare()
     suites = {name: load_suite(name) for name in ("gloo", *NAMES)}
     store, *_ = next(dist.rendezvous("mpi4py://"))
     found = {}
     for test in unittest.TestLoader().getTestCaseNames(suites["gloo"]):
-        if any(fnmatch.fnmatch(test, pattern) for pattern in patterns or ["*"]):
-            everyone = WORLD.allgather(run_one(suites[name_for(test)], test, store))
-            found[test] = min(
-                everyone, key=lambda one: ("failed", "passed", "skipped").index(one[0])
-            )
+        everyone = WORLD.allgather(run_one(suites[name_for(test)], test, store))
+        worst = ("failed", "passed", "skipped")
+        found[test] = min(everyone, key=lambda one: worst.index(one[0]))
     if WORLD.rank == 0:
         Path(output).write_text(json.dumps(found))
         shutil.rmtree(os.environ["TEMP_DIR"])
