@@ -21,15 +21,15 @@ def nodes():
     return [{"Alive": True, "Resources": {"CPU": 2.0}, "NodeManagerAddress": name} for name in ("host2", "host1")]
 """
 VARIABLES = {
-    "pbs": {"PBS_NODEFILE": "nodes"},
-    "lsf": {"LSB_DJOB_HOSTFILE": "nodes"},
-    "dstack": {"DSTACK_NODE_RANK": "0", "DSTACK_MPI_HOSTFILE": "nodes"},
+    "pbs": {"PBS_NODEFILE": "{folder}/nodes"},
+    "lsf": {"LSB_DJOB_HOSTFILE": "{folder}/nodes"},
+    "dstack": {"DSTACK_NODE_RANK": "0", "DSTACK_MPI_HOSTFILE": "{folder}/nodes"},
     "skypilot": {
         "SKYPILOT_NODE_RANK": "0",
         "SKYPILOT_NODE_IPS": "\n".join(HOSTS),
         "SKYPILOT_NUM_GPUS_PER_NODE": "1",
     },
-    "ray": {"PYTHONPATH": "stand-in"},
+    "ray": {"PYTHONPATH": "{folder}/stand-in"},
 }
 
 
@@ -57,7 +57,7 @@ def test_the_job_measures_on_all_its_nodes(lab, tmp_path, engine):
         text = text.replace("/etc/ringside/plan.yaml", str(plan))
     (tmp_path / "job.sh").write_text(text)
     variables = {"HOME": tmp_path, "PATH": f"{BIN}:{os.environ['PATH']}", **VARIABLES[engine]}
-    given = [f"{name}={value}" for name, value in variables.items()]
+    given = [f"{name}={value}".format(folder=tmp_path) for name, value in variables.items()]
     for _ in range(2):
         done = enter("host1", "env", "-C", tmp_path, *given, "bash", "job.sh")
         assert done.returncode == 0, done.stdout + done.stderr

@@ -148,14 +148,20 @@ def write_results(
     names = {attribute.name for attribute in fields(Truth)} & changes.keys()
     truth = replace(truth or Truth(), **{name: changes.pop(name) for name in names})
     plan = plan or make_plan(truth.ratios, **changes)
-    folder = ResultsFolder(root)
-    folder.write_plan(plan)
-    folder.write_manifest(make_manifest(plan))
+    folder = empty_results(root, plan)
     for launch in range(plan.measurement.launches):
         true = (truths or {}).get(launch, truth)
         for record in make_launch(plan, true, launch, random=np.random.default_rng([seed, launch])):
             change(record)
             folder.write_launch(record)
+    return folder
+
+
+def empty_results(root: Path, plan: Plan) -> ResultsFolder:
+    """A folder before its first launch."""
+    folder = ResultsFolder(root)
+    folder.write_plan(plan)
+    folder.write_manifest(make_manifest(plan))
     return folder
 
 

@@ -141,35 +141,8 @@ class C(Digits): pass
 """
 
 
-def is_let_in(user):
-    """Whether a process of another user may pose as a rank's supervisor, where the supervisors of a
-    host meet."""
-    child = os.fork()
-    if not child:
-        found = 0
-        try:
-            os.setgroups([])
-            os.setgid(user)
-            os.setuid(user)
-            for name in meeting_places():
-                with socket.socket(socket.AF_UNIX) as other, contextlib.suppress(ConnectionError):
-                    other.settimeout(20)
-                    other.connect(name.replace("@", "\0", 1))
-                    other.sendall(b"joined 1 1 1.0\n")
-                    found |= bool(other.recv(1))
-        finally:
-            os._exit(found)
-    return bool(os.waitpid(child, 0)[1])
-
-
-def meeting_places():
-    """Names of sockets, which everybody sees."""
-    names = (line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines())
-    return {name for name in names if name.startswith("@ringside-")}
-
-
 @pytest.mark.costly
-def test_who_reaches_the_store_and_the_supervisors_has_nothing_imported_and_is_let_go(tmp_path):
+def test_who_reaches_the_store_has_nothing_imported(tmp_path):
     """Everybody sees the port, and ranks read their job seconds after they were started."""
     (tmp_path / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "imported")))
     plan = write_plan(tmp_path, arms=["ddp", "naive"], measurement={"rounds": 1, "local_every": 0})
@@ -178,9 +151,6 @@ def test_who_reaches_the_store_and_the_supervisors_has_nothing_imported_and_is_l
     store = TCPStore("127.0.0.1", drivers_port(), wait_for_workers=False)
     for place in ("0/naive/job", "0/naive/command/0"):
         store.set(place, f'{{"workload": "{tmp_path}/evil.py:C"}}')
-    for user in OTHERS:
-        wait_until(lambda: meeting_places() or process.poll() is not None, seconds=60)
-        assert not is_let_in(user)
     end_of(process)
     assert {record.status for record in ResultsFolder(tmp_path / "out").records()} == {"ok"}
     assert not (tmp_path / "imported").exists()

@@ -36,19 +36,14 @@ def ringside(*words, before=(), without=(), more=()):
     )
 
 
-@pytest.fixture(scope="module")
-def nameless():
-    """The beginning of a command that runs as a user without a name, who reads and writes what we
-    do."""
-    done = subprocess.run([*NAMELESS, "whoami"], capture_output=True, text=True, check=False)
-    if "12345" not in done.stderr:
-        pytest.skip(f"no user namespaces here: {done.stderr.strip()}")
-    return NAMELESS
-
-
 @needs_horovod
 @pytest.mark.costly
-def test_a_comparison_without_a_name_a_home_and_a_locale(tmp_path, nameless):
+def test_a_comparison_without_a_name_a_home_and_a_locale(tmp_path):
+    refused = subprocess.run(
+        [*NAMELESS, "true"], capture_output=True, text=True, check=False
+    ).stderr
+    if refused:
+        pytest.skip(f"no user namespaces here: {refused}")
     write_mnist(tmp_path / "données")
     folder = tmp_path / ("long" * 25)
     folder.mkdir()
@@ -62,7 +57,7 @@ def test_a_comparison_without_a_name_a_home_and_a_locale(tmp_path, nameless):
         local_batch_size=4,
         measurement={"rounds": 1},
     )
-    how = {"before": nameless, "without": ("HOME", "USER", "LOGNAME", "XDG_CACHE_HOME")}
+    how = {"before": NAMELESS, "without": ("HOME", "USER", "LOGNAME", "XDG_CACHE_HOME")}
     out = tmp_path / "out"
     done = ringside("compare", plan, "-o", out, more=ASCII | {"TMPDIR": str(folder)}, **how)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -76,9 +71,3 @@ def test_a_comparison_without_a_name_a_home_and_a_locale(tmp_path, nameless):
     again = ringside("report", out, more={"LC_ALL": "C.UTF-8"})
     assert again.returncode == 0, again.stderr
     assert [(out / name).read_bytes() for name in ("report.html", "report.md")] == written
-
-
-def test_the_doctor_of_a_user_without_a_name(nameless):
-    done = ringside("doctor", before=nameless, without=("HOME", "USER", "LOGNAME"), more=ASCII)
-    assert done.returncode == 0, done.stderr
-    assert "user id 12345 has no name here" in " ".join(done.stdout.split())
