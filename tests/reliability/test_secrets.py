@@ -86,12 +86,12 @@ def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, m
     seen, with_folder, keys, read_by_others = set(), set(), {}, set()
     for words, held in seen_while(process):
         told = settings.decode(held[settings.VARIABLE]) if settings.VARIABLE in held else None
-        if told and Path(told.key_file).is_file():
+        if told and told.key_file not in keys and Path(told.key_file).is_file():
             keys[told.key_file] = Path(told.key_file).read_text()
+            read_by_others |= {user for user in OTHERS if reads(told.key_file, user=user)}
         for secret in (SECRET, *keys.values()):
             if secret in " ".join(words) or (RUN_ID in held and secret in held.values()):
                 seen.add(" ".join(words))
-        read_by_others |= {name for name in keys for user in OTHERS if reads(name, user=user)}
         if told and held.get("SITE_FOLDER") and MODULES & {*words}:
             with_folder.add(told.arm)
     end_of(process)
