@@ -118,16 +118,6 @@ def test_a_damaged_file_of_a_launch_is_told_in_one_line(tmp_path, name, damage, 
     assert f"'{path}'" in told and message in told
 
 
-def test_of_many_mistakes_a_message_tells_the_first():
-    changes = {
-        name: [{"x" * 90: "y" * 90}]
-        for name in ("name", "seed", "world_size", "local_batch_size", "threads", "device")
-    }
-    message = refusal(PlanError, lambda: check_plan({**TINY, **changes}, source="test"))
-    assert len(message) < 600
-    assert message.endswith(" more")
-
-
 @pytest.mark.parametrize("rank", ["9", "x"])
 def test_variables_of_launchers_that_hold_anything(rank):
     variables = {"RANK": rank * 4000, "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
