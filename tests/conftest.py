@@ -154,15 +154,15 @@ def no_leaked_environment():
     """A test that leaves rank variables behind would change what the next one measures."""
     before = dict(os.environ)
     yield
-    names = (
+    names = [
         "RANK",
         "WORLD_SIZE",
         "LOCAL_RANK",
         "MASTER_ADDR",
         "HOROVOD_RANK",
         "OMPI_COMM_WORLD_RANK",
-    )
-    assert {n: os.environ.get(n) for n in names} == {n: before.get(n) for n in names}
+    ]
+    assert [*map(os.environ.get, names)] == [*map(before.get, names)]
 
 
 @pytest.fixture
@@ -247,18 +247,12 @@ def write_plan(folder: Path, **changes) -> Path:
     """
     arms = arms_of(changes.pop("arms", TINY["arms"]))
     usual = {"baseline": "ddp" if "ddp" in arms else next(iter(arms))}
-    measurement = {
-        **TINY["measurement"],
-        "control": len(arms) == 1,
-        **changes.pop("measurement", {}),
-    }
+    measurement = TINY["measurement"] | {"control": len(arms) == 1}
+    measurement |= changes.pop("measurement", {})
     content = {**TINY, **usual, **changes, "arms": arms, "measurement": measurement}
+    given = {key: value for key, value in content.items() if value is not None}
     path = folder / "plan.yaml"
-    path.write_text(
-        yaml.safe_dump(
-            {key: value for key, value in content.items() if value is not None}, sort_keys=False
-        )
-    )
+    path.write_text(yaml.safe_dump(given, sort_keys=False))
     return path
 
 

@@ -60,7 +60,7 @@ def lab(lab_tools):
     """Two hosts, links of 1 Gbit/s.
 
     They are made again where the module before has left one of them without its sshd."""
-    if KEPT and not all(map(cluster.takes_ssh, load_settings().names)):
+    if KEPT and not all(namespaces.listens(name, 22) for name in load_settings().names):
         remove_kept()
     if not KEPT:
         KEPT.append(make("--rate", "1gbit"))
@@ -124,13 +124,12 @@ def machine():
     ).stdout
     addresses = [line.split()[1:4] for line in told.splitlines()]
     files = [
-        Path("/etc/ssh/ssh_config"),
-        Path("/etc/hosts"),
-        Path("/etc/shadow"),
+        *map(Path, ("/etc/ssh/ssh_config", "/etc/hosts", "/etc/shadow")),
         *sorted(Path.home().glob(".ssh/*")),
     ]
+    # hashes: what a failed assertion shows is no secret
     return addresses, {
-        str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()
+        file: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()
     }
 
 
@@ -151,10 +150,11 @@ def processes_of(host):
 
 def nothing_stays(before, *, seconds=20):
     """Hosts run no more than they ran before."""
-    for host, number in before.items():
-        wait_until(
-            lambda host=host, number=number: len(processes_of(host)) <= number, seconds=seconds
-        )
+
+    def as_few():
+        return all(len(processes_of(host)) <= number for host, number in before.items())
+
+    wait_until(as_few, seconds=seconds)
 
 
 def enter(host, *command, timeout=240):

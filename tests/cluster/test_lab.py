@@ -4,7 +4,6 @@ and go without a trace."""
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +15,9 @@ from tests.conftest import REPOSITORY
 from tests.kit.lab.state import STATE
 
 
-@pytest.mark.parametrize(("here", "there"), [("host1", "host2"), ("host2", "host1")])
-def test_ssh_by_name_both_ways(lab, here, there):
-    done = inside(here, "sh", "-c", f"hostname; ssh -o BatchMode=yes {there} hostname")
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, [here, there], "")
+def test_ssh_by_name_both_ways(lab):
+    done = inside("host1", "ssh", "-o", "BatchMode=yes", "host2", "hostname; ssh host1 hostname")
+    assert (done.stdout.split(), done.stderr) == (["host2", "host1"], "")
 
 
 def test_every_host_has_its_own_files_namespaces_cores_and_link_and_the_machine_sees_nothing_of_it(
@@ -27,10 +25,7 @@ def test_every_host_has_its_own_files_namespaces_cores_and_link_and_the_machine_
 ):
     assert inside("host1", "touch", "/dev/shm/mine", "/run/mine").returncode == 0
     for place in ("/dev/shm/mine", "/run/mine"):
-        assert [inside(host, "test", "-e", place).returncode for host in ("host1", "host2")] == [
-            0,
-            1,
-        ]
+        assert inside("host2", "test", "-e", place).returncode == 1
         assert not Path(place).exists()
     spaces = "ls -L -i /proc/self/ns/ipc /proc/self/ns/pid /proc/self/ns/mnt"
     assert inside("host1", "sh", "-c", spaces).stdout != inside("host2", "sh", "-c", spaces).stdout
@@ -46,40 +41,22 @@ def test_every_host_has_its_own_files_namespaces_cores_and_link_and_the_machine_
 
 def test_a_command_has_the_users_folder_environment_arguments_and_exit_code(lab):
     script = "import os, sys; print(os.getcwd(), os.environ['COLOUR'], sys.argv[1:]); sys.exit(7)"
-    done = inside(
-        "host2",
-        "python",
-        "-c",
-        script,
-        "a b",
-        "$(c)",
-        "--",
-        "-x",
-        env={**os.environ, "COLOUR": "dark blue"},
-    )
-    assert (done.returncode, done.stdout) == (
-        7,
-        f"{REPOSITORY} dark blue ['a b', '$(c)', '--', '-x']\n",
-    )
-    assert inside("host1", "sh", "-c", "kill -9 $$").returncode == -signal.SIGKILL
+    environment = os.environ | {"COLOUR": "dark blue"}
+    done = inside("host2", "python", "-c", script, "a b", "$(c)", "--", "-x", env=environment)
+    assert done.returncode == 7
+    assert done.stdout == f"{REPOSITORY} dark blue ['a b', '$(c)', '--', '-x']\n"
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("stage", ["networks/switch", "logs/host3"])
-def test_down_leaves_nothing_of_an_up_that_was_killed(lab_tools, stage):
-    """Each stage is known by the file it begins with."""
+def test_down_leaves_nothing_of_an_up_that_was_killed(lab_tools):
+    """While it starts the third host, as its log shows."""
     remove_kept()
     KEPT.append(machine())
     argv = [sys.executable, "-m", "tests.kit.lab", "up", "--hosts", "3"]
-    with subprocess.Popen(
-        argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY
-    ) as process:
-        while not (STATE / stage).exists() and process.poll() is None:
+    with subprocess.Popen(argv, stderr=subprocess.DEVNULL, cwd=REPOSITORY) as process:
+        while not (STATE / "logs/host3").exists() and process.poll() is None:
             pass
         process.kill()
-    assert (
-        "a lab is up already, or was never removed: python -m tests.kit.lab down"
-        in lab_command("up").stderr
-    )
+    assert "a lab is up already, or was never removed: " in lab_command("up").stderr
     remove_kept()
     assert lab_command("down").stdout == "there is no lab\n"

@@ -4,15 +4,14 @@ is not root, to a report."""
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import time
 
 import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside_here, wait_until, write_plan
+from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside_here, write_plan
+from tests.kit.comparisons import Compared
 from tests.kit.pods import Running, job_of
 
 IMAGE = "registry/ringside:1"
@@ -30,9 +29,9 @@ ARMS = {
 pytestmark = [needs_horovod, pytest.mark.costly]
 
 
-def running(folder, flavour="mpijob", **measurement):
+def running(folder, flavour):
     """The job of a plan of two pods with a rank each, not started yet, and its results folder."""
-    plan = write_plan(folder, name="tiny", arms=ARMS, measurement={"control": False, **measurement})
+    plan = write_plan(folder, name="tiny", arms=ARMS, measurement={"control": False})
     done = ringside_here("job", plan, "--image", IMAGE, "--nodes", "2", "--for", flavour)
     assert done.returncode == 0, done.stderr
     job = job_of(list(yaml.safe_load_all(done.stdout)))
@@ -53,26 +52,6 @@ def test_both_arms_run_in_the_pods_of_one_job(lab, tmp_path, flavour):
         pods.start()
         code, said = pods.end(timeout=400)
     assert code == 0, pods.logs()
-    records = ResultsFolder(results).records()
-    assert {record.arm: record.status for record in records} == dict.fromkeys(
-        ["ddp", "horovod"], "ok"
-    ), said
-    assert all(len({place.host for place in record.ranks}) == 2 for record in records)
-    assert (results / "report.html").is_file()
-
-
-def test_what_was_measured_is_kept_where_the_time_limit_is_over(lab, tmp_path):
-    """A lost pod is a lost host: ``test_compare_across_hosts``."""
-    measurement = {"rounds": None, "launches": 3, "seconds_per_launch": 120}
-    pods, results = running(tmp_path, **measurement)
-    with pods:
-        pods.start()
-        driver = pods.job.driver.hostname
-        wait_until(lambda: "measuring" in pods.logs()[f"{driver}.log"], seconds=200, every_s=1)
-        time.sleep(5)
-        pods.signal(driver, signal.SIGTERM)
-        code, said = pods.end(timeout=200)
-    records = ResultsFolder(results).records()
-    assert records and all(record.blocks for record in records), said
-    assert code == 128 + signal.SIGTERM
-    assert "ringside: interrupted; go on with: ringside compare /etc/ringside/plan.yaml" in said
+    ran = Compared(None, ResultsFolder(results))
+    assert ran.statuses == dict.fromkeys(ARMS, "ok"), said
+    assert all(len({place.host for place in record.ranks}) == 2 for record in ran.records.values())

@@ -45,10 +45,9 @@ def test_all_is_well(lab):
     ]
 
 
-def test_names_and_addresses_that_nobody_has(lab):
-    hosts, (unknown, silent) = look("host9", "10.77.0.99", "host2")
+def test_an_address_that_nobody_has(lab):
+    hosts, (silent,) = look("10.77.0.99", "host2")
     assert hosts == ["host2"]
-    assert unknown.startswith("host 'host9': its name cannot be resolved; correct it")
     assert silent.startswith("host '10.77.0.99': ssh: connect to host 10.77.0.99 port 22: ")
 
 
@@ -89,8 +88,6 @@ def test_keys_that_are_missing(lab, file, reason):
 
 def test_closed_ports_are_told_though_ssh_works(lab):
     """host2 may answer ssh, and send nothing else to the ports that ranks choose."""
-    looked = enter("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
-    assert looked.returncode == 0, looked.stdout
     rules = [
         ["priority", "10", "ipproto", "tcp", "sport", "22", "lookup", "main"],
         ["priority", "11", "ipproto", "tcp", "dport", "1024-65534", "prohibit"],

@@ -3,7 +3,6 @@ reaches them in its own way."""
 
 from __future__ import annotations
 
-import itertools
 import shlex
 import shutil
 import subprocess
@@ -20,16 +19,17 @@ from tests.kit.script_comparisons import write_script_plan
 
 pytestmark = needs_horovod
 EITHER = REPOSITORY / "tests" / "outside" / "scripts" / "either.py"
+MEETS = EITHER.with_name("meets.py")
 HOROVODRUN = f"horovodrun --gloo -np 2 -H host1:1,host2:1 python {EITHER} --by horovod"
 MPIRUN = f"mpirun -np 2 -H host1:1,host2:1 --bind-to none python {EITHER} --by horovod"
 TORCHRUN = f"torchrun --nproc-per-node 1 {EITHER} --by ddp"
 MEASUREMENT = {"rounds": 2, "start_timeout_s": 300}
 
 
-def compared_in_lab(*words, out, code=0):
+def compared_in_lab(*words, out):
     """What a user types in the first host."""
     done = inside("host1", "ringside", *words, "-o", out, timeout=600)
-    assert done.returncode == code, done.stderr + done.stdout
+    assert done.returncode == 0, done.stderr + done.stdout
     return Compared(done, ResultsFolder(out))
 
 
@@ -41,58 +41,16 @@ def test_each_launcher_reaches_both_hosts(nothing_left, tmp_path):
     plan = write_script_plan(tmp_path, arms, measurement=MEASUREMENT, **more)
     ran = compared_in_lab("compare", plan, out=tmp_path / "out")
     records = ran.records
-    assert {arm: (record.status, record.hosts) for arm, record in records.items()} == dict.fromkeys(
-        arms, ("ok", ["host1", "host2"])
-    )
-    assert [command["host"] for command in records["torchrun"].commands] == ["host1", "host2"]
-    words = [shlex.join(command["argv"]) for command in records["torchrun"].commands]
-    assert [
-        f"--nnodes 2 --node-rank {node} --master-addr host1" in line
-        for node, line in enumerate(words)
-    ] == [True, True]
-    carried = {
-        name
-        for before, name in itertools.pairwise(records["mpirun"].commands[0]["argv"])
-        if before == "-x"
-    }
-    assert carried >= {"PYTHONPATH", "RINGSIDE_AGENT", "RINGSIDE_PADDING", "RINGSIDE_RUN"}
+    assert ran.statuses == dict.fromkeys(arms, "ok")
+    assert all(record.hosts == ["host1", "host2"] for record in records.values())
+    for node, command in enumerate(records["torchrun"].commands):
+        assert command["host"] == f"host{node + 1}"
+        told = f"--nnodes 2 --node-rank {node} --master-addr host1"
+        assert told in shlex.join(command["argv"])
+    assert "-x RINGSIDE_AGENT" in shlex.join(records["mpirun"].commands[0]["argv"])
     assert shlex.join(records["horovodrun"].commands[0]["argv"]) == HOROVODRUN
     start = ran.report["equality"]["start"]
-    assert {arm: found["verdict"] for arm, found in start.items()} == {
-        "horovodrun": "equal",
-        "mpirun": "equal",
-    }
-
-
-@pytest.mark.costly
-def test_hosts_are_those_of_the_commands_and_a_script_that_fails_there_is_told(
-    nothing_left, tmp_path
-):
-    typed = (HOROVODRUN, f"{HOROVODRUN} --crash-at 3", "--name-a", "well", "--name-b", "crashes")
-    short = ("--launches", "1", "--steps", "8", "--set", "measurement.control=false")
-    ran = compared_in_lab("ab", *typed, *short, out=tmp_path / "out", code=1)
-    record = ran.records["crashes"]
-    assert record.status == "failed"
-    assert "ValueError: the disk of the user is full" in record.error.message
-    assert record.error.hosts[0] in ("host1", "host2")
-    assert ran.folder.read_plan().hosts == "host1:1,host2:1"
-
-
-@pytest.mark.costly
-def test_a_host_that_lacks_the_variables_is_told(nothing_left, tmp_path):
-    """The environment is dropped on the way, as by a wrapper around ssh.
-
-    Both arms are silent, so nothing is measured."""
-    lacks = {"a": "-u RINGSIDE_AGENT -u PYTHONPATH", "b": "-u PYTHONPATH -u RINGSIDE_AGENT"}
-    mpirun = "mpirun -np 2 -H host1:1,host2:1 --bind-to none env"
-    arms = {name: f"{mpirun} {lack} python {EITHER} --by horovod" for name, lack in lacks.items()}
-    plan = write_script_plan(tmp_path, arms, measurement={"start_timeout_s": 30})
-    ran = compared_in_lab("compare", plan, out=tmp_path / "out", code=1)
-    for record in ran.records.values():
-        assert (
-            "the environment does not reach its ranks, which have no RINGSIDE_AGENT"
-            in record.error.message
-        )
+    assert [start[arm]["verdict"] for arm in ("horovodrun", "mpirun")] == ["equal", "equal"]
 
 
 @pytest.mark.costly
@@ -109,10 +67,7 @@ def test_a_killed_driver_leaves_no_rank_that_horovodrun_has_started_on_the_other
     plan = write_script_plan(tmp_path, arms, measurement={**MEASUREMENT, "control": True})
     up = [tmp_path / "host1", tmp_path / "host2"]
     with beside("host1", "ringside", "compare", plan, "-o", tmp_path / "out") as process:
-        wait_until(
-            lambda: process.poll() is not None or all(one.exists() for one in up), seconds=240
-        )
-        assert process.poll() is None
+        wait_until(lambda: all(one.exists() for one in up), seconds=240)
         driver_of(process).kill()
 
 
@@ -124,14 +79,10 @@ def test_each_start_has_its_own_folder_and_meeting_places_on_hosts_that_share_no
     where torchruns would meet."""
     project, port = tmp_path / "project", 9127
     project.mkdir()
-    shutil.copy(REPOSITORY / "tests" / "outside" / "scripts" / "meets.py", project)
+    shutil.copy(MEETS, project)
     enter("host2", "mount", "-t", "tmpfs", "tmpfs", project)
-    enter(
-        "host2",
-        "sh",
-        "-c",
-        f"cp {EITHER.with_name('meets.py')} {project} && touch {project}/own-figures",
-    )
+    enter("host2", "cp", MEETS, project)
+    enter("host2", "touch", project / "own-figures")
     torchrun = f"PLACE={port} torchrun --nproc-per-node 1"
     c10d = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint host1:29400 meets.py train"
     arms = {
@@ -148,24 +99,11 @@ def test_each_start_has_its_own_folder_and_meeting_places_on_hosts_that_share_no
     try:
         for one in strangers:
             assert one.stdout.readline() == b"up\n"
-        done = enter(
-            "host1",
-            "env",
-            "-C",
-            project,
-            "ringside",
-            "compare",
-            "plan.yaml",
-            "-o",
-            "results/one",
-            timeout=900,
-        )
-        records = Compared(done, ResultsFolder(project / "results" / "one")).records
-        found = {
-            arm: (record.error and record.error.message, record.script_starts)
-            for arm, record in records.items()
-        }
-        assert found == dict.fromkeys(arms, (None, 1)), done.stderr
+        command = ("ringside", "compare", "plan.yaml", "-o", "results/one")
+        done = enter("host1", "env", "-C", project, *command, timeout=900)
+        ran = Compared(done, ResultsFolder(project / "results" / "one"))
+        assert ran.statuses == dict.fromkeys(arms, "ok"), done.stderr
+        assert {record.script_starts for record in ran.records.values()} == {1}
         assert enter("host2", "ls", project).stdout.split() == ["meets.py", "own-figures"], (
             "nothing of it stays on another host"
         )

@@ -16,17 +16,8 @@ RESOLUTION_MS = 0.01
 
 
 def test_ddp_over_nccl(tmp_path):
-    done = run(
-        "torchrun",
-        "--standalone",
-        "--nproc-per-node",
-        "1",
-        "-m",
-        "runners.ddp",
-        *SHORT,
-        "-o",
-        tmp_path,
-    )
+    command = ["torchrun", "--standalone", "--nproc-per-node", "1", "-m", "runners.ddp"]
+    done = run(*command, *SHORT, "-o", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     (record,) = ResultsFolder(tmp_path).records()
     assert record.transport == "nccl"

@@ -19,7 +19,7 @@ SCALES = (1.5, 2.0)
 """Of a candidate against two copies of its baseline, and of one copy against the other."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Regime:
     """What a launch costs, and how much log-ratios of a candidate vary."""
 
@@ -36,44 +36,27 @@ class Regime:
         return Cost(start_s=self.start_s, round_s=self.round_s)
 
 
-REGIMES = (
-    Regime(
-        name="two cores, the default plan",
-        start_s=23,
-        round_s=0.8,
-        of_rounds=0.145,
-        of_launches=0.04,
-    ),
-    Regime(
-        name="a slow machine, the default plan",
-        start_s=40,
-        round_s=1.2,
-        of_rounds=0.14,
-        of_launches=0.035,
-    ),
-    Regime(name="launches agree", start_s=23, round_s=0.8, of_rounds=0.15, of_launches=0.0),
-    Regime(name="launches alone differ", start_s=5, round_s=0.8, of_rounds=0.03, of_launches=0.04),
-    Regime(
-        name="slow starts, short rounds", start_s=30, round_s=0.3, of_rounds=0.02, of_launches=0.01
-    ),
-    Regime(
-        name="quick starts, noisy rounds", start_s=3, round_s=0.3, of_rounds=0.10, of_launches=0.01
-    ),
-    Regime(name="long rounds", start_s=15, round_s=4.0, of_rounds=0.05, of_launches=0.02),
-    Regime(name="launches differ by 8%", start_s=10, round_s=0.5, of_rounds=0.10, of_launches=0.08),
+REGIMES = tuple(
+    Regime(name, *numbers)
+    for name, *numbers in [
+        ("two cores, the default plan", 23, 0.8, 0.145, 0.04),
+        ("a slow machine, the default plan", 40, 1.2, 0.14, 0.035),
+        ("launches agree", 23, 0.8, 0.15, 0.0),
+        ("launches alone differ", 5, 0.8, 0.03, 0.04),
+        ("slow starts, short rounds", 30, 0.3, 0.02, 0.01),
+        ("quick starts, noisy rounds", 3, 0.3, 0.10, 0.01),
+        ("long rounds", 15, 4.0, 0.05, 0.02),
+        ("launches differ by 8%", 10, 0.5, 0.10, 0.08),
+    ]
 )
 
 
 def launch(regime: Regime, rounds: int, random: np.random.Generator) -> Array:
     """Seconds of blocks in one launch, float64 [3, rounds]: the candidate, the baseline and its
     control, all alike in truth."""
-    levels = regime.of_launches / math.sqrt(SCALES[0]) * random.standard_normal((3, 1))
-    noise = (
-        regime.of_rounds
-        / math.sqrt(SCALES[0])
-        * random.standard_t(5, (3, rounds))
-        / math.sqrt(5 / 3)
-    )
+    scale = math.sqrt(SCALES[0])
+    levels = regime.of_launches / scale * random.standard_normal((3, 1))
+    noise = regime.of_rounds / scale * random.standard_t(5, (3, rounds)) / math.sqrt(5 / 3)
     return np.asarray(np.exp(levels) * np.maximum(1 + noise, 0.2))
 
 

@@ -209,13 +209,8 @@ def differences(name: str, stored: str, rebuilt: str) -> Iterator[Difference]:
         trees = [list(csv.DictReader(text.splitlines())) for text in texts]
     else:
         yield from of_lines(*(FIGURES.sub("", text).splitlines() for text in texts))
-        trees, path = (
-            [
-                json.loads(figures.group() if (figures := FIGURES.search(text)) else "{}")
-                for text in texts
-            ],
-            "figures",
-        )
+        found = map(FIGURES.search, texts)
+        trees, path = [json.loads(one.group() if one else "{}") for one in found], "figures"
     before, after = (dict(leaves(tree, path)) for tree in trees)
     for place in dict.fromkeys([*before, *after]):
         values = before.get(place, NOTHING), after.get(place, NOTHING)
@@ -227,10 +222,8 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """What a value of JSON holds, by paths; elements by their names, where each has one."""
     parts = {}
     if isinstance(value, dict):
-        parts = {
-            f".{key}" if re.fullmatch(r"[a-z_0-9]+", key) else f"[{key}]": part
-            for key, part in value.items()
-        }
+        for key, part in value.items():
+            parts[f".{key}" if re.fullmatch(r"[a-z_0-9]+", key) else f"[{key}]"] = part
     elif isinstance(value, list):
         named = [
             [str(part.get(key)) for part in value if isinstance(part, dict) and key in part]
@@ -246,15 +239,12 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def of_lines(stored: Sequence[str], rebuilt: Sequence[str]) -> Iterator[Difference]:
     """Compare two texts, line by line."""
-    for tag, first, last, begin, end in difflib.SequenceMatcher(
-        None, stored, rebuilt, autojunk=False
-    ).get_opcodes():
-        pairs = (
-            itertools.zip_longest(stored[first:last], rebuilt[begin:end], fillvalue=NOTHING)
-            if tag != "equal"
-            else ()
-        )
-        yield from (Difference("line", *pair) for pair in pairs if not is_same(*pair))
+    matcher = difflib.SequenceMatcher(None, stored, rebuilt, autojunk=False)
+    for _, first, last, begin, end in matcher.get_opcodes():
+        lines = stored[first:last], rebuilt[begin:end]
+        for pair in itertools.zip_longest(*lines, fillvalue=NOTHING):
+            if not is_same(*pair):
+                yield Difference("line", *pair)
 
 
 def is_same(stored: Any, rebuilt: Any) -> bool:
@@ -286,9 +276,13 @@ def lines_of(case: str, changes: Sequence[Difference]) -> list[str]:
         f"{case} {change.words}{f' (and {len(more)} like it)' if more else ''}"
         for change, *more in alike.values()
     ]
-    return lines[:MAX_SHOWN] + (
-        [f"{case}: and {len(lines) - MAX_SHOWN} more"] if len(lines) > MAX_SHOWN else []
-    )
+    return first_of(lines, MAX_SHOWN, f"{case}: ")
+
+
+def first_of(lines: list[str], number: int, begin: str) -> list[str]:
+    """So many of them, and how many more there are."""
+    more = len(lines) - number
+    return lines[:number] + [f"{begin}and {more} more"] * (more > 0)
 
 
 def accept(why: str, stored: Mapping[str, Files], rebuilt: Mapping[str, Files]) -> None:
@@ -302,12 +296,9 @@ def accept(why: str, stored: Mapping[str, Files], rebuilt: Mapping[str, Files]) 
         for what, cases in short.items()
     }
     lines = [f"- {what} ({cases})" for what, cases in sorted(changes.items())]
-    lines = lines[:MAX_KEPT] + (
-        [f"- and {len(lines) - MAX_KEPT} more"] if len(lines) > MAX_KEPT else []
-    )
     write_expected(rebuilt)
     with ACCEPTED.open("a") as file:
-        file.write("\n".join(["", f"## {why}", "", *lines, ""]))
+        file.write("\n".join(["", f"## {why}", "", *first_of(lines, MAX_KEPT, "- "), ""]))
 
 
 def main() -> int:

@@ -15,7 +15,6 @@ befalls the driver or its disk has a comparison to itself. All are judged alike:
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -35,6 +34,7 @@ import yaml
 
 from measurement.records.results import ResultsFolder
 from runners.launchers.base import RUN_ID
+from tests.conftest import TINY
 
 REPOSITORY = Path(__file__).parent.parent.parent
 PLUGIN = Path(__file__).parent / "plugins" / "faulty.py"
@@ -164,9 +164,10 @@ class Trial:
 def feasible(kinds=tuple(KINDS)):
     """Every cell there can be."""
     return [
-        Cell(fault=f, stage=s, kind=k)
-        for (f, stages), k in itertools.product(FAULTS.items(), kinds)
-        for s in stages
+        Cell(fault=fault, stage=stage, kind=kind)
+        for fault, stages in FAULTS.items()
+        for kind in kinds
+        for stage in stages
     ]
 
 
@@ -190,36 +191,24 @@ def _plan(trial):
     """One arm for each cell, and one that is well; in it a rank is held where a fault befalls
     waiting arms, or the driver."""
     cells = trial.cells
-    arms = {
-        "well": arm_of(
-            trial, held_at="block" if any(cell.stage == "waiting" for cell in cells) else "none"
-        )
-    }
+    stages = {cell.stage for cell in cells}
+    arms = {"well": arm_of(trial, held_at="block" if "waiting" in stages else "none")}
     # where no candidate passes it, nothing is measured
     if cells[0].stage == "rehearsal" and not cells[0].is_alone:
         arms["well-too"] = arm_of(trial)
     for cell in cells:
         arms[str(cell)] = arm_of(trial, cell)
     hangs = any(cell.group[1] for cell in cells)
-    timeouts = {
+    measurement = {
+        **MEASUREMENT,
         "block_timeout_s": BLOCK_TIMEOUT_S,
         "start_timeout_s": START_TIMEOUT_S if hangs else 4 * START_TIMEOUT_S,
+        "rehearsal": "always" if "rehearsal" in stages else "never",
     }
-    measurement = MEASUREMENT | timeouts
-    measurement["rehearsal"] = "always" if cells[0].stage == "rehearsal" else "never"
-    reports = (
-        {"reports": ["markdown", f"{PLUGIN}:HoldsTheReports"]}
-        if any(cell.stage == "report" for cell in cells)
-        else {}
-    )
-    plan = {
-        "name": "faults",
-        "workload": "digits",
-        "local_batch_size": 16,
-        "world_size": 2,
-        "baseline": "well",
-    }
-    return {**plan, **reports, "arms": arms, "measurement": measurement}
+    plan = {**TINY, "baseline": "well", "arms": arms, "measurement": measurement}
+    if "report" in stages:
+        plan["reports"] = ["markdown", f"{PLUGIN}:HoldsTheReports"]
+    return plan
 
 
 def arm_of(trial, cell=None, *, held_at="none"):
@@ -233,16 +222,10 @@ def arm_of(trial, cell=None, *, held_at="none"):
         in_rank = cell.fault if cell.fault in IN_RANK else "hold"
         if cell.fault in LAUNCHERS:
             launcher = f"{PLUGIN}:{launcher.capitalize()}{LAUNCHERS[cell.fault]}"
-    environment = {
-        "RINGSIDE_FAULT": f"{in_rank}.{held_at}",
-        "RINGSIDE_FAULTS": str(control(trial, cell)),
-    }
-    return {
-        "backend": f"{PLUGIN}:{backend}",
-        "transport": transport,
-        "launcher": launcher,
-        "environment": environment,
-    }
+    place = str(control(trial, cell))
+    environment = {"RINGSIDE_FAULT": f"{in_rank}.{held_at}", "RINGSIDE_FAULTS": place}
+    arm = {"backend": f"{PLUGIN}:{backend}", "transport": transport, "launcher": launcher}
+    return {**arm, "environment": environment}
 
 
 def control(trial, cell):
@@ -264,20 +247,14 @@ def _surroundings(trial):
     (trial.folder / "disk").mkdir()
     temporary = Path(tempfile.mkdtemp(prefix="rf"))  # short: Open MPI makes sockets in it
     (trial.folder / "plan.yaml").write_text(yaml.safe_dump(_plan(trial), sort_keys=False))
-    first = str(control(trial, trial.cells[0]))
-    environment = {
-        **os.environ,
-        MARK: secrets.token_hex(8),
-        "TMPDIR": str(temporary),
-        "RINGSIDE_FAULTS": first,
-    }
+    held = {"TMPDIR": str(temporary), "RINGSIDE_FAULTS": str(control(trial, trial.cells[0]))}
+    environment = {**os.environ, **held, MARK: secrets.token_hex(8)}
     shared = _shared_memory()
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
-        if any(cell.fault == "disk-full" for cell in trial.cells):
-            stack.enter_context(
-                mounted("-t", "tmpfs", "-o", "size=48m", "tmpfs", trial.folder / "disk")
-            )
+        if trial.cells[0].fault == "disk-full":
+            small = ["-t", "tmpfs", "-o", "size=48m", "tmpfs"]
+            stack.enter_context(mounted(*small, trial.folder / "disk"))
         stack.callback(_unmount, results(trial))
         yield environment
         _find_what_is_left(trial, environment, temporary, shared)
@@ -302,12 +279,11 @@ def _unmount(folder):
 def can_mount():
     """Whether this user may mount, which a full disk and a read-only one need."""
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "tmpfs", folder], check=False, capture_output=True
-        )
-        return (
-            done.returncode == 0 and subprocess.run(["umount", folder], check=False).returncode == 0
-        )
+        try:
+            with mounted("-t", "tmpfs", "tmpfs", folder):
+                return True
+        except subprocess.CalledProcessError:
+            return False
 
 
 def _run(trial, environment):
@@ -321,18 +297,10 @@ def _run(trial, environment):
     )
     limit_s = ENDS_S + EACH_ENDS_S * len(trial.cells) + waits
     deadline = time.monotonic() + limit_s
-    command = [
-        sys.executable,
-        "-c",
-        AT_EVERY_ROUND,
-        "compare",
-        str(trial.folder / "plan.yaml"),
-        "-o",
-        str(results(trial)),
-    ]
+    compare = ["compare", trial.folder / "plan.yaml", "-o", results(trial)]
     with log.open("ab") as output:
         driver = subprocess.Popen(
-            command,
+            [sys.executable, "-c", AT_EVERY_ROUND, *compare],
             cwd=REPOSITORY,
             env=environment,
             stdout=output,
@@ -408,10 +376,8 @@ def _judge(trial, code, output):
     if not (results(trial) / "comparison.json").exists():
         trial.find(None, "there is no report")
         return
-    reported = {
-        arm["name"]: arm
-        for arm in json.loads((results(trial) / "comparison.json").read_text())["arms"]
-    }
+    report = json.loads((results(trial) / "comparison.json").read_text())
+    reported = {arm["name"]: arm for arm in report["arms"]}
     for cell in trial.cells:
         if str(cell) not in records or str(cell) not in reported:
             trial.find(cell, "no record, or not in the report")
@@ -419,10 +385,8 @@ def _judge(trial, code, output):
             _judge_arm(trial, cell, records[str(cell)], reported[str(cell)])
     well = records.get("well")
     if well is None or well.status != "ok" or not well.complete or len(well.blocks) != ROUNDS:
-        trial.find(
-            None,
-            f"the arm that is well did not finish: {well and (well.status, well.error, len(well.blocks))}",
-        )
+        how = well and (well.status, well.error, len(well.blocks))
+        trial.find(None, f"the arm that is well did not finish: {how}")
     else:
         judge_steps(trial, None, well)
 
@@ -445,9 +409,8 @@ def _judge_arm(trial, cell, record, reported):
     if len(record.blocks) not in cell.blocks:
         trial.find(cell, f"{len(record.blocks)} blocks are on disk, not {cell.blocks}")
     judge_steps(trial, cell, record)
-    size = (
-        (ResultsFolder(results(trial)).launch_folder(0, record.arm) / "record.json").stat().st_size
-    )
+    launch = ResultsFolder(results(trial)).launch_folder(0, record.arm)
+    size = (launch / "record.json").stat().st_size
     if size > MAX_RECORD_BYTES:
         trial.find(cell, f"record.json has {size} bytes")
 
@@ -455,10 +418,8 @@ def _judge_arm(trial, cell, record, reported):
 def judge_steps(trial, cell, record):
     turns = ResultsFolder(results(trial)).steps(record)["turn"].nunique()
     if turns != len(record.blocks):
-        trial.find(
-            cell,
-            f"{record.arm}: steps of {turns} blocks are on disk, the record tells of {len(record.blocks)}",
-        )
+        told = f"the record tells of {len(record.blocks)}"
+        trial.find(cell, f"{record.arm}: steps of {turns} blocks are on disk, {told}")
 
 
 def _judge_driver(trial, cell, code, output):
@@ -476,14 +437,12 @@ def _judge_driver(trial, cell, code, output):
     (trial.folder / "disk" / "full").unlink(missing_ok=True)
     _unmount(results(trial))
     kept = [record for record in ResultsFolder(results(trial)).records() if record.status == "ok"]
-    least = min((len(record.blocks) for record in kept), default=0) if len(kept) == 2 else 0
-    wanted = {"rehearsal": 0, "start": 0, "waiting": MEASURED, "block": MEASURED}.get(
-        cell.stage, ROUNDS
-    )
-    if least < (ROUNDS if expected == 0 else wanted):
-        trial.find(
-            cell, f"{least} rounds of {[record.arm for record in kept]} are on disk, not {wanted}"
-        )
+    least = min(len(record.blocks) for record in kept) if len(kept) == 2 else 0
+    before = {"rehearsal": 0, "start": 0, "waiting": MEASURED, "block": MEASURED}
+    wanted = before.get(cell.stage, ROUNDS) if expected else ROUNDS
+    if least < wanted:
+        arms = [record.arm for record in kept]
+        trial.find(cell, f"{least} rounds of {arms} are on disk, not {wanted}")
     for record in kept:
         judge_steps(trial, cell, record)
 
@@ -492,16 +451,11 @@ def _go_on(trial, environment):
     """The same command again, when the fault is over: it comes to a good end."""
     (trial.folder / "driver.log").rename(trial.folder / "driver-before.log")
     code, output = _run(trial, environment)
-    done = [
-        record.arm
-        for record in ResultsFolder(results(trial)).records()
-        if record.complete and len(record.blocks) == ROUNDS
-    ]
-    if code != 0 or len(done) != 2:
-        trial.find(
-            None,
-            f"the same command does not go on: exit code {code}, complete: {done}: {output[-400:]}",
-        )
+    records = ResultsFolder(results(trial)).records()
+    rounds = [len(record.blocks) for record in records if record.complete]
+    if code != 0 or rounds != [ROUNDS, ROUNDS]:
+        told = f"exit code {code}, rounds of arms that are complete: {rounds}: {output[-400:]}"
+        trial.find(None, f"the same command does not go on: {told}")
 
 
 def _find_what_is_left(trial, environment, temporary, shared):
@@ -512,23 +466,19 @@ def _find_what_is_left(trial, environment, temporary, shared):
     while (left := processes_of(environment[MARK])) and time.monotonic() < deadline:
         time.sleep(0.1)
     if left:
-        trial.find(
-            None,
-            f"left: {[(process.status(), process.cmdline()[:6]) for process in left if process.is_running()]}",
-        )
+        trial.find(None, f"left: {left}")
     for process in left:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    files = sorted(
-        str(path.relative_to(temporary)) for path in temporary.rglob("*") if not path.is_dir()
-    )
-    folders = [path.name for path in temporary.glob("ringside-*")]
-    if files or folders:
-        trial.find(None, f"left in the temporary folder: {files[:8]} {folders}")
+    files = [
+        *temporary.glob("ringside-*"),
+        *(one for one in temporary.rglob("*") if not one.is_dir()),
+    ]
+    if files:
+        trial.find(None, f"left in the temporary folder: {files[:8]}")
     new = _shared_memory() - shared
-    unused = sorted(new - _mapped_by_anybody(new)) if new else []
-    if unused:
-        trial.find(None, f"left in /dev/shm: {unused[:8]}")
+    if new and (unused := new - _mapped_by_anybody(new)):
+        trial.find(None, f"left in /dev/shm: {sorted(unused)[:8]}")
 
 
 def processes_of(mark):

@@ -15,7 +15,6 @@ import contextlib
 import copy
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -142,17 +141,9 @@ def train_job(job, objects, files):
         inner = replicated_job["template"]
         if replicated_job["name"] == "node":
             inner["spec"]["parallelism"] = max(nodes - 1, 1) if mpi["runLauncherAsNode"] else nodes
-        if (
-            inner.get("metadata", {})
-            .get("labels", {})
-            .get("trainer.kubeflow.org/trainjob-ancestor-step")
-            == "trainer"
-        ):
-            container = next(
-                container
-                for container in inner["spec"]["template"]["spec"]["containers"]
-                if container["name"] == "node"
-            )
+        labels = inner.get("metadata", {}).get("labels", {})
+        if labels.get("trainer.kubeflow.org/trainjob-ancestor-step") == "trainer":
+            (container,) = inner["spec"]["template"]["spec"]["containers"]
             container |= {
                 key: trainer[key] for key in ("image", "command", "args") if key in trainer
             }
@@ -169,20 +160,17 @@ def train_job(job, objects, files):
 OPERATORS = {"MPIJob": mpi_job, "TrainJob": train_job, "JobSet": job_set}
 
 
-def replicated(name, spec):
+def replicated(name, job_set):
     """The pods of a JobSet."""
     pods = []
-    for job in spec["replicatedJobs"]:
+    for job in job_set["replicatedJobs"]:
         for replica in range(job.get("replicas", 1)):
             inner = job["template"]["spec"]
             for index in range(inner.get("parallelism", 1)):
-                pod_spec = copy.deepcopy(inner["template"]["spec"])
-                pod = Pod(
-                    hostname=f"{name}-{job['name']}-{replica}-{index}",
-                    subdomain=name,
-                    spec=pod_spec,
-                    drives="dependsOn" in job,
-                )
+                host = f"{name}-{job['name']}-{replica}-{index}"
+                spec = copy.deepcopy(inner["template"]["spec"])
+                drives = "dependsOn" in job
+                pod = Pod(hostname=host, subdomain=name, spec=spec, drives=drives)
                 pod.add_environment({"JOB_COMPLETION_INDEX": str(index)})
                 pods.append(pod)
     return pods
@@ -210,8 +198,10 @@ class Running:
         return self
 
     def __exit__(self, *_):
-        for name, process in self.processes.items():
-            self.signal(name, signal.SIGKILL)
+        for process in self.processes.values():
+            with contextlib.suppress(psutil.Error):
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    child.kill()
             process.wait(timeout=20)
 
     def make_key(self, secret):
@@ -247,28 +237,7 @@ class Running:
     def is_ready(self, pod):
         """By its readiness probe."""
         port = pod.container["readinessProbe"]["tcpSocket"]["port"]
-        listening = namespaces.run_in_network(self.hosts[pod.hostname], "cat", "/proc/net/tcp")
-        return any(
-            line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"
-            for line in listening.splitlines()[1:]
-        )
-
-    def signal(self, name, number):
-        """Signal a pod's first process: SIGTERM as when it is deleted, SIGKILL as when its node is
-        lost."""
-        process = self.processes[name]
-        for child in (
-            psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-        ):
-            with contextlib.suppress(OSError, psutil.Error):
-                status = Path(f"/proc/{child.pid}/status").read_text()
-                if (
-                    next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[
-                        -1
-                    ]
-                    == "1"
-                ):
-                    child.send_signal(number)
+        return namespaces.listens(self.hosts[pod.hostname], port)
 
     def logs(self):
         return {file.name: file.read_text() for file in self.folder.glob("*.log")}
@@ -278,24 +247,12 @@ class Running:
         init = namespaces.init_of(host)
         spec = self.folder / f"{pod.hostname}.json"
         spec.write_text(json.dumps(self.spec_of(pod)))
-        variables = [
-            program("unshare"),
-            "--mount",
-            "--uts",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            "--",
-        ]
-        argv = [*variables, sys.executable, "-I", "-S", str(INIT), str(spec)]
+        separate = ["--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
+        python = [sys.executable, "-I", "-S", str(INIT), str(spec)]
+        argv = [program("unshare"), *separate, *python]
+        entered = namespaces.enter_command(init, folder=Path("/"), argv=argv)
         cores = ",".join(map(str, os.sched_getaffinity(init)))
-        words = [
-            program("taskset"),
-            "--cpu-list",
-            cores,
-            *namespaces.enter_command(init, folder=Path("/"), argv=argv),
-        ]
+        words = [program("taskset"), "--cpu-list", cores, *entered]
         with (self.folder / f"{pod.hostname}.log").open("ab") as log:
             self.processes[pod.hostname] = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
@@ -348,12 +305,7 @@ class Running:
         lines = ["127.0.0.1 localhost"]
         for other in self.job.pods:
             base = f"{other.hostname}.{other.subdomain}"
-            names = [
-                f"{base}.{NAMESPACE}.svc.cluster.local",
-                f"{base}.{NAMESPACE}.svc",
-                f"{base}.{NAMESPACE}",
-                base,
-            ]
-            names += [other.hostname] if other is pod else []
+            ends = (f".{NAMESPACE}.svc.cluster.local", f".{NAMESPACE}.svc", f".{NAMESPACE}", "")
+            names = [base + end for end in ends] + [other.hostname] * (other is pod)
             lines.append(" ".join([self.addresses[other.hostname], *names]))
         return "\n".join(lines) + "\n"

@@ -75,9 +75,6 @@ class Truth:
     """By arm: what its library takes of every step, with or without exchange."""
     more_exchange_s: Mapping[str, float] = field(default_factory=dict)
     """By arm: how much longer its steps with exchange are."""
-    held_up_s: Mapping[str, float] = field(default_factory=dict)
-    """By arm: for how long of every step its own threads keep the training thread waiting for a
-    core."""
     late_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """By arm and rank: how much longer its steps without exchange are."""
     noise: float = 0.03
@@ -151,14 +148,20 @@ def write_results(
     names = {attribute.name for attribute in fields(Truth)} & changes.keys()
     truth = replace(truth or Truth(), **{name: changes.pop(name) for name in names})
     plan = plan or make_plan(truth.ratios, **changes)
-    folder = ResultsFolder(root)
-    folder.write_plan(plan)
-    folder.write_manifest(make_manifest(plan))
+    folder = empty_results(root, plan)
     for launch in range(plan.measurement.launches):
         true = (truths or {}).get(launch, truth)
         for record in make_launch(plan, true, launch, random=np.random.default_rng([seed, launch])):
             change(record)
             folder.write_launch(record)
+    return folder
+
+
+def empty_results(root: Path, plan: Plan) -> ResultsFolder:
+    """A folder before its first launch."""
+    folder = ResultsFolder(root)
+    folder.write_plan(plan)
+    folder.write_manifest(make_manifest(plan))
     return folder
 
 
@@ -236,11 +239,7 @@ def make_launch(
                 speed = truth.case_ratios.get((arm, case.name), speed) if case else speed
                 step_s = _drifted(truth, number, random, level[arm]) / speed
                 if number < truth.cut.get((arm, launch), 10**6):
-                    step_s = (
-                        step_s
-                        + truth.overhead_s.get(arm, 0.0)
-                        - truth.exposed_s * (kind == "local")
-                    )
+                    step_s += truth.overhead_s.get(arm, 0.0) - truth.exposed_s * (kind == "local")
                     step_s += truth.more_exchange_s.get(arm, 0.0) * (kind == "sync")
                     step_s *= truth.slowed_by_load.get(arm, 1.5) if is_loaded else 1.0
                     share, seconds = truth.stalls.get(arm, (0.0, 0.0))
@@ -248,13 +247,8 @@ def make_launch(
                         seconds * float(random.random() < share) if share else 0.0
                         for _ in range(steps)
                     ]
-                    place = {
-                        "turn": turn,
-                        "round": number,
-                        "block": len(blocks[arm]),
-                        "kind": kind,
-                        "steps": steps,
-                    }
+                    where = {"turn": turn, "round": number, "block": len(blocks[arm])}
+                    place = {**where, "kind": kind, "steps": steps}
                     blocks[arm].append(
                         _block(plan, truth, arm, place, case, step_s, random, stall_s)
                     )
@@ -265,13 +259,8 @@ def make_launch(
         blocks[FLOOR] = []
         for block, number in enumerate(range(0, rounds, every)):
             step_s = _drifted(truth, number, spawned) - truth.exposed_s
-            place = {
-                "turn": 100_000 + number,
-                "round": number,
-                "block": block,
-                "kind": "local",
-                "steps": steps,
-            }
+            where = {"turn": 100_000 + number, "round": number, "block": block}
+            place = {**where, "kind": "local", "steps": steps}
             blocks[FLOOR].append(
                 _block(plan, truth, FLOOR, place, None, step_s, spawned, [0.0] * steps)
             )
@@ -298,19 +287,9 @@ def _block(plan, truth, arm, place, case, step_s, random, stall_s) -> BlockRecor
             duration_s += truth.late_s.get((arm, rank), 0.0) * (place["kind"] == "local")
             phases.append((duration_s * np.array(SHARES[_arm(plan, arm).backend])).tolist())
         samples = (case.size * case.messages if rank == 0 else 0) if case else plan.local_batch_size
-        held_s = steps * truth.held_up_s.get(arm, 0.0)
-        threads = ThreadTimes(
-            running_s=steps * step_s - held_s, runnable_s=held_s, library_s=held_s, others_s=0.0
-        )
-        ranks.append(
-            RankSteps(
-                rank=rank,
-                untimed_s=0.2,
-                samples=[samples] * steps,
-                phases_s=phases,
-                threads=threads,
-            )
-        )
+        own = {"rank": rank, "samples": [samples] * steps, "phases_s": phases}
+        threads = ThreadTimes(running_s=steps * step_s, runnable_s=0.0, library_s=0.0, others_s=0.0)
+        ranks.append(RankSteps(**own, untimed_s=0.2, threads=threads))
     wall_s = steps * step_s + 0.3
     times = {"started_s": place["turn"] * wall_s, "wall_s": wall_s, "untimed_s": 0.2}
     timed = BlockRecord(**place, **times, case=case.name if case else None, ranks=ranks)
@@ -320,13 +299,8 @@ def _block(plan, truth, arm, place, case, step_s, random, stall_s) -> BlockRecor
 def _record(plan, truth, launch, arm, blocks) -> LaunchRecord:
     asked, status = _arm(plan, arm), truth.statuses.get((arm, launch), "ok")
     wrong = ["weight of conv1: relative error 0.5, tolerance 1e-05"] if status == "wrong" else []
-    error = (
-        None
-        if status == "ok"
-        else Failure(
-            message=truth.message, ranks=[1], hosts=["host1"], log_tail={"rank-1": truth.log}
-        )
-    )
+    told = {"message": truth.message, "log_tail": {"rank-1": truth.log}}
+    error = Failure(**told, ranks=[1], hosts=["host1"]) if status != "ok" else None
     lacks = [case.name for case in truth.cases if case.operation in truth.not_offered.get(arm, ())]
     place = {"world_size": plan.world_size, "launcher": asked.launcher or "torchrun"}
     parity = ParityResult(

@@ -14,7 +14,8 @@ from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from measurement.records.script_report import ComparedStep, ScriptReport
-from tests.kit.results_factory import Truth, make_launch, make_manifest
+from tests.kit.changed import changed
+from tests.kit.results_factory import Truth, empty_results, make_launch
 
 SHAPES = {"conv.weight": 200, "conv.bias": 20, "fc.weight": 100, "fc.bias": 10}
 BUFFER = "buffer:bn.running_mean"
@@ -128,33 +129,25 @@ class Script:
                     name: tensor - rate * by_name[name] * (name not in lost)
                     for name, tensor in weights[rank].items()
                 }
-                step = {
-                    "loss": 1.0 / (number + 1),
-                    "learning_rates": [rate],
-                    "samples": self.samples,
-                    "batch": f"batch-{batches[rank]}",
-                }
-                seen = {} if number else sketches(by_name, self.left_out)
-                steps[rank].append(
-                    ComparedStep(
-                        **step, gradients=seen, parameters=sketches(weights[rank], self.left_out)
-                    )
+                step = ComparedStep(
+                    loss=1.0 / (number + 1),
+                    learning_rates=[rate],
+                    samples=self.samples,
+                    batch=f"batch-{batches[rank]}",
+                    gradients={} if number else sketches(by_name, self.left_out),
+                    parameters=sketches(weights[rank], self.left_out),
                 )
+                steps[rank].append(step)
         return [self._report(rank, started[rank], steps[rank]) for rank in ranks]
 
     def _exchanged(
         self, gradients: list[dict[str, np.ndarray]], step: int
     ) -> list[dict[str, np.ndarray]]:
         random = np.random.default_rng([self.noise_seed, step])
-        means = {
-            name: np.mean([by_name[name] for by_name in gradients], axis=0) * self.gradient_factor
-            for name in SHAPES
-        }
-        means = {
-            name: mean
-            * (1 + self.rounding * self.rounding_grows**step * random.normal(size=mean.size))
-            for name, mean in means.items()
-        }
+        rounding, means = self.rounding * self.rounding_grows**step, {}
+        for name, size in SHAPES.items():
+            mean = np.mean([by_name[name] for by_name in gradients], axis=0) * self.gradient_factor
+            means[name] = mean * (1 + rounding * random.normal(size=size))
         return [
             means | {name: by_name[name] for name in self.not_exchanged} for by_name in gradients
         ]
@@ -168,8 +161,9 @@ class Script:
             "sampler.rank": rank,
             "optimizer.0.0.lr": rates[-1],
             "schedule.lr": rates,
+            "seed.torch": self.seeds[rank] if self.seeds else 1,
+            **self.configuration,
         }
-        settings |= {"seed.torch": self.seeds[rank] if self.seeds else 1, **self.configuration}
         return ScriptReport(
             rank=rank,
             configuration={name: value for name, value in settings.items() if value is not None},
@@ -220,15 +214,17 @@ def script_plan(
         name: {"command": f"torchrun --nproc-per-node 2 {name}.py"}
         for name in ("old", *(names or ("new",)))
     }
-    settings = {"launches": 3, "rounds": 12, "block_steps": 5} | measurement
-    content = {
-        "name": "scripts",
-        "world_size": 2,
-        "baseline": "old",
-        "arms": arms,
-        "measurement": settings,
-    }
-    return Plan.model_validate(content | {"scripts": scripts or {}, "allow": list(allow)})
+    return Plan.model_validate(
+        {
+            "name": "scripts",
+            "world_size": 2,
+            "baseline": "old",
+            "arms": arms,
+            "measurement": {"launches": 3, "rounds": 12, "block_steps": 5, **measurement},
+            "scripts": scripts or {},
+            "allow": list(allow),
+        }
+    )
 
 
 def one_launch(plan: Plan, arms: Mapping[str, Script]) -> list[LaunchRecord]:
@@ -242,7 +238,7 @@ def reported(old: Sequence[ScriptReport], new: Sequence[ScriptReport]) -> list[L
     """One launch of ``script_plan()`` in which ranks reported this."""
     scripts = {"old": old, "old-control": old, "new": new}
     records = one_launch(script_plan(), dict.fromkeys(scripts, Script()))
-    return [record.model_copy(update={"scripts": scripts[record.arm]}) for record in records]
+    return [changed(record, scripts=scripts[record.arm]) for record in records]
 
 
 Losses = Callable[[int, str, int], float]
@@ -273,13 +269,7 @@ def script_records(
         for record in make_launch(
             plan, truth, launch, random=np.random.default_rng([seed, launch])
         ):
-            reports = script(launch, record.arm).reports()
-            update = {
-                "scripts": reports,
-                "parity": None,
-                "sample_unit": "samples",
-                "blocks": record.blocks,
-            }
+            told = {"scripts": script(launch, record.arm).reports(), "parity": None}
             for block in record.blocks if losses else []:
                 first = STEPS + block.block * block.steps
                 for rank in block.ranks:
@@ -287,15 +277,13 @@ def script_records(
                     rank.losses = [
                         losses(launch, record.arm, first + step) for step in range(block.steps)
                     ]
-            records.append(record.model_copy(update=update))
+            records.append(changed(record, **told, sample_unit="samples"))
     return records
 
 
 def write_script_results(root: Path, plan: Plan, records: Sequence[LaunchRecord]) -> ResultsFolder:
     """A whole results folder without reports."""
-    folder = ResultsFolder(root)
-    folder.write_plan(plan)
-    folder.write_manifest(make_manifest(plan))
+    folder = empty_results(root, plan)
     for record in records:
         folder.write_launch(record)
     return folder

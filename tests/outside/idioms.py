@@ -183,8 +183,7 @@ class Finite(Plain):
     """Five batches, and no more."""
 
     def samples(self, rank):
-        for _, sample in zip(range(5), super().samples(rank), strict=False):
-            yield sample
+        return itertools.islice(super().samples(rank), 5)
 
 
 class Uneven(Plain):
@@ -243,12 +242,8 @@ class Skipping(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.layer, self.last, self.steps = (
-            nn.Linear(10, 10),
-            nn.Linear(10, 10),
-            nn.Linear(10, 1),
-            0,
-        )
+        self.first, self.layer, self.last = nn.Linear(10, 10), nn.Linear(10, 10), nn.Linear(10, 1)
+        self.steps = 0
 
     def forward(self, x):
         self.steps += 1

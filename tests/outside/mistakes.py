@@ -106,26 +106,13 @@ class Graph:
 Pair = collections.namedtuple("Pair", "x y")
 KINDS = {
     "coo": lambda x, y: (x, y, torch.eye(len(x)).to_sparse()),
-    "csr": lambda x, y: (x, y, torch.eye(len(x)).to_sparse_csr()),
     "none": lambda x, y: (x, y, None, "a text", b"bytes", 3, {"a": [None]}),
     "dataclass": lambda x, y: Outer(inner=Inner(x), y=y),
     "graph": lambda x, y: Graph(x=x, y=y, edges=torch.eye(len(x)).to_sparse()),
-    "numpy": lambda x, y: {
-        "x": x,
-        "y": y,
-        "ids": np.arange(len(x)),
-        "names": np.array(["a"] * len(x), dtype=object),
-    },
+    "numpy": lambda x, y: {"x": x, "y": y, "ids": np.arange(9), "names": np.array([None, "a"])},
     "named": Pair,
-    "nested": lambda x, y: (x, y, torch.nested.nested_tensor([one[:2] for one in x])),
-    "jagged": lambda x, y: (
-        x,
-        y,
-        torch.nested.nested_tensor([one[:2] for one in x], layout=torch.jagged),
-    ),
+    "jagged": lambda x, y: (x, y, torch.nested.nested_tensor([*x], layout=torch.jagged)),
     "quantised": lambda x, y: (x, y, torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)),
-    "not a number": lambda x, y: (x, y, torch.full((2,), float("nan"))),
-    "texts": lambda x, y: [" ".join(map(str, one)) for one in x.tolist()],
 }
 """Batches of every kind that people have, by name."""
 
@@ -143,9 +130,6 @@ class Batches(Plain):
         return self.local_batch_size
 
     def compute_loss(self, model, batch):
-        if self.kind == "texts":
-            x = torch.tensor([[float(word) for word in text.split()] for text in batch])
-            return model(x).square().mean()
         if isinstance(batch, Outer):
             x, y = batch.inner.x, batch.y
         elif isinstance(batch, Graph):
@@ -154,7 +138,7 @@ class Batches(Plain):
             x, y = batch["x"], batch["y"]
         else:
             x, y = batch[:2]
-        if self.kind in ("coo", "csr"):
+        if self.kind == "coo":
             x = batch[2] @ x
         return nn.functional.mse_loss(model(x), y)
 

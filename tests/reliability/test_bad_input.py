@@ -16,13 +16,10 @@ import pytest
 from measurement.errors import HostfileError, PlanError, RecordError, RingsideError
 from measurement.files import lock_folder, write_whole
 from measurement.plans.plan_file import check_plan, read_content
-from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.formats.html import HtmlReport
 from runners.hosts.hostfile import read_hostfile
 from runners.launchers import known_rank_variables
 from runners.launchers.rank_variables import read_world
-from runners.planning.plan_reading import read_plan
 from tests.conftest import REPOSITORY, TINY, ringside_here, write_plan
 from tests.kit.results_factory import make_plan, write_results
 
@@ -48,8 +45,6 @@ def refusal(error, act):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: 2024-13-45", "month must be in 1..12"),
-        (f"seed: {'1' * 5000}", "is not valid YAML: Exceeds the limit"),
         (f"arms: {'[' * 3000}", "is not valid YAML: maximum recursion depth"),
         (BOMB, "it has more than 100,000 values, with aliases counted in full"),
         ('workload: "\\ud800"', "surrogates not allowed"),
@@ -72,26 +67,15 @@ def test_files_without_end_are_not_read_to_their_end():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": "a" * 300}, "{0,99}$"),
-        (
-            {"world_size": 10**6},
-            "world_size = 1000000: Input should be less than or equal to 65536",
-        ),
         (
             {"world_size": 5000},
             "world_size 5000 is more than 1024 ranks on one machine; name hosts, or use fewer",
-        ),
-        ({"environment": {"A=B": "1"}}, "'A=B': String should match pattern '^[A-Za-z_]"),
-        (
-            {"measurement": {"seconds_per_launch": float("inf")}},
-            "seconds_per_launch = inf: Input should be a finite number",
         ),
         ({"workload": ["x" * 10**6]}, "..."),
         (
             {"seed": 10**5000},
             "seed = a number of thousands of digits: Input should be less than 4294967296",
         ),
-        ({"baseline": "x" * 10**6}, "unknown baseline arm 'xxx"),
     ],
 )
 def test_values_that_are_no_plans(changes, message):
@@ -115,34 +99,18 @@ def overwrite_footer(path):
 
 NO_STEP = "it has impossible times or numbers"
 DAMAGED = [
-    *(
-        ("record.json", partial(Path.write_bytes, data=content), "")
-        for content in (
-            b"[" * 100_000,
-            b"{",
-            b"\xff\xfe",
-            b"[]",
-            b"",
-            b'{"schema_version": 1, "launch": 1e999}',
-        )
-    ),
+    ("record.json", partial(Path.write_bytes, data=b"[" * 100_000), ""),
+    ("record.json", partial(Path.write_bytes, data=b"{"), ""),
     ("steps.parquet", Path.unlink, "is missing, and the record beside it has "),
     ("steps.parquet", overwrite_footer, "cannot be read: "),
     ("steps.parquet", with_column("data_wait_s", ""), "could not convert string to float"),
-    ("steps.parquet", with_column("round", None), "cannot be read: "),
     ("steps.parquet", with_column("rank", -1), NO_STEP),
     (
         "steps.parquet",
         with_column("turn", 1000),
         "it has steps of 1 blocks that the record beside it does not have",
     ),
-    (
-        "steps.parquet",
-        with_column("kind", "other"),
-        "blocks that the record beside it does not have",
-    ),
     ("steps.parquet", with_column("step_s", float("inf")), NO_STEP),
-    ("steps.parquet", with_column("step_s", -1.0), NO_STEP),
 ]
 
 
@@ -159,52 +127,11 @@ def test_a_damaged_file_of_a_launch_is_told_in_one_line(tmp_path, name, damage, 
     assert f"'{path}'" in told and message in told
 
 
-def test_a_workload_that_is_no_name_is_told(tmp_path):
-    path = tmp_path / "plan.yaml"
-    path.write_text("name: x\nworkload: []\nbaseline: a\narms: {a: {backend: ddp}}\nnone: 1\n")
-    assert "workload = []: " in refusal(PlanError, lambda: read_plan(path))
-
-
-def test_of_many_mistakes_a_message_tells_the_first():
-    changes = {
-        name: [{"x" * 90: "y" * 90}]
-        for name in ("name", "seed", "world_size", "local_batch_size", "threads", "device")
-    }
-    message = refusal(PlanError, lambda: check_plan({**TINY, **changes}, source="test"))
-    assert len(message) < 600
-    assert message.endswith(" more")
-
-
-def test_a_page_shows_a_manifest_whose_commit_is_anything(tmp_path):
-    folder = write_results(tmp_path, plan=make_plan(["horovod-mpi"], launches=1))
-    manifest = folder.read_manifest()
-    folder.write_manifest(
-        manifest.model_copy(update={"driver": manifest.driver | {"git_commit": {"<b>": 1}}})
-    )
-    assert "commit {&#39;" in HtmlReport().render(conclude(folder)).decode()
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"SLURM_STEP_ID": "²"}, ""),
-        ({"SLURM_STEP_ID": "1" * 5000}, ""),
-        ({"PALS_RANKID": "1", "PMI_SIZE": "2\n3"}, "and PMI_SIZE=2 3)"),
-        (
-            {"RANK": "9" * 4000, "WORLD_SIZE": "2", "LOCAL_RANK": "0"},
-            "the variables of torchrun do not fit together: rank 999",
-        ),
-        (
-            {"RANK": "x" * 4000, "WORLD_SIZE": "2", "LOCAL_RANK": "0"},
-            "do not fit together: environment variable RANK is 'xxx",
-        ),
-    ],
-)
-def test_variables_of_launchers_that_hold_anything(variables, message):
-    def read():
-        return read_world(variables, known_rank_variables())
-
-    assert message in refusal(RingsideError, read) if message else read()
+@pytest.mark.parametrize("rank", ["9", "x"])
+def test_variables_of_launchers_that_hold_anything(rank):
+    variables = {"RANK": rank * 4000, "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    told = refusal(RingsideError, lambda: read_world(variables, known_rank_variables()))
+    assert "the variables of torchrun do not fit together: " in told and rank * 3 in told
 
 
 @pytest.mark.parametrize(
@@ -249,8 +176,3 @@ def test_two_comparisons_do_not_write_into_one_folder(tmp_path):
         finally:
             other.kill()
     lock_folder(out).close()
-
-
-def test_a_plan_in_a_results_folder_is_read_as_carefully(tmp_path):
-    (tmp_path / "plan.yaml").write_bytes(b"\xff")
-    assert "cannot be read" in refusal(RingsideError, lambda: ResultsFolder(tmp_path).read_plan())

@@ -7,7 +7,6 @@ import io
 import json
 import re
 import sys
-from functools import partial
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -30,11 +29,8 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff\ufffe]")
 def written(root, text, *, has_cases):
     """A folder whose records hold a text wherever they hold any that is free, with its reports; and
     the comparison."""
-    cases = (
-        [Case(name=f"{text}/{size}", operation=text, message_bytes=size) for size in (1024, 2048)]
-        if has_cases
-        else []
-    )
+    case = Case(name=f"{text}/1024", operation=text, message_bytes=1024)
+    cases = [case] if has_cases else []
     truth = Truth(statuses={("horovod-mpi", 0): "failed"}, message=text, log=text, cases=cases)
     plan = make_plan(launches=2).model_copy(
         update={"reports": ["html", "markdown", "junit", "csv"]}
@@ -47,12 +43,8 @@ def written(root, text, *, has_cases):
         content = json.loads(path.read_text())
         content |= {"hosts": [text], "sample_unit": text, "options": {text: text}}
         for rank in content["ranks"]:
-            rank |= {
-                "host": text,
-                "device": text,
-                "backend": {text: text},
-                "environment": {text: text},
-            }
+            rank |= {"host": text, "device": text}
+            rank |= {"backend": {text: text}, "environment": {text: text}}
             rank["fingerprint"] |= {"cpu": text, "host": text}
         if content["error"]:
             content["error"] |= {"hosts": [text], "excerpt": [text], "log_tail": {text: text}}
@@ -73,21 +65,12 @@ class Shape(HTMLParser):
         self.elements.append((tag, tuple(name for name, _ in attributes)))
 
 
-def figures_of(page):
-    return json.loads(
-        re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL)[
-            1
-        ]
-    )
-
-
 def texts_in(value):
     if isinstance(value, str):
         yield value
-    for part in (
-        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    ):
-        yield from texts_in(part)
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from texts_in(part)
 
 
 @pytest.fixture(scope="module", params=["trained", "cases"])
@@ -109,16 +92,11 @@ def test_a_page_has_the_elements_that_it_has_with_harmless_text(hostile):
 
 def test_figures_hold_no_markup_but_our_own(hostile):
     root, _, _ = hostile
-    found = list(texts_in(figures_of((root / "report.html").read_text())))
-    assert found
-    assert {tag for text in found for tag in re.findall("<[^>]*>", text)} <= {
-        "<extra>",
-        "</extra>",
-        "<b>",
-        "</b>",
-        "<br>",
-    }
-    assert not any(CONTROL.search(text) for text in found)
+    page = (root / "report.html").read_text()
+    figures = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)[1])
+    found = "\n".join(texts_in(figures))
+    assert "alert(" in found and not CONTROL.search(found)
+    assert set(re.findall("<[^>]*>", found)) <= {*["<extra>", "</extra>", "<b>", "</b>", "<br>"]}
 
 
 def test_markdown_shows_its_characters(hostile):
@@ -148,22 +126,11 @@ def test_a_terminal_is_sent_our_own_colours_only(hostile):
     assert not CONTROL.search(re.sub("\x1b\\[[0-9;]*m", "", out.getvalue()))
 
 
-def test_nothing_is_written_outside_the_folder(hostile):
-    root, _, _ = hostile
-    assert [path.name for path in root.parent.iterdir()] == ["results"]
-
-
 def test_what_is_said_on_the_way_is_not_obeyed(capsys):
     def refuse():
         raise PlanError(f"a name {EVIL}{TERMINAL}")
 
     assert exit_code_of(refuse) == 2
-    assert [exit_code_of(partial(sys.exit, code)) for code in (None, 0, 3, "no GPU")] == [
-        0,
-        0,
-        3,
-        1,
-    ]
     with LaunchProgress(seconds_per_launch=1.0) as progress:
         progress.say(f"failed: {EVIL}[/nothing]{TERMINAL}")
         progress._console = Console(file=sys.stderr, force_terminal=True)
@@ -173,14 +140,6 @@ def test_what_is_said_on_the_way_is_not_obeyed(capsys):
     assert not CONTROL.search(re.sub("\x1b\\[[0-9;]*m", "", told))
 
 
-def test_a_bar_shows_brackets_as_they_are(monkeypatch, capsys):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    with LaunchProgress(seconds_per_launch=1.0) as progress:
-        progress.say("starting [/nothing]")
-        progress._bar.refresh()
-    assert "[/nothing]" in capsys.readouterr().err
-
-
 def test_escape_sequences_are_left_out_and_the_rest_is_seen():
     text = "a\x1b[2Jb\x1b]0;title\x07c\x1b]52;c;aGk=\x1b\\d\x9b31m\x00\r\u202e\x7f\ud800\uffff\x1b(B \u00e9\t\n"
     assert printable(text) == "abcd\ufffd31m" + 6 * "\ufffd" + " \u00e9\t\n"
@@ -188,8 +147,5 @@ def test_escape_sequences_are_left_out_and_the_rest_is_seen():
 
 def test_very_much_text_is_no_longer_a_report(tmp_path):
     folder, _ = written(tmp_path, "x<" * 200_000, has_cases=False)
-    sizes = {
-        name: (folder.root / name).stat().st_size
-        for name in ("report.html", "report.md", "junit.xml")
-    }
-    assert sum(sizes.values()) < 4 << 20, sizes
+    reports = ("report.html", "report.md", "junit.xml")
+    assert sum((folder.root / name).stat().st_size for name in reports) < 4 << 20

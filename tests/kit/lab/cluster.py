@@ -89,15 +89,6 @@ def enter(name: str, argv: Sequence[str]) -> NoReturn:
     os.execve(command[0], command, environment)
 
 
-def takes_ssh(name: str) -> bool:
-    """Whether something listens on port 22 of a host."""
-    listening = namespaces.run_in_network(name, "cat", "/proc/net/tcp")
-    return any(
-        line.split()[1].endswith(":0016") and line.split()[3] == "0A"
-        for line in listening.splitlines()[1:]
-    )
-
-
 def inner_environment(settings: LabSettings) -> dict[str, str]:
     """What commands in the hosts find, over ssh too: the running Python's programs first, and what
     Open MPI must be told.
@@ -139,27 +130,9 @@ def _start(settings: LabSettings, name: str, cores: Sequence[int]) -> subprocess
     separate = ["--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     sshd = [program("sshd"), "-D", "-e", "-f", str(ssh.SERVER), "-h", str(ssh.host_key(name))]
     after = slurm.daemons(settings, name) if settings.slurm else []
-    argv = [
-        *(
-            program("nsenter"),
-            f"--net={NETWORKS / name}",
-            "--",
-            program("unshare"),
-            *separate,
-            "--",
-        ),
-        *(
-            sys.executable,
-            "-I",
-            "-S",
-            host_init.__file__,
-            name,
-            ",".join(map(str, cores)),
-            str(ETC),
-            json.dumps(after),
-            *sshd,
-        ),
-    ]
+    own = [program("nsenter"), f"--net={NETWORKS / name}", "--", program("unshare"), *separate]
+    told = [name, ",".join(map(str, cores)), str(ETC), json.dumps(after), *sshd]
+    argv = [*own, "--", sys.executable, "-I", "-S", host_init.__file__, *told]
     with _log(name).open("wb") as log:
         return subprocess.Popen(
             argv,

@@ -56,15 +56,7 @@ def shape(settings: LabSettings, bits_per_s: int | None, *names: str) -> None:
                 run_in_network(network, "tc", "qdisc", "del", "dev", interface, "root")
             if bits_per_s is not None:
                 burst = max(MIN_BURST_BYTES, int(bits_per_s / 8 * BURST_S))
-                queue = (
-                    "tbf",
-                    "rate",
-                    f"{bits_per_s}bit",
-                    "burst",
-                    str(burst),
-                    "latency",
-                    f"{QUEUE_MS}ms",
-                )
+                queue = f"tbf rate {bits_per_s}bit burst {burst} latency {QUEUE_MS}ms".split()
                 run_in_network(network, "tc", "qdisc", "add", "dev", interface, "root", *queue)
 
 

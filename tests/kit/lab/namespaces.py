@@ -38,6 +38,15 @@ def run_in_network(name: str, *argv: str, stdin: str = "") -> str:
     )
 
 
+def listens(name: str, port: int) -> bool:
+    """Whether something listens on a port of a host."""
+    _, *lines = run_in_network(name, "cat", "/proc/net/tcp").splitlines()
+    sockets = [line.split() for line in lines]
+    return any(
+        local.endswith(f":{port:04X}") and state == "0A" for _, local, _, state, *_ in sockets
+    )
+
+
 def networks() -> dict[str, Identity]:
     """The lab's network namespaces by name; a file on which none was mounted yet stands for
     none."""
@@ -120,14 +129,6 @@ def mounts() -> list[str]:
 def enter_command(pid: int, *, folder: Path, argv: Sequence[str]) -> list[str]:
     """The argv that runs a command in the host whose init is ``pid``; it is told to end when the
     one who waits for it does."""
-    entered = [
-        program("nsenter"),
-        f"--target={pid}",
-        "--mount",
-        "--uts",
-        "--ipc",
-        "--net",
-        "--pid",
-        "--",
-    ]
-    return [*entered, "env", "-C", str(folder), "setpriv", "--pdeathsig", "TERM", "--", *argv]
+    entered = f"--target={pid} --mount --uts --ipc --net --pid -- env -C".split()
+    dies_too = ["setpriv", "--pdeathsig", "TERM", "--"]
+    return [program("nsenter"), *entered, str(folder), *dies_too, *argv]

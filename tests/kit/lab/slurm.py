@@ -85,30 +85,15 @@ def environment() -> dict[str, str]:
 
 def daemons(settings: LabSettings, name: str) -> list[list[str]]:
     """What runs on a host, in this order, each in the foreground."""
-    munged = [
-        program("munged"),
-        "--foreground",
-        "--force",
-        f"--key-file={KEY}",
-        "--socket=/run/munge/munge.socket.2",
-    ]
-    munged += [
-        "--pid-file=/run/munge/munged.pid",
-        "--seed-file=/run/munge/seed",
-        "--log-file=/run/munge/munged.log",
-    ]
-    controller = [program("slurmctld"), "-D", "-f", str(CONF), "-L", str(LOGS / "slurmctld")]
-    daemon = [
-        program("slurmd"),
-        "-D",
-        "-f",
-        str(CONF),
-        "-N",
-        name,
-        "-L",
-        str(LOGS / f"slurmd-{name}"),
-    ]
-    return [munged, *([controller] if name == settings.names[0] else []), daemon]
+    munged = (
+        f"munged --foreground --force --key-file={KEY} --socket=/run/munge/munge.socket.2"
+        " --pid-file=/run/munge/munged.pid --seed-file=/run/munge/seed"
+        " --log-file=/run/munge/munged.log"
+    )
+    controller = f"slurmctld -D -f {CONF} -L {LOGS}/slurmctld"
+    daemon = f"slurmd -D -f {CONF} -N {name} -L {LOGS}/slurmd-{name}"
+    lines = [munged, *([controller] if name == settings.names[0] else []), daemon]
+    return [[program(first), *more] for first, *more in map(str.split, lines)]
 
 
 def wait_until_idle(settings: LabSettings, inner: Mapping[str, str]) -> None:
@@ -132,9 +117,8 @@ def wait_until_idle(settings: LabSettings, inner: Mapping[str, str]) -> None:
 
 def _nodes(pid: int, inner: Mapping[str, str]) -> dict[str, str]:
     """State by node; none where the controller does not answer."""
-    command = namespaces.enter_command(
-        pid, folder=SLURM, argv=["timeout", "5", program("sinfo"), "-h", "-N", "-o", "%N %T"]
-    )
+    argv = ["timeout", "5", program("sinfo"), "-h", "-N", "-o", "%N %T"]
+    command = namespaces.enter_command(pid, folder=SLURM, argv=argv)
     done = subprocess.run(
         command,
         capture_output=True,
@@ -143,6 +127,4 @@ def _nodes(pid: int, inner: Mapping[str, str]) -> dict[str, str]:
         env={**os.environ, **inner},
         check=False,
     )
-    return {
-        name: state for name, _, state in (line.partition(" ") for line in done.stdout.splitlines())
-    }
+    return dict(line.split(" ", 1) for line in done.stdout.splitlines())

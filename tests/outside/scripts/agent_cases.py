@@ -81,10 +81,13 @@ def takes_long_to_end():
         time.sleep(10**6)
 
 
-def tidy_rank(rank):
-    torch.distributed.init_process_group(
-        "gloo", rank=rank, world_size=2, init_method=f"file://{sys.argv[2]}"
-    )
+def join(folder, rank=0, size=1):
+    meeting = f"file://{folder}/meeting"
+    torch.distributed.init_process_group("gloo", meeting, rank=rank, world_size=size)
+
+
+def tidy_rank(rank, folder):
+    join(folder, rank, 2)
     try:
         tidies_up()
     finally:
@@ -94,8 +97,7 @@ def tidy_rank(rank):
 
 def starts_tidy_ranks(method):
     with tempfile.TemporaryDirectory() as folder:
-        sys.argv.append(f"{folder}/meeting")
-        torch.multiprocessing.start_processes(tidy_rank, nprocs=2, start_method=method)
+        torch.multiprocessing.start_processes(tidy_rank, (folder,), 2, start_method=method)
     print("joined", flush=True)
 
 
@@ -236,10 +238,8 @@ def odd():
     print("ended by itself", taken)
 
 
-def spawned(rank):
-    torch.distributed.init_process_group(
-        "gloo", rank=rank, world_size=2, init_method=f"file://{sys.argv[2]}"
-    )
+def spawned(rank, folder):
+    join(folder, rank, 2)
     plain(20 if rank == 0 else 40)
     if rank == 0:
         raise KeyError("rank 0")
@@ -248,8 +248,7 @@ def spawned(rank):
 def spawns():
     """Starts its ranks itself, of which one fails."""
     with tempfile.TemporaryDirectory() as folder:
-        sys.argv.append(f"{folder}/meeting")
-        torch.multiprocessing.spawn(spawned, nprocs=2)
+        torch.multiprocessing.spawn(spawned, (folder,), 2)
 
 
 def shards():
@@ -257,9 +256,7 @@ def shards():
     from torch.distributed.fsdp import fully_shard
 
     with tempfile.TemporaryDirectory() as folder:
-        torch.distributed.init_process_group(
-            "gloo", rank=0, world_size=1, init_method=f"file://{folder}/meeting"
-        )
+        join(folder)
         model = net()
         fully_shard(model)
         plain(model=model)

@@ -29,22 +29,14 @@ def network(given):
         nn.Flatten(),
         nn.Linear(512, 10),
     )
-    return (
-        body
-        if given.cpus
-        else nn.SyncBatchNorm.convert_sync_batchnorm(body)
-        if given.sync
-        else body
-    )
+    sync = given.sync and not given.cpus
+    return nn.SyncBatchNorm.convert_sync_batchnorm(body) if sync else body
 
 
 def loader():
     draw = torch.Generator().manual_seed(1)
-    images, labels = (
-        torch.randn(320, 3, 8, 8, generator=draw),
-        torch.randint(0, 10, (320,), generator=draw),
-    )
-    data = TensorDataset(images, labels)
+    images = torch.randn(320, 3, 8, 8, generator=draw)
+    data = TensorDataset(images, torch.randint(0, 10, (320,), generator=draw))
     return DataLoader(
         data, 16, sampler=DistributedSampler(data, shuffle=False), num_workers=1, pin_memory=True
     )

@@ -25,6 +25,11 @@ def has(*names):
     return any(name in PLANTS for name in names)
 
 
+def chosen(settings):
+    """Those of the plants that were asked for."""
+    return {key: value for name in PLANTS for key, value in settings.get(name, {}).items()}
+
+
 if LIBRARY == "horovod":
     import horovod.torch as hvd
 
@@ -50,8 +55,6 @@ if has("denormals"):
     torch.set_flush_denormal(True)
 if has("tf32"):
     torch.set_float32_matmul_precision("high")
-if has("deterministic"):
-    torch.use_deterministic_algorithms(True)
 torch.manual_seed(3)
 data = TensorDataset(torch.randn(500, 3, 8, 8), torch.randint(0, 4, (500,)))
 torch.manual_seed(5 + rank * has("seeds_at_the_start"))
@@ -104,14 +107,12 @@ def load_weights():
 if has("loads_weights") and not has("loads_late"):
     load_weights()
 trained = list((net.head if has("head_alone") else net).parameters())
-settings = {
+SETTINGS = {
     "fused": {"fused": True},
     "foreach": {"foreach": False},
     "decay": {"weight_decay": 1e-4},
-    "nesterov": {"nesterov": True},
 }
-given = {key: value for name, one in settings.items() if has(name) for key, value in one.items()}
-optimizer = torch.optim.SGD(trained, lr=rate, momentum=0.9, **given)
+optimizer = torch.optim.SGD(trained, lr=rate, momentum=0.9, **chosen(SETTINGS))
 if has("adam"):
     optimizer = torch.optim.AdamW(trained, lr=rate)
 if has("optimizer_first"):
@@ -130,37 +131,33 @@ if has("resumes") and has("loses_state"):
     resume(optimizer)  # which DistributedOptimizer does not take over
 model, own = net, optimizer
 if LIBRARY == "horovod":
-    more = {"compression": hvd.Compression.fp16} if has("fp16") else {}
-    more |= {"op": hvd.Sum} if has("sums") else {}
-    more |= {"gradient_predivide_factor": 2.0} if has("predivides") else {}
-    more |= {"num_groups": 1} if has("groups") else {}
-    more |= {"process_set": alone[rank]} if has("set") else {}
+    more = {
+        "fp16": {"compression": hvd.Compression.fp16},
+        "sums": {"op": hvd.Sum},
+        "predivides": {"gradient_predivide_factor": 2.0},
+        "groups": {"num_groups": 1},
+        "set": {"process_set": alone[rank]},
+    }
     optimizer = hvd.DistributedOptimizer(
-        optimizer, net.named_parameters(), backward_passes_per_step=PASSES, **more
+        optimizer, net.named_parameters(), backward_passes_per_step=PASSES, **chosen(more)
     )
     if has("broadcasts_new_state"):
         hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     if not has("no_broadcast"):
         hvd.broadcast_parameters(net.state_dict(), root_rank=0)
 else:
-    more = {"broadcast_buffers": False} if has("own_buffers") else {}
-    more |= {"forward_sync_buffers": False} if has("keeps_buffers") else {}
-    more |= (
-        {"process_group": [dist.new_group([0]), dist.new_group([1])][rank]} if has("set") else {}
-    )
-    more |= {"bucket_cap_mb": 0.001} if has("small_buckets") else {}
-    more |= {"init_sync": False} if has("no_broadcast") else {}
-    more |= (
-        {"bucket_cap_mb": 25, "find_unused_parameters": False, "static_graph": False}
-        if has("says_defaults")
-        else {}
-    )
-    more |= {
-        name: True
-        for name in ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
-        if has(name)
+    flags = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
+    more = {
+        "own_buffers": {"broadcast_buffers": False},
+        "keeps_buffers": {"forward_sync_buffers": False},
+        "small_buckets": {"bucket_cap_mb": 0.001},
+        "no_broadcast": {"init_sync": False},
+        "says_defaults": {"bucket_cap_mb": 25, **dict.fromkeys(flags[:2], False)},
+        **{name: {name: True} for name in flags},
     }
-    model = DistributedDataParallel(net, **more)
+    if has("set"):
+        more["set"] = {"process_group": [dist.new_group([0]), dist.new_group([1])][rank]}
+    model = DistributedDataParallel(net, **chosen(more))
     if has("fp16"):
         model.register_comm_hook(None, fp16_compress_hook)
     if has("bf16"):
@@ -193,25 +190,22 @@ if has("slow_data"):
     data = Slow(*data.tensors)
 if has("a_thread"):
     threading.Thread(target=lambda: [sum(range(10**6)) for _ in iter(int, 1)], daemon=True).start()
-sampler = DistributedSampler(
-    data, size, 0 if has("another_shard") else rank, seed=2, shuffle=not has("unshuffled")
-)
+sampler = DistributedSampler(data, size, 0 if has("another_shard") else rank, seed=2)
 shown = {"sampler": sampler}
 if has("no_sampler"):
     shown = {"shuffle": True, "generator": torch.Generator().manual_seed(11)}
 if has("own_shares"):
     data, shown = Subset(data, list(sampler)), {}
-if has("workers"):
-    shown |= {
-        "num_workers": 1,
-        "persistent_workers": has("persistent"),
-        "timeout": 60 if has("timeout") else 0,
-    }
-    shown |= {"prefetch_factor": 4} if has("prefetches") else {}
-    shown |= {"multiprocessing_context": "fork"} if has("forks") else {}
-if has("pinned"):
-    shown |= {"pin_memory": True}
-loader = DataLoader(data, BATCH, drop_last=has("drops_last"), **shown)
+LOADING = {
+    "workers": {"num_workers": 1},
+    "persistent": {"persistent_workers": True},
+    "timeout": {"timeout": 60},
+    "prefetches": {"prefetch_factor": 4},
+    "forks": {"multiprocessing_context": "fork"},
+    "pinned": {"pin_memory": True},
+    "drops_last": {"drop_last": True},
+}
+loader = DataLoader(data, BATCH, **shown, **chosen(LOADING))
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9) if has("schedule") else None
 
 

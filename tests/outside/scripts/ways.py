@@ -6,7 +6,6 @@ for rank 1, which rests.
 """
 
 import contextlib
-import os
 import sys
 import time
 
@@ -27,10 +26,6 @@ elif LIBRARY == "ddp":
     rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
 torch.manual_seed(3)
 x, y = torch.randn(256, 16), torch.randint(0, 4, (256,))
-if WAY == "data_of_the_day":
-    x += torch.randn(
-        256, 16, generator=torch.Generator().manual_seed(int.from_bytes(os.urandom(4), "little"))
-    )
 data = TensorDataset(x, y)
 net = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.ReLU(), torch.nn.Linear(24, 4))
 
