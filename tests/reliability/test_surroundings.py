@@ -78,8 +78,14 @@ def test_a_current_folder_that_is_gone(tmp_path):
     gone.mkdir()
     script = f"import os, sys; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); os.execv(sys.executable, sys.argv[1:])"
     command = ("-m", "runners.cli", "doctor")
-    done = run(
-        sys.executable, "-c", script, sys.executable, *command, more={"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", script, sys.executable, *command],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 2, done.stderr
     assert done.stderr == (
