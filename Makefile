@@ -21,7 +21,7 @@ HAS ?= packages.txt
 # Of `make versions`.
 PYTHONS ?= python3.11 python3.12 python3.13
 TORCHES ?= oldest newest
-VERSIONS_TESTS ?= tests/unit tests/launch $(addprefix tests/distributed/test_,contract.py transports.py mpi_process_group.py compare.py standalone.py)
+VERSIONS_TESTS ?= tests/unit tests/launch $(addprefix tests/distributed/test_,contract.py mpi_process_group.py compare.py standalone.py)
 
 # The exact versions that are installed, and where.
 CONSTRAINTS := install/constraints.txt

@@ -186,7 +186,8 @@ class RankFigures(Stored):
 
     rank: int
     host: str
-    throughput_per_s: float
+    throughput_per_s: float | None
+    """Null where iterations are counted, by rank 0 for all."""
     step_s: float
     """Mean synchronised step: nearly the same for all ranks, since the fast wait for the slow."""
     own_s: float

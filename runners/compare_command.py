@@ -197,24 +197,24 @@ def measure(
     from runners.progress import LaunchProgress
 
     progress = LaunchProgress(seconds_per_launch=plan.measurement.expected_launch_s)
-    run: ComparisonRun | StudyRun
-    if plan.points:
-        run = StudyRun(plan, folder, resume_elsewhere=resume_elsewhere)
-    else:
-        run = ComparisonRun(
-            plan,
-            folder,
-            progress=progress,
-            resume_elsewhere=resume_elsewhere,
-            earlier=earlier,
-            tried=tried,
-        )
+    run: ComparisonRun | StudyRun | None = None
     try:
         with nullcontext() if plan.points else progress:  # each point shows its own progress
+            if plan.points:
+                run = StudyRun(plan, folder, resume_elsewhere=resume_elsewhere)
+            else:
+                run = ComparisonRun(
+                    plan,
+                    folder,
+                    progress=progress,
+                    resume_elsewhere=resume_elsewhere,
+                    earlier=earlier,
+                    tried=tried,
+                )
             run.prepare()
             comparison = run.run()
     except (KeyboardInterrupt, RingsideError) as error:
-        if run.comparison is not None and is_shown:  # what was measured so far
+        if run is not None and run.comparison is not None and is_shown:  # what was measured so far
             show(run.comparison, folder)
         if isinstance(error, KeyboardInterrupt):
             print(

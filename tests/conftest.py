@@ -213,7 +213,7 @@ def drawn(cases, *, number):
     """
     if os.environ.get("RINGSIDE_DRAW") == "all":
         return list(cases)
-    return random.Random(commit()).sample(cases, k=number)
+    return random.Random(commit()).sample(list(cases), k=number)
 
 
 @functools.cache

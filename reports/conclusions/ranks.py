@@ -50,7 +50,10 @@ def summarise_ranks(
     figures = pd.DataFrame(
         {
             "host": [hosts.get(rank, "") for rank in sums.index],
-            "throughput_per_s": sums["samples"] / sums["step_s"],
+            # iterations of a script are counted on rank 0 alone
+            "throughput_per_s": (sums["samples"] / sums["step_s"])
+            .astype(object)
+            .where(sums["samples"] > 0, None),
             "step_s": sums["step_s"] / sums["steps"],
             "own_s": own_sums["step_s"] / own_sums["steps"],
         }

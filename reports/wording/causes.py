@@ -31,6 +31,10 @@ NAMES = dict[str, str]([*TERM_NAMES.items(), *PHASE_NAMES.items()]) | {
 }
 
 
+MIN_NAMED = 0.05
+"""A share of the step from which a term is named beside computing, where that takes most."""
+
+
 def cause_clause(result: RatioSummary) -> str:
     """What follows the verdict in a sentence, with a comma or semicolon before it; empty where
     nothing is known.
@@ -58,9 +62,17 @@ def cause_clause(result: RatioSummary) -> str:
     named = f"; {milliseconds(cause.named_s)} ms of that is {cause.named}{remedy}" * bool(
         cause.named
     )
+    against = [
+        (term, difference.value)
+        for term, difference in differences.items()
+        if difference.excludes(0.0) and difference.value * cause.difference_s < 0
+    ]
+    but = ""
+    if against:
+        but = f"; against that, {size_of(*max(against, key=lambda part: abs(part[1])))}"
     return (
         f", because of {size_of(cause.term, cause.difference_s)} per step"
-        f" ({bounds_text(low, high, milliseconds)}){named}"
+        f" ({bounds_text(low, high, milliseconds)}){named}{but}"
     )
 
 
@@ -103,11 +115,13 @@ def _limit_words(limit: Bottleneck, names: str, shares: Sequence[StepShares]) ->
     waiting = percents([step_shares.data_wait for step_shares in shares])
     if limit == "not the input":
         return f"Data loading is not the bottleneck in {names}: {waiting} of the step is data wait"
-    exposed = percents([step_shares.exposed_exchange or 0.0 for step_shares in shares])
-    return (
-        f"Computing takes most of the step in {names}: {waiting} is waiting for data, {exposed}"
-        " exposed exchange"
-    )
+    parts = [f"{waiting} is waiting for data"]
+    others: tuple[Term, ...] = ("exposed_exchange", "library_overhead", "imbalance")
+    for term in others:
+        by_arm = [getattr(step_shares, term) or 0.0 for step_shares in shares]
+        if term == "exposed_exchange" or max(by_arm) >= MIN_NAMED:
+            parts.append(f"{percents(by_arm)} {TERM_NAMES[term]}")
+    return f"Computing takes most of the step in {names}: {', '.join(parts)}"
 
 
 def percents(shares: Sequence[float]) -> str:

@@ -292,6 +292,12 @@ def _next_step(shown: Comparison) -> str | None:
     loads = [load for place in shown.places.values() if (load := load_of(place.arms))]
     results = [result for place in shown.places.values() for result in place.candidates]
     is_disturbed = not all(map(is_quiet, loads))
+    for cause in (result.because for result in results):
+        if cause and cause.remedy and not is_disturbed:
+            return (
+                f"Measure with {cause.remedy}, too: {cause.named} takes"
+                f" {milliseconds(cause.named_s)} ms of each step"
+            )
     if advice := next_step(results, shown.arms_anywhere, is_disturbed=is_disturbed):
         return advice
     shares = [arm.step_shares for arm in shown.arms if arm.step_shares and arm.competes]

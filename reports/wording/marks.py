@@ -161,10 +161,17 @@ def _same_work(place: Comparison) -> Mark:
         if not (row.is_note or row.withholds or row.sentence in own_batches)
         and (row.changes_work or not row.allowed)
     ]
+    unequal = equality.unequal if equality else []
+    unknown = [arm for arm in unequal if equality and equality.start[arm].verdict == "not compared"]
     checks = [
         ("wrong", wrong, "The check of gradients failed in"),
         ("other work", unlike, "Other work than the baseline's is done by"),
-        ("not shown", equality.unequal if equality else [], "Not shown to train alike"),
+        (
+            "not the same",
+            [arm for arm in unequal if arm not in unknown],
+            "Not shown to train alike",
+        ),
+        ("not known", unknown, "Nothing of them could be compared"),
         ("not checked", unchecked, "Gradients were not checked of"),
         (
             "other batches",

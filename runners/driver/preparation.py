@@ -69,6 +69,7 @@ class Preparation:
     _passed_path: Path | None = field(default=None, init=False)
     """Where it is stored that this rehearsal was passed."""
     _is_shown: bool = field(default=False, init=False)
+    _shown_notes: set[str] = field(default_factory=set, init=False)
     """Whether it was shown what the scripts do differently."""
 
     def prepare(self, history: ComparisonHistory) -> list[str]:
@@ -169,6 +170,13 @@ class Preparation:
             else None
         )
 
+    def show_files(self, records: Sequence[LaunchRecord]) -> None:
+        """Show notes on files that scripts write, each once."""
+        for note in notes_on_files(records):
+            if note not in self._shown_notes:
+                self._shown_notes.add(note)
+                self.progress.show(shown(note))
+
     def show_differences(self, records: Sequence[LaunchRecord]) -> None:
         """Show once, when all arms have started: files that scripts write, their differences, and
         whether they train the same.
@@ -178,8 +186,7 @@ class Preparation:
         if self._is_shown or any(arm.name not in tried for arm in self.compared.without_control):
             return
         self._is_shown = True
-        for note in notes_on_files(records):
-            self.progress.show(shown(note))
+        self.show_files(records)
         if self.plan.is_alone or not is_comparable(self.plan, failed):
             return
         if any(record.scripts for record in records):

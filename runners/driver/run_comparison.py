@@ -226,6 +226,8 @@ class ComparisonRun:
             launch.run()
             if launch.failed:
                 self.preparation.forget()
+            if number == 0:  # what a script writes at its end
+                self.preparation.show_files([arm.record for arm in launch.arms])
         finally:
             self._note_trial(launch.notes)
         self.progress.launch_done()

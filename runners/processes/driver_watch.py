@@ -8,6 +8,7 @@ first step.
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,8 +26,10 @@ TIMEOUT_S = 20.0
 def ended_with_driver(run_id: str, hosts: Sequence[str]) -> Iterator[None]:
     """A context with a process that ends the run here and on other hosts if this process ends."""
     argv = remote.python(__name__, run_id, *hosts)
+    # all variables: where podman keeps containers is in some
+    environment = {**os.environ, **base_environment()}
     with subprocess.Popen(
-        argv, env=base_environment(), stdin=subprocess.PIPE, start_new_session=True
+        argv, env=environment, stdin=subprocess.PIPE, start_new_session=True
     ) as watch:
         try:
             yield

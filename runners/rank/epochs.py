@@ -203,7 +203,7 @@ class EpochRunner:
         content = io.BytesIO()
         torch.save(saved, content)
         sent = self.trainer.backend.broadcast_bytes(content.getvalue())
-        put(torch.load(io.BytesIO(sent), weights_only=True), buffers)
+        put(torch.load(io.BytesIO(sent), map_location="cpu", weights_only=True), buffers)
         try:
             yield
         finally:

@@ -99,7 +99,7 @@ def test_ranks_that_follow_their_own_loss_have_drifted_apart_and_no_others(taken
 @pytest.mark.costly
 @pytest.mark.parametrize(("name", "training"), [(DRIFTING, None), ("PlateauDigits", {"epochs": 1})])
 def test_a_comparison_calls_them_wrong(tmp_path, name, training):
-    measurement = {"local_every": 0, "control": False}
+    measurement = {"local_every": 0, "control": False} if training else {}
     workload = f"{idioms.OUTSIDE}/idioms.py:{name}"
     ran = compare(tmp_path, workload=workload, training=training, measurement=measurement, code=1)
     assert set(ran.statuses.values()) == {"wrong"}

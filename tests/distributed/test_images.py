@@ -121,11 +121,8 @@ def users(tmp_path):
 def test_one_command_in_two_images(podman, users, tmp_path):
     """What differs is told, the user's files stay, and no container is left."""
     ran = compare_in(users, "ab", COMMAND, *images("one", "two"), "--small", out=tmp_path / "out")
-    shown = {name: record.image for name, record in ran.records.items()}
-    assert [shown[name].rpartition(" ")[0] for name in ("one", "two")] == [
-        "podman one",
-        "podman two",
-    ]
+    shown = {name: ran.records[name].image for name in ("one", "two")}
+    assert [image.rpartition(" ")[0] for image in shown.values()] == ["podman one", "podman two"]
     differences = {one["field"]: one for one in ran.report["differences"]}
     assert differences["image"]["values"] == shown
     assert differences["threads.torch"]["values"] == {"one": 1, "two": 2}
@@ -151,7 +148,7 @@ def test_a_container_that_was_created_and_never_started_is_removed(podman):
     run_id = f"{secrets.token_hex(6)}-1-one-0"
     request = LaunchRequest(world_size=1, hosts=(), module="", folder="/")
     argv = with_image("one").around(["env"], environment={RUN_ID: run_id}, request=request)
-    assert argv[:2] == ["podman", "run"]
+    assert [*argv[:2]] == ["podman", "run"]
     assert podman("create", *argv[2:]).returncode == 0
     assert podman("ps", "--all", "--quiet").stdout
     end_run(run_id)

@@ -24,7 +24,11 @@ class Noisy(Dataset):
         return 64
 
     def __getitem__(self, index):
-        inputs = index / 64 + 0.1 * torch.randn(10) + 0.1 * float(np.random.rand())
+        inputs = (
+            torch.full((10,), float(index)) / 64
+            + 0.1 * torch.randn(10)
+            + 0.1 * float(np.random.rand())
+        )
         return inputs * random.choice([1.0, -1.0]), torch.tensor([float(index % 3)])
 
 
@@ -74,8 +78,12 @@ class OwnGenerators(Plain):
 
     def compute_loss(self, model, batch):
         inputs, targets = batch
-        noise = torch.randn(inputs.shape, generator=self.generator) + torch.rand(())
-        noise += self.rng.random() + random.random()
+        noise = (
+            torch.randn(inputs.shape, generator=self.generator)
+            + self.rng.random()
+            + random.random()
+            + torch.rand(())
+        )
         return nn.functional.mse_loss(model(inputs + noise), targets)
 
 
@@ -253,13 +261,22 @@ class Complex(Plain):
 
 
 class Clipping(torch.optim.SGD):
-    """Clips gradients in its step, then frees them."""
+    """Clips and scales gradients in its step, then frees them."""
 
     @torch.no_grad()
     def step(self, closure=None):
-        nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 0.01)
+        gradients = [
+            parameter.grad
+            for group in self.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+        for gradient in gradients:
+            gradient.mul_(0.1 / norm)
         found = super().step(closure)
-        self.zero_grad()
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad = None
         return found
 
 
@@ -295,7 +312,13 @@ class Wrapped:
 
 class OpaqueBatches(Plain):
     def samples(self, rank):
-        return itertools.starmap(Wrapped, super().samples(rank))
+        return map(
+            Wrapped,
+            *zip(
+                *[one for one, _ in zip(super().samples(rank), range(40), strict=False)],
+                strict=True,
+            ),
+        )
 
     def batches(self, *, rank, world_size, device):
         yield from self.samples(rank)

@@ -63,7 +63,7 @@ def test_the_terminal_shows_the_verdict_then_equality_in_its_width(comparison, w
     text = on_terminal(comparison, width=width)
     assert max(map(len, text.splitlines())) <= width
     first, then, last = map(
-        text.index, ("new is 9", "new starts equal to old", "same work: not shown")
+        text.index, ("new is 9", "new starts equal to old", "same work: not the same")
     )
     assert first < then < last
 

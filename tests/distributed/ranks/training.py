@@ -37,7 +37,7 @@ def started(world, backend, store):
         training=TrainingSettings(epochs=2, learning_rate_scaling="linear", warmup_epochs=0.5),
     )
     engine = start_engine(job, world, store=store)
-    engine.epochs.begin()
+    engine.epochs._rates = engine.epochs._begin()
     return engine
 
 
