@@ -15,8 +15,6 @@ from reports.wording.formatting import milliseconds
 
 MIN_LINE_SHARE = 0.05
 """Lines are reported that take this share of a step or more."""
-TIMED = ("step.line.", "step.collectives")
-"""Prefixes of fields whose differences have milliseconds: these change with each launch."""
 MAX_LINES = 3
 """That differences name of one arm."""
 

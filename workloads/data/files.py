@@ -82,9 +82,13 @@ def published(name: str, options: FetchOptions, *, train: bool) -> Any:
         (Path(arranged) / inside).mkdir(parents=True)
         for wanted in names:
             if file := _file_named(wanted, root, inside):
-                content = file.read_bytes()
-                plain = gzip.decompress(content) if content.startswith(GZIP) else content
-                (Path(arranged) / inside / wanted).write_bytes(plain)
+                place = Path(arranged) / inside / wanted
+                with file.open("rb") as opened:
+                    is_packed = opened.read(len(GZIP)) == GZIP
+                if is_packed:
+                    place.write_bytes(gzip.decompress(file.read_bytes()))
+                else:
+                    place.symlink_to(file.absolute())
         return dataset(arranged, train=train)
 
 
