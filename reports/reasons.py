@@ -102,7 +102,10 @@ REASONS: dict[str, Reason] = {
         ),
     ),
     "disturbed rounds": Reason(
-        explanation="the verdict rests on disturbed rounds, since too few are undisturbed",
+        explanation=(
+            "the verdict rests on disturbed rounds, since too few are undisturbed: it is farther"
+            " from equal than the {reach} by which load alone may make an arm faster"
+        ),
         holds=lambda result: result.load_reach is not None,
     ),
     "one launch": Reason(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import re
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -166,9 +165,11 @@ def interval_axis(candidates: Sequence[Candidate], *, threshold: float) -> Inter
 
     ticks: dict[float, str] = {}
     for tick in sorted(TICKS, key=lambda tick: (tick != 1, tick > 1, abs(math.log(tick)))):
-        at, difference = place(tick), formatting.signed_difference(tick)
+        at = place(tick)
         if 4 <= at <= 96 and all(abs(at - other) >= MIN_TICK_DISTANCE for other in ticks):
-            ticks[at] = "same" if tick == 1 else re.sub(r"\.0+(?=%| )", "", difference)
+            ticks[at] = (
+                "same" if tick == 1 else f"{tick - 1:+.0%}" if 0.1 < tick < 2 else f"{tick:g}x"
+            )
     left, right = place(1 - threshold), place(1 + threshold)
     return IntervalAxis(
         bars=[

@@ -115,6 +115,7 @@ def _settings(
                 changes_work=changes_work,
                 allowed=is_default or bool(condition.follows & set(own_fields)),
                 is_default=is_default,
+                is_asked=name == "library",  # each command chooses its own
                 sentence=sentence + faults_clause(name, values) + by_itself,
             )
         )

@@ -309,12 +309,13 @@ def _scaled_rate(pair: Pair) -> Iterator[PortingMistake]:
     if not ours or not theirs or "ranks" not in numbers:
         return
     arm, other = pair.ordered(candidate_first=ours > theirs)
+    factor = f"{max(ours / theirs, theirs / ours):.3g}"
     yield PortingMistake(
         field=field,
         sentence=(
-            f"the learning rate of {arm.name} is {max(ours / theirs, theirs / ours):.3g} times as"
-            f" high ({theirs:.4g} and {ours:.4g}), the number of {' or of '.join(numbers)}:"
-            f" {arm.name} scales it once more than {other.name}"
+            f"the learning rate of {arm.name} is {factor} times that of {other.name}"
+            f" ({max(ours, theirs):.4g} and {min(ours, theirs):.4g}), the number of"
+            f" {' or of '.join(numbers)}: {arm.name} scales it once more"
         ),
         values={pair.baseline.name: theirs, pair.candidate.name: ours},
         covers=[*pair.rates, "schedule.lr"],

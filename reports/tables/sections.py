@@ -277,7 +277,8 @@ ARM_TABLES = {
             number(
                 "cores busy",
                 "part",
-                lambda host: f"{significant(host.busy_cores)} of {host.cores}",
+                # ticks may count a little more than there is
+                lambda host: f"{significant(min(host.busy_cores, host.cores))} of {host.cores}",
             ),
             number(
                 "memory GiB",

@@ -243,8 +243,9 @@ def as_factor(ratio: float) -> float:
 
 def is_wide(control: RatioSummary) -> bool:
     """Whether the interval of a control is too wide to show that equal arms come out equal."""
-    is_control = control.role == "control" and control.case is None
-    return is_control and (control.ci_high or 0) > MAX_CONTROL_WIDTH * (control.ci_low or 0)
+    return control.role == "control" and (
+        (control.ci_high or 0) > MAX_CONTROL_WIDTH * (control.ci_low or 0)
+    )
 
 
 def _control_by_case(controls: Sequence[RatioSummary]) -> str:
@@ -264,9 +265,11 @@ def _control_by_case(controls: Sequence[RatioSummary]) -> str:
             f"The A/A control failed in {len(failed)} of {len(with_interval)} cases ({named};"
             f" {chance} of them would by chance), where no smaller difference is claimed"
         )
+    wide = sum(map(is_wide, with_interval))
+    but = f"; in {wide} of them its interval is too wide to check much" if wide else ""
     return (
         f"A/A control: {with_interval[0].baseline} against itself comes out equal in all"
-        f" {len(with_interval)} cases"
+        f" {len(with_interval)} cases{but}"
     )
 
 

@@ -178,7 +178,8 @@ def size_text(case: Case) -> str:
 
 def arm_kind(arm: ArmSummary) -> str:
     """Backend, transport and launcher."""
-    return " / ".join(part for part in (arm.backend, arm.transport, arm.launcher) if part)
+    parts = (arm.backend, arm.transport, arm.launcher)
+    return " / ".join(part for part in parts if part not in (None, "", "none"))
 
 
 def accuracy(estimate: Estimate | None) -> str:

@@ -78,12 +78,14 @@ def _control(place: Comparison) -> Mark:
     """Whether the baseline comes out equal to itself, and within which factor."""
     controls = [result for result in place.results if result.role == "control"]
     with_interval = [control for control in controls if control.ci_low is not None]
+    wide = sum(map(is_wide, with_interval))
+    of_cases = f" in {wide} of {len(with_interval)} cases" if len(with_interval) > 1 else ""
     words = {
         "none": not controls,
         "failed": any(control.control_failed for control in controls),
         "failed in a launch": any(arm.role == "control" and arm.has_failed for arm in place.arms),
         "no interval": not with_interval,
-        "too wide": any(map(is_wide, with_interval)),
+        f"too wide{of_cases}": wide > 0,
     }
     bad = next((word for word, holds in words.items() if holds), None)
     farthest = max(map(farther_bound, with_interval), key=as_factor, default=1.0)
@@ -104,7 +106,7 @@ def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
         word, lines = "not known", ["Nothing is known of what else ran on the machine"]
     else:
         word = (
-            f"{load.disturbed_share:.0%} disturbed"
+            f"{load.disturbed_share:.0%} of blocks disturbed"
             if not is_quiet(load)
             else "unsteady"
             if moved

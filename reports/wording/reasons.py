@@ -9,7 +9,7 @@ from measurement.conditions.differences import Difference
 from reports.conclusions.verdict import MAX_MORE
 from reports.reasons import REASONS, Reason
 from reports.schema import ArmSummary, RatioSummary
-from reports.wording.formatting import count, minutes_words, ratio
+from reports.wording.formatting import count, difference_text, minutes_words, ratio
 
 MAX_FIELDS = 3
 """That a note on unlike work names."""
@@ -112,6 +112,7 @@ def _figures(result: RatioSummary, arms: Sequence[ArmSummary]) -> dict[str, str]
             ),
             "",
         ),
+        "reach": difference_text(result.load_reach or 1.0),
         "stalls": count(number, "rare stall"),
         "calm": ratio(result.ratio_without_stalls),
         "more": more_words(result) if result.more_range is not None else "",

@@ -112,7 +112,7 @@ def test_there_are_as_many_gpus_as_are_visible_or_have_ranks(monkeypatch, variab
 
 CASES = {
     "its port to CPUs": ("", "--cpus", 0, "train alike|same"),
-    "another learning rate": ("", "--lr 0.1", 3, "the learning rate of .* is 2 times as high"),
+    "another learning rate": ("", "--lr 0.1", 3, "the learning rate of .* is 2 times that"),
     "its buffers": ("--sync", "--cpus", 3, "SyncBatchNorm"),
     "half precision": ("--half", "--half --gpus 2", 0, "train alike|same"),
 }

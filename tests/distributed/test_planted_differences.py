@@ -46,7 +46,7 @@ def planted(text):
 
 PLANTED = planted(r"""
 - | - | buffers.by_rank | buffers differ between ranks of old
-- | rate | optimizer.0.0.lr | learning rate of new is 2 times as high
+- | rate | optimizer.0.0.lr | learning rate of new is 2 times that
 - | no_sampler | batches sampler loader epoch | no sampler shares out the data of new|every rank of new reads the same batches
 - | another_shard | batches sampler | every rank of new reads the same batches.*sampler.rank 0
 - | sums | gradients.scale ddp.comm_hook | gradients of new are 2 times as large.*number of ranks

@@ -36,7 +36,8 @@ def temporary(monkeypatch):
 
 
 def test_temporary_files_go_where_they_can(tmp_path, temporary):
-    assert temporary(tempfile.mkdtemp(prefix="with blanks ")) == {}
+    with tempfile.TemporaryDirectory(prefix="with blanks ") as short:
+        assert temporary(short) == {}
     long = tmp_path / ("x" * MAX_TMPDIR)
     long.mkdir()
     assert temporary(long) == {"TMPDIR": "/tmp"}

@@ -98,7 +98,7 @@ def test_the_answer_comes_first_and_the_marks_say_what_weakens_it(shown):
     assert {kind: shown[kind][0].headline for kind in HEADLINES} == HEADLINES
     screens = {kind: screen for kind, (_, screen) in shown.items()}
     quiet = screens["not quiet"].marks[1]
-    assert re.fullmatch(r"2\d% disturbed", quiet.word) and not quiet.ok
+    assert re.fullmatch(r"2\d% of blocks disturbed", quiet.word) and not quiet.ok
     assert [candidate.verdict for candidate in screens["wrong"].candidates] == ["faster", "wrong"]
     assert (
         screens["wrong"].candidates[1].cause == "failed the check of its values before it was timed"

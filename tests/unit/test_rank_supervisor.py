@@ -74,7 +74,7 @@ for a writer to a pipe."""
 
 
 SLEEPS = "; import time; time.sleep(600)"
-KEY_FILE = Path(tempfile.mkdtemp()) / "key"
+KEY_FILE = Path(tempfile.gettempdir()) / f"key-of-tests-{os.getpid()}" / "key"
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ MISTAKES = {
         Script(learning_rate=0.2),
         SOUND,
         "optimizer.0.0.lr",
-        "rate of old is 2 times as high .* the number of ranks: old scales it once more than new",
+        "rate of old is 2 times that of new .* the number of ranks: old scales it once more",
     ),
     "no sampler": (
         SOUND,
@@ -210,6 +210,7 @@ def test_equal_scripts_differ_in_nothing(script):
 def test_a_port_that_is_right_has_only_notes_which_the_preview_shows():
     rows = differences(SOUND, Script(configuration=HOROVOD))
     assert {row.severity for row in rows} == {"note"}
+    assert [row.field for row in rows if row.is_asked] == ["library"], "it has a row on the page"
     assert not any(row.changes_work for row in rows)
     assert all(row.field in preview(rows) for row in rows)
 
@@ -313,4 +314,4 @@ def test_the_preview_fits_on_80_columns_and_in_15_rows():
     assert max(map(len, text.splitlines())) <= 80
     assert len(re.findall(r"environment", text)) == 15
     assert "and 16 more, in the report" in text
-    assert "number of ranks" in text
+    assert "number of ranks" in " ".join(text.split())
