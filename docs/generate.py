@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from backends import REGISTRY as BACKENDS
 from backends import backend_class
-from measurement.conditions.disturbing_variables import disturbing_variables
+from measurement.environment import disturbing_variables
 from measurement.plans.arm import Arm
 from measurement.plans.measuring import Measurement, ScriptSettings
 from measurement.plans.plan import Plan, Point

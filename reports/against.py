@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from measurement.conditions.conditions import MAY_CHANGE_IN_A_PLAN, conditions
+from measurement.conditions import MAY_CHANGE_IN_A_PLAN, conditions
 from measurement.conditions.differences import is_allowed
 from measurement.conditions.same_environment import SOURCE, Values, changes_since, format_changes
 from measurement.errors import PlanError

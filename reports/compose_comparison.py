@@ -20,8 +20,8 @@ from measurement.conditions.differences import (
     noted_work,
     unlike_work,
 )
-from measurement.conditions.disturbing_variables import describe_variables
 from measurement.conditions.same_environment import plan_digest
+from measurement.environment import describe_variables
 from measurement.errors import RecordError
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import plan_at, world_size_at

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from measurement.conditions.conditions import MAY_CHANGE_IN_A_PLAN, conditions
+from measurement.conditions import MAY_CHANGE_IN_A_PLAN, conditions
 from measurement.conditions.differences import differing
 from measurement.errors import quoted
 from measurement.plans.plan import ONLY_ACROSS_HOSTS, Plan

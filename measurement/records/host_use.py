@@ -1,5 +1,5 @@
 """What a host did while a block ran, by its counters before and after
-(``measurement.probes.host_counters`` reads them).
+(``measurement.host_counters`` reads them).
 """
 
 from __future__ import annotations

@@ -103,9 +103,9 @@ class RankReport(Written):
     environment: dict[str, str] = {}
     """The allow-listed environment variables."""
     fingerprint: dict[str, Any] = {}
-    """``measurement.conditions.conditions.fingerprint()`` of the rank's host."""
+    """``ringside_agent.machine.host.fingerprint()`` of the rank's host."""
     sources: dict[str, str] = {}
-    """Digests of the source files of a user's workload; see ``measurement.conditions.sources``."""
+    """Digests of the source files of a user's workload; see ``measurement.registry.sources_of``."""
     owns_step: bool = False
     """Whether the library steps by an optimizer of its own (``Prepared.owns_step``), so that no
     floor can be compared with it."""
@@ -380,7 +380,7 @@ def mean_times(times: Sequence[ThreadTimes | None]) -> ThreadTimes | None:
 
 class FlopCount(Written):
     """Floating-point operations of a forward and a backward pass of rank 0
-    (``measurement.probes.flops``).
+    (``measurement.flops``).
     """
 
     samples: int = 0

@@ -28,12 +28,7 @@ from typing import Any
 
 import pandas as pd
 
-from measurement.conditions.disturbing_variables import (
-    KEEP_FREED_MEMORY,
-    Disturbance,
-    Library,
-    disturbances,
-)
+from measurement.environment import KEEP_FREED_MEMORY, Disturbance, Library, disturbances
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from reports.schema import GapFigures, LoadFigures, StallFigures

@@ -17,8 +17,7 @@ from backends import Backend
 from backends.base import WHILE_STOPPED
 from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from measurement.agent.ringside_agent.settings import Settings, encode
-from measurement.conditions.disturbing_variables import Disturbance, Library, disturbances
-from measurement.environment import forwarded_by_name
+from measurement.environment import Disturbance, Library, disturbances, forwarded_by_name
 from measurement.plans.arm import Arm
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord

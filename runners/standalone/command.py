@@ -12,7 +12,7 @@ from typing import Any
 
 from backends import backend_class, make_backend
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, World
-from measurement.conditions.disturbing_variables import describe_variables, disturbances
+from measurement.environment import describe_variables, disturbances
 from measurement.errors import LaunchError, PlanError
 from measurement.plans.arm import Arm
 from measurement.plans.plan import Plan

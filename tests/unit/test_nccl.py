@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from measurement.probes.installed_libraries import nccl_of, version_of
+from measurement.host import nccl_of, version_of
 from measurement.records.trace import ArmTrace, NcclCollective, Traces
 from reports import conclude
 from reports.formats.texts import MarkdownReport

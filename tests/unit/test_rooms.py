@@ -22,9 +22,7 @@ ROOMS = {
 INNER_ROOMS = {
     "measurement/plans": set(),
     "measurement/records": {"plans"},
-    "measurement/probes": {"agent", "records"},
-    "measurement/judging": {"records"},
-    "measurement/conditions": {"agent", "plans", "probes", "records"},
+    "measurement/conditions": {"plans", "records"},
     "workloads/data": set(),
     "backends/mpi": set(),
     "backends/horovod": {"mpi"},

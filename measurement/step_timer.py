@@ -42,7 +42,7 @@ class StepTimer:
         self._stamps, self._phases, self._ends, self._skipped = [self._stamp()], [], [], []
 
     def mark(self, phase: int) -> None:
-        """End of a phase (an index into ``measurement.records.record.PHASES``)."""
+        """End of a phase (an index into ``measurement.records.block.PHASES``)."""
         self._stamps.append(self._stamp())
         self._phases.append(phase)
 

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from measurement.judging.distances import (
-    FLOAT32,
-    Array,
-    Distances,
-    Sketches,
-    Tensors,
-    rounding_of,
-    shares,
-)
+from measurement.distances import FLOAT32, Array, Distances, Sketches, Tensors, rounding_of, shares
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
 
