@@ -27,7 +27,7 @@ from measurement.distances import EXACT
 from measurement.environment import Library, refusal
 from measurement.errors import PlanError
 from measurement.plans.settings import PlanOptions
-from measurement.records.trace import Span
+from measurement.records.record import Span
 
 INTERFACE = 1
 """The version of ``Backend`` and ``Prepared``. A change that breaks existing backends raises it."""

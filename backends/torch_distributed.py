@@ -31,7 +31,7 @@ from measurement.communicator import Communicator
 from measurement.errors import PlanError
 from measurement.host import nccl_of
 from measurement.plans.settings import PlanOptions
-from measurement.records.trace import Span
+from measurement.records.record import Span
 
 
 class ProcessGroupOptions(PlanOptions):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from measurement.records.record_types import PHASES
+from measurement.records.block import PHASES
 
 if TYPE_CHECKING:
     import torch

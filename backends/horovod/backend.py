@@ -49,7 +49,7 @@ from measurement.communicator import Communicator
 from measurement.distances import arithmetic_of
 from measurement.errors import LaunchError, PlanError, shortened
 from measurement.host import nccl_of, version_of
-from measurement.records.trace import Span
+from measurement.records.record import Span
 
 
 class Horovod(Backend):

@@ -23,8 +23,8 @@ from measurement.conditions import (
     faults_clause,
 )
 from measurement.environment import Library, disturbances
+from measurement.records import Written
 from measurement.records.record import LaunchRecord, RankReport
-from measurement.records.record_types import Written
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 ALL = "all"

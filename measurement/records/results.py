@@ -23,14 +23,12 @@ from measurement.files import LockedError, lock_folder, read_text, write_whole
 from measurement.plans.plan import ARM_NAME, Plan
 from measurement.plans.plan_file import check_plan, parse_yaml
 from measurement.records.record import (
-    LOSS_COLUMNS,
     SCHEMA_VERSION,
-    STEP_COLUMNS,
     LaunchRecord,
     Manifest,
+    ScriptReport,
+    Traces,
 )
-from measurement.records.script_report import ScriptReport
-from measurement.records.trace import Traces
 
 if TYPE_CHECKING:
     # imported where tables are: it takes half a second of a core, and most ranks write none
@@ -227,7 +225,7 @@ class ResultsFolder:
 
         path = self.launch_folder(record.launch, record.arm) / LOSSES_FILE
         if not path.is_file():
-            return step_tables.empty(LOSS_COLUMNS)
+            return step_tables.empty(step_tables.LOSS_COLUMNS)
         with _readable(path):
             return step_tables.read_losses(path)
 
@@ -245,7 +243,7 @@ class ResultsFolder:
         """
         from measurement.records import step_tables
 
-        return step_tables.joined(self.parts_of_steps(record), STEP_COLUMNS)
+        return step_tables.joined(self.parts_of_steps(record), step_tables.STEP_COLUMNS)
 
     def parts_of_steps(self, record: LaunchRecord) -> Iterator[pd.DataFrame]:
         """Yield the raw steps in parts of at most ``step_tables.ROWS_AT_ONCE`` rows, since a

@@ -46,7 +46,7 @@ verdict."""
 TURN = ["launch", "arm", "turn"]
 SHARES = ["foreign_share", "steal_share", "other_threads_share"]
 THREADS = ["running_s", "runnable_s", "library_s", "others_s"]
-"""Fields of ``measurement.records.record.ThreadTimes``."""
+"""Fields of ``measurement.records.block.ThreadTimes``."""
 BLOCK_FIELDS = ["turn", "round", "steps", "skipped_steps"]
 COUNTERS: dict[str, Any] = {
     "launch": "int64",

@@ -34,8 +34,7 @@ from measurement.rank_agreement import (
     common_names,
     describe_rank_difference,
 )
-from measurement.records.record import LaunchRecord
-from measurement.records.script_report import ScriptReport
+from measurement.records.record import LaunchRecord, ScriptReport
 from reports.parts_schema import Equality, GradientEquality, ParameterEquality, StartEquality
 from reports.scripts.judgement import NOT_REPEATABLE, Judgement, clause, rounding_hint
 from reports.scripts.losses import compare_losses, loss_unit

@@ -20,7 +20,8 @@ from measurement.errors import LaunchError
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord
 from measurement.rank_agreement import agreement
-from measurement.records.record import BlockRecord, Case, LaunchRecord
+from measurement.records.block import BlockRecord
+from measurement.records.record import Case, LaunchRecord
 from measurement.records.results import ResultsFolder
 from runners.driver.gates import compare_conditions, require_together, run_gates
 from runners.driver.rounds import ITERATIONS, RoundLimit, Rounds, TrainingRounds, shuffled

@@ -18,8 +18,8 @@ from pathlib import Path
 from install.cache import cache_root
 from measurement.environment import steering_environment
 from measurement.plans.plan import Plan
+from measurement.records import Written
 from measurement.records.record import LaunchRecord
-from measurement.records.record_types import Written
 from measurement.records.results import ResultsFolder
 from reports.formats.terminal import differences_table, shown
 from reports.scripts.configuration import script_differences

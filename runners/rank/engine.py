@@ -22,7 +22,8 @@ from measurement.agent.ringside_agent.place import World
 from measurement.environment import recorded_environment
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.host import pci_address
-from measurement.records.record import CoreUse, RankReport, RankSteps
+from measurement.records.block import CoreUse, RankSteps
+from measurement.records.record import RankReport
 from measurement.registry import digests, sources_of
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.protocol.messages import (

@@ -14,7 +14,7 @@ import pytest
 from measurement.agent.ringside_agent.machine import core_use
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
 from measurement.host import busy_warning, shared_gpus_warning
-from measurement.records.record import CoreUse, load_of
+from measurement.records.block import CoreUse, load_of
 
 SPIN = "import time\nuntil = time.perf_counter() + {}\nwhile time.perf_counter() < until: pass"
 

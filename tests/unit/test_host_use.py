@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from measurement.host_counters import read_counters
-from measurement.records.host_use import HostCounters
+from measurement.records.block import HostCounters
 from reports import write_reports
 from runners.driver.rounds import measured_outside
 from runners.session.arm_run import Exchange
