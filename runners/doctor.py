@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from install import cache, toolchain
+from install import build_horovod, toolchain
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
 from measurement.conditions import faults
 from measurement.errors import LaunchError
@@ -152,7 +152,7 @@ def horovod_findings() -> list[Finding]:
 
 def missing_horovod(error: str) -> Finding:
     """Why Horovod cannot be used, from its build's state or the error of its import."""
-    state = cache.read_state()
+    state = build_horovod.read_state()
     if state is None or state.status == "installed":
         return Finding("horovod", "horovod", error, f"{BUILD} --rebuild", "missing")
     log = f"; build log: {state.log}" if state.log else ""

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
-from install.cache import cache_root
+from install.build_horovod import cache_root
 from measurement.environment import steering_environment
 from measurement.plans.plan import Plan
 from measurement.records import Written
