@@ -23,9 +23,8 @@ import pyarrow as pa
 from pyarrow.parquet import ParquetWriter
 
 from measurement.conditions.same_environment import plan_digest
-from measurement.plans.arm import Arm
-from measurement.plans.measuring import Measurement
 from measurement.plans.plan import Plan
+from measurement.plans.sections import Arm, Measurement
 from measurement.records.block import PHASES, BlockRecord
 from measurement.records.record import LaunchRecord, Manifest, ParityResult, RankReport
 from measurement.records.results import ResultsFolder

@@ -21,8 +21,7 @@ from pydantic import (
 )
 
 from measurement.errors import unknown_name
-from measurement.plans.arm import SCRIPT, VARIABLE, Arm, Variables
-from measurement.plans.measuring import Measurement, ScriptSettings
+from measurement.plans.sections import SCRIPT, VARIABLE, Arm, Measurement, ScriptSettings, Variables
 from measurement.plans.settings import (
     BY_BACKEND,
     BY_COMMAND,

@@ -16,8 +16,8 @@ from pydantic.config import ExtraValues
 
 from measurement.errors import PlanError, cut, quoted
 from measurement.files import read_text
-from measurement.plans.measuring import FIXED_LENGTH
 from measurement.plans.plan import FOR_HOSTS, Plan
+from measurement.plans.sections import FIXED_LENGTH
 from measurement.plans.settings import OptionsElsewhere, checked, fields_at
 
 

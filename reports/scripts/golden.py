@@ -11,9 +11,8 @@ from pydantic import ValidationError
 
 from measurement.errors import PlanError
 from measurement.files import read_text
-from measurement.plans.arm import SCRIPT, Arm
-from measurement.plans.measuring import Measurement
 from measurement.plans.plan import Plan
+from measurement.plans.sections import SCRIPT, Arm, Measurement
 from measurement.records import Written
 from measurement.records.record import LaunchRecord, ScriptReport
 from measurement.records.results import write_result

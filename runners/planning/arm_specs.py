@@ -18,8 +18,8 @@ from backends.base import WHILE_STOPPED
 from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from measurement.agent.ringside_agent.settings import Settings, encode
 from measurement.environment import Disturbance, Library, disturbances, forwarded_by_name
-from measurement.plans.arm import Arm
 from measurement.plans.plan import Plan
+from measurement.plans.sections import Arm
 from measurement.records import Written
 from measurement.records.record import LaunchRecord, LineUse
 from runners.hosts.placement import Placement
