@@ -106,7 +106,7 @@ def parse_capabilities(text: str) -> tuple[str, ...]:
     return tuple(sorted(set(capabilities), key=int))
 
 
-def build_key(operations: str, *, targets: Sequence[str] = ()) -> str:
+def build_key(operations: str, *, targets: Sequence[str]) -> str:
     """Make the key of the wheel in the cache from everything that the compiled code depends on.
 
     Raises:
@@ -140,7 +140,7 @@ def is_installed(package: str) -> bool:
     return next(iter(metadata.distributions(name=package)), None) is not None
 
 
-def operations_tag(operations: str, *, targets: Sequence[str] = ()) -> str:
+def operations_tag(operations: str, *, targets: Sequence[str]) -> str:
     """Describe the GPU operations for the key: "cpu", or CUDA release, NCCL version and compute
     capabilities.
     """

@@ -45,7 +45,7 @@ LEFT_OUT_BY_GCC_13 = "-include cstdint -include string"
 library no longer do it for them."""
 
 
-def build_wheel(directory: Path, operations: str, *, targets: Sequence[str] = ()) -> Path:
+def build_wheel(directory: Path, operations: str, *, targets: Sequence[str]) -> Path:
     """Build a wheel into a directory of the cache, next to its build log, and return it.
 
     The sources are removed.
@@ -125,10 +125,7 @@ def build_environment(
     }
     if operations != "nccl":
         return environment
-    toolkit = toolchain.find_cuda_toolkit() or fetch_toolkit(work)
-    return environment | gpu_environment(
-        environment["PATH"], work, toolkit=toolkit, targets=targets
-    )
+    return environment | gpu_environment(environment["PATH"], work, targets=targets)
 
 
 def fetch_toolkit(work: Path) -> toolchain.CudaToolkit:
@@ -147,12 +144,11 @@ def fetch_toolkit(work: Path) -> toolchain.CudaToolkit:
     return toolchain.complete_toolkit(target, release)
 
 
-def gpu_environment(
-    path: str, work: Path, *, toolkit: toolchain.CudaToolkit, targets: Sequence[str]
-) -> dict[str, str]:
+def gpu_environment(path: str, work: Path, *, targets: Sequence[str]) -> dict[str, str]:
     """Return the variables of an NCCL build: the toolkit, torch's NCCL wheel, the GPUs to compile
     for.
     """
+    toolkit = toolchain.find_cuda_toolkit() or fetch_toolkit(work)
     nccl = toolchain.nccl_home()
     assert nccl is not None, "choose_operations has looked for it"
     # cuBLAS, cuSPARSE and others that torch's headers include

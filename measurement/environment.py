@@ -220,12 +220,7 @@ class Disturbance:
     variable: DisturbingVariable
 
     def __str__(self) -> str:
-        return f"{self.setting} {self.variable.does}"
-
-    @property
-    def setting(self) -> str:
-        """Name and value."""
-        return f"{self.name}={cut(self.value)}"
+        return f"{self.name}={cut(self.value)} {self.variable.does}"
 
 
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
@@ -259,9 +254,12 @@ def refusal(environment: Mapping[str, str], libraries: Collection[Library]) -> s
     """Why ranks of these libraries cannot be measured correctly in this environment, and what to
     do; None: they can.
     """
-    found = disturbances(environment, libraries)
-    refused = [str(disturbance) for disturbance in found if disturbance.variable.is_refused]
-    return refused[0] if refused else None
+    refused = (
+        str(disturbance)
+        for disturbance in disturbances(environment, libraries)
+        if disturbance.variable.is_refused
+    )
+    return next(refused, None)
 
 
 def describe_variables(by_arm: Mapping[str, Iterable[Disturbance]]) -> list[str]:

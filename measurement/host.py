@@ -12,9 +12,8 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from measurement.agent.ringside_agent.machine import core_use
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
@@ -160,8 +159,7 @@ VERSION_PATTERNS = (
 """By name: the pattern of its version in the output of ``--version``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class InstalledMpi:
+class InstalledMpi(NamedTuple):
     """An MPI by its launcher."""
 
     name: str
@@ -190,12 +188,7 @@ def installed_mpi(program: str, path: str | None = None) -> InstalledMpi | None:
 def mpi_that_says(text: str) -> InstalledMpi | None:
     """Return the MPI whose launcher prints this for ``--version``. Pure."""
     matches = ((name, pattern.search(text)) for name, pattern in VERSION_PATTERNS)
-    return next(
-        (InstalledMpi(name=name, version=match[1]) for name, match in matches if match), None
-    )
-
-
-PACKAGES = "site-packages"
+    return next((InstalledMpi(name, match[1]) for name, match in matches if match), None)
 
 
 class _Symbol(ctypes.Structure):
@@ -225,15 +218,10 @@ def nccl_of(library: str | Path) -> str | None:
         function, ctypes.byref(symbol)
     ):
         return None
-    return f"{version_of(number.value)} ({_shortened(Path(symbol.file.decode()).resolve())})"
+    *_, file = str(Path(symbol.file.decode()).resolve()).rpartition("/site-packages/")
+    return f"{version_of(number.value)} ({file})"
 
 
 def version_of(code: int) -> str:
     """NCCL's version code as text: 21805 is 2.18.5 (``NCCL_VERSION`` in nccl.h)."""
     return f"{code // 10_000}.{code % 10_000 // 100}.{code % 100}"
-
-
-def _shortened(path: Path) -> str:
-    """The path relative to site-packages, if it is there."""
-    parts = path.parts
-    return str(Path(*parts[parts.index(PACKAGES) + 1 :])) if PACKAGES in parts else str(path)

@@ -69,8 +69,6 @@ class Registry:
             PlanError: the name is unknown (the message has the closest one), or the module or class
                 cannot be loaded.
         """
-        if not isinstance(reference, str) or not reference:
-            raise PlanError(f"a {self.kind} must be a name or 'module:Class', not {reference!r}")
         target = reference if ":" in reference else self.find(reference)
         if target is None and reference.endswith(".py"):
             raise PlanError(
@@ -287,17 +285,13 @@ def sources_of(cls: type) -> dict[str, Path]:
         return {}
     depth = cls.__module__.count(".")
     root = defined_in.parents[depth]
-    loaded = {
-        Path(file).resolve()
-        for module in list(sys.modules.values())
-        if (file := getattr(module, "__file__", None))
-    }
-    files = sorted(
-        path
-        for path in {defined_in, *loaded}
+    modules = list(sys.modules.values())
+    loaded = (Path(file).resolve() for m in modules if (file := getattr(m, "__file__", None)))
+    return {
+        str(path.relative_to(root)): path
+        for path in sorted({defined_in, *loaded})
         if path.suffix == ".py" and path.is_relative_to(root) and is_users(path)
-    )
-    return {str(path.relative_to(root)): path for path in files}
+    }
 
 
 def sources_of_all(classes: Iterable[type]) -> dict[str, Path]:

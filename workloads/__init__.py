@@ -40,8 +40,7 @@ def workload_class(reference: str) -> tuple[type[Workload] | type[MicroBenchmark
             MicroBenchmark.
     """
     if (
-        isinstance(reference, str)
-        and ":" not in reference
+        ":" not in reference
         and REGISTRY.find(reference) is None
         and reference in _torchvision_models()
     ):

@@ -56,10 +56,13 @@ class Digits(SGDTrained):
         return ConvNet()
 
     def read_training_set(self) -> Dataset[Sample]:
-        return _digits(train=True)
+        return self._read(train=True)
 
     def read_held_out_set(self) -> Dataset[Sample]:
-        return _digits(train=False)
+        return self._read(train=False)
+
+    def _read(self, *, train: bool) -> Dataset[Sample]:
+        return _digits(train=train)
 
 
 def _block(inputs: int, outputs: int) -> nn.Sequential:
@@ -96,20 +99,11 @@ class MnistOptions(SGDOptions, FetchOptions):
     """What a plan may set under ``workload_options``."""
 
 
-class Mnist(SGDTrained):
+class Mnist(Digits):
     """``ConvNet`` on 28×28 grey images in ten classes. The images are kept in memory as bytes."""
 
     Options = MnistOptions
     options: MnistOptions
-
-    def build_model(self) -> nn.Module:
-        return ConvNet()
-
-    def read_training_set(self) -> Dataset[Sample]:
-        return self._read(train=True)
-
-    def read_held_out_set(self) -> Dataset[Sample]:
-        return self._read(train=False)
 
     def _read(self, *, train: bool) -> Dataset[Sample]:
         """Images float32 [1, 28, 28], standardised, and labels int64."""

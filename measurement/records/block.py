@@ -41,27 +41,6 @@ class BlockSteps:
     phases_s: npt.NDArray[np.float64]
     """[rows, len(PHASES)]."""
 
-    @classmethod
-    def of(
-        cls,
-        ranks: Sequence[int],
-        *,
-        samples: Sequence[Sequence[int]],
-        phases_s: Sequence[npt.NDArray[np.float64]],
-    ) -> BlockSteps:
-        """The columns of these ranks' steps; ``samples``: by rank and step; ``phases_s``: by
-        rank.
-        """
-        lengths = [len(rank_samples) for rank_samples in samples]
-        return cls(
-            rank=np.repeat(np.array(ranks, dtype=np.int32), lengths),
-            step=np.fromiter(
-                chain.from_iterable(map(range, lengths)), dtype=np.int32, count=sum(lengths)
-            ),
-            samples=np.fromiter(chain.from_iterable(samples), dtype=np.int64, count=sum(lengths)),
-            phases_s=np.concatenate([np.zeros((0, len(PHASES))), *phases_s]),
-        )
-
 
 def _pack(values: Any, info: SerializationInfo) -> str | list[Any]:
     floats = np.asarray(values, dtype=np.float64)
@@ -180,10 +159,6 @@ nvmlClocksThrottleReason...)."""
 LOOPBACK = "lo"
 
 
-class _Counted(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
 Traffic = dict[str, int]
 """Traffic of a network interface: ``sent_bytes``, ``received_bytes``, ``sent_packets``,
 ``received_packets``."""
@@ -194,20 +169,27 @@ worked. Its energy is ``energy_mj`` at a reading, or ``energy_j`` between two. N
 does not report it."""
 
 
-class HostUse(_Counted):
-    """What a host did between two readings of its counters, for all processes."""
+class _OfHost(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    wall_s: float
     core_busy_s: list[float]
     """CPU seconds of every core."""
     memory_used_bytes: int
     """At the end."""
     memory_bytes: int
     network: dict[str, Traffic]
-    """By interface, without idle ones."""
+    """By interface."""
+    gpus: dict[int, Gpu]
+
+
+class HostUse(_OfHost):
+    """What a host did between two readings of its counters, for all processes; without idle
+    interfaces.
+    """
+
+    wall_s: float
     energy_j: dict[str, float]
     """By processor package; empty where it cannot be read."""
-    gpus: dict[int, Gpu]
 
     def link_bytes(self, interface: str | None) -> tuple[int, int]:
         """Bytes sent and received over one interface; None: over all that lead to other hosts."""
@@ -236,18 +218,13 @@ class HostUse(_Counted):
                     yield f"gpu_{name}", str(gpu), value
 
 
-class HostCounters(_Counted):
+class HostCounters(_OfHost):
     """The counters of a host at one time."""
 
     at_s: float
     """By its monotonic clock."""
-    core_busy_s: list[float]
-    memory_used_bytes: int
-    memory_bytes: int
-    network: dict[str, Traffic]
     energy_uj: dict[str, tuple[int, int]]
     """Microjoules taken, and where the counter restarts."""
-    gpus: dict[int, Gpu]
 
     def since(self, before: HostCounters) -> HostUse:
         """The use since an earlier reading of the same host. New cores and interfaces are left
@@ -379,10 +356,14 @@ class BlockRecord(Written):
         """All ranks' steps."""
         if self._columns is not None:
             return self._columns
-        return BlockSteps.of(
-            [steps.rank for steps in self.ranks],
-            samples=[steps.samples for steps in self.ranks],
-            phases_s=[steps.phases_s for steps in self.ranks],
+        lengths = [len(steps.samples) for steps in self.ranks]
+        rows, samples = sum(lengths), chain.from_iterable(steps.samples for steps in self.ranks)
+        none = np.zeros((0, len(PHASES)))
+        return BlockSteps(
+            rank=np.repeat(np.array([steps.rank for steps in self.ranks], np.int32), lengths),
+            step=np.fromiter(chain.from_iterable(map(range, lengths)), np.int32, rows),
+            samples=np.fromiter(samples, np.int64, rows),
+            phases_s=np.concatenate([none, *(steps.phases_s for steps in self.ranks)]),
         )
 
 

@@ -85,11 +85,10 @@ class ResultsFolder:
         """The folders of the points of its plan that have a record, by name, in the plan's
         order.
         """
-        places = {name: self.point(name) for name in plan.points}
         return {
             name: place
-            for name, place in places.items()
-            if place.plan_path.is_file() and place.records()
+            for name in plan.points
+            if (place := self.point(name)).plan_path.is_file() and place.records()
         }
 
     def launch_folder(self, launch: int, arm: str) -> Path:
@@ -197,9 +196,13 @@ class ResultsFolder:
         _remove_earlier(folder / "record.json", record)
         write_result(folder / "steps.parquet", step_tables.parquet_of_steps(record))
         if any(block.hosts for block in record.blocks):
-            write_result(folder / HOSTS_FILE, step_tables.parquet(step_tables.host_use_of(record)))
+            write_result(
+                folder / HOSTS_FILE, step_tables.host_use_of(record).to_parquet(index=False)
+            )
         if record.scripts:
-            write_result(folder / LOSSES_FILE, step_tables.parquet(step_tables.losses_of(record)))
+            write_result(
+                folder / LOSSES_FILE, step_tables.losses_of(record).to_parquet(index=False)
+            )
             write_result(
                 folder / SCRIPT_FILE, gzip.compress(SCRIPTS.dump_json(record.scripts), mtime=0)
             )

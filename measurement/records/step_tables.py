@@ -70,14 +70,8 @@ a whole. Beside these one row per core: ``core_busy_s`` of the core that ``of`` 
 blocks of the launch; ``turn`` is null there."""
 HOST_USE_TYPES: dict[str, Any] = {"launch": "int64", "arm": "string", **HOST_COLUMNS}
 ROWS_AT_ONCE = 1 << 20
-TIMES = [name for name, dtype in STEP_COLUMNS.items() if dtype == "float64"]
 MIN_STEP_S, MAX_STEP_S = 1e-9, 3e9
 """Limits of a step's time; beyond them, ratios are not finite."""
-
-
-def parquet(table: pd.DataFrame) -> bytes:
-    """The content of a Parquet file with this table."""
-    return table.to_parquet(index=False)
 
 
 def read_steps(path: Path, record: LaunchRecord) -> Iterator[pd.DataFrame]:
@@ -98,7 +92,7 @@ def read_steps(path: Path, record: LaunchRecord) -> Iterator[pd.DataFrame]:
 
 def empty(types: Mapping[str, Any]) -> pd.DataFrame:
     """A table of these columns without rows."""
-    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in types.items()})
+    return pd.DataFrame(columns=list(types)).astype(types)
 
 
 def joined(parts: Iterable[pd.DataFrame], types: Mapping[str, Any]) -> pd.DataFrame:
@@ -232,7 +226,7 @@ def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
         raise ValueError(
             f"it has steps of {len(unknown)} blocks that the record beside it does not have"
         )
-    numbers = table[[*TIMES, "rank", "step", "samples"]].to_numpy(dtype="float64")
+    numbers = table.select_dtypes("number").to_numpy(dtype="float64")
     is_possible = (np.isfinite(numbers) & (numbers >= 0)).all()
     if not (is_possible and table["step_s"].between(MIN_STEP_S, MAX_STEP_S).all()):
         raise ValueError("it has impossible times or numbers")
