@@ -23,11 +23,11 @@ from torch.optim import Optimizer
 
 from measurement.agent.ringside_agent.place import World
 from measurement.communicator import Communicator
-from measurement.conditions.disturbing_variables import Library, refusal
+from measurement.distances import EXACT
+from measurement.environment import Library, refusal
 from measurement.errors import PlanError
-from measurement.judging.distances import EXACT
 from measurement.plans.settings import PlanOptions
-from measurement.records.trace import Span
+from measurement.records.record import Span
 
 INTERFACE = 1
 """The version of ``Backend`` and ``Prepared``. A change that breaks existing backends raises it."""
@@ -206,7 +206,7 @@ class Backend(ABC):
     Options: ClassVar[type[BaseModel]] = PlanOptions
     """What a plan may set under ``options``; names as in the library."""
     steered_by: ClassVar[frozenset[Library]] = frozenset()
-    """The libraries of ``measurement.conditions.disturbing_variables`` whose variables reach its
+    """The libraries of ``measurement.environment`` whose variables reach its
     ranks."""
     transports: ClassVar[tuple[str, ...]] = ()
     """Transports that a plan may choose; empty: there is no choice."""

@@ -23,8 +23,8 @@ from backends.remade_optimizer import (
     share_hooks,
 )
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
+from measurement.distances import arithmetic_of
 from measurement.errors import PlanError, shortened
-from measurement.judging.distances import arithmetic_of
 
 CommHook = Literal["none", "allreduce", "fp16", "bf16", "powersgd"]
 

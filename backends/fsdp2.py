@@ -25,8 +25,8 @@ from torch.optim import Optimizer
 
 from backends.base import BuildOptimizer, Prepared, Setting, state_tensors
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
+from measurement.distances import arithmetic_of
 from measurement.errors import PlanError, shortened
-from measurement.judging.distances import arithmetic_of
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 

@@ -29,9 +29,9 @@ from backends.communicator import TorchCommunicator
 from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
 from measurement.communicator import Communicator
 from measurement.errors import PlanError
+from measurement.host import nccl_of
 from measurement.plans.settings import PlanOptions
-from measurement.probes.installed_libraries import nccl_of
-from measurement.records.trace import Span
+from measurement.records.record import Span
 
 
 class ProcessGroupOptions(PlanOptions):

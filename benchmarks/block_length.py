@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from measurement.plans.measuring import Measurement
+from measurement.plans.sections import Measurement
 from measurement.records.results import ResultsFolder
 from reports.conclusions.steps import read_steps
 from reports.statistics.student import t_interval

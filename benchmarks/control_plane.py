@@ -27,9 +27,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from measurement.plans.arm import Arm
-from measurement.plans.measuring import Measurement
 from measurement.plans.plan import Plan
+from measurement.plans.sections import Arm, Measurement
 from measurement.records.results import ResultsFolder
 from runners.driver import gates, run_comparison
 from runners.driver.launch import Launch

@@ -34,7 +34,7 @@ import yaml
 from benchmarks.plugins.unread import coin
 from measurement.agent.ringside_agent.supervision.rank_supervisor import COUNTERS
 from measurement.plans.plan_file import check_plan
-from measurement.records.host_use import HostCounters
+from measurement.records.block import HostCounters
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.conclusions.blocks import tabulate_blocks

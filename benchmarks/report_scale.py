@@ -23,19 +23,12 @@ import pyarrow as pa
 from pyarrow.parquet import ParquetWriter
 
 from measurement.conditions.same_environment import plan_digest
-from measurement.plans.arm import Arm
-from measurement.plans.measuring import Measurement
 from measurement.plans.plan import Plan
-from measurement.records.record import (
-    STEP_COLUMNS,
-    BlockRecord,
-    LaunchRecord,
-    Manifest,
-    ParityResult,
-    RankReport,
-)
-from measurement.records.record_types import PHASES
+from measurement.plans.sections import Arm, Measurement
+from measurement.records.block import PHASES, BlockRecord
+from measurement.records.record import LaunchRecord, Manifest, ParityResult, RankReport
 from measurement.records.results import ResultsFolder
+from measurement.records.step_tables import STEP_COLUMNS
 
 STEPS_PER_BLOCK = 12
 LOCAL_EVERY = 4

@@ -31,7 +31,7 @@ import numpy as np
 import yaml
 
 from backends import make_backend
-from measurement.plans.arm import Arm
+from measurement.plans.sections import Arm
 from reports.conclusions.verdict import decide
 from reports.statistics.intervals import ratio_intervals
 from reports.tuning import Options, SearchedSetting, Trial, Tuning, headline, tried_sets

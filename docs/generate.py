@@ -20,10 +20,9 @@ from typer.main import get_command
 
 from backends import REGISTRY as BACKENDS
 from backends import backend_class
-from measurement.conditions.disturbing_variables import disturbing_variables
-from measurement.plans.arm import Arm
-from measurement.plans.measuring import Measurement, ScriptSettings
+from measurement.environment import disturbing_variables
 from measurement.plans.plan import Plan, Point
+from measurement.plans.sections import Arm, Measurement, ScriptSettings
 from measurement.plans.settings import SpeedSettings, TrainingSettings
 from reports.schema import Comparison
 from runners.cli import app as ringside

@@ -7,19 +7,29 @@ install it.
 Exit codes: 0 Horovod is installed, 1 the build failed, 2 the machine lacks something that the build
 needs. After a failure native torch.distributed still works. `ringside doctor` shows the reason,
 which is stored in the environment.
+
+The cache of wheels is outside the checkout: <cache>/ringside/horovod/<key>/ holds the wheel and
+build.log. The key contains everything that the compiled code depends on. So a new torch, Python,
+MPI, CPU class or edit causes a new build, and nothing else does.
 """
 
 import argparse
+import hashlib
+import importlib.util
+import json
+import os
 import platform
 import re
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 
-from install import cache, edits, toolchain
+from install import toolchain
 from install.toolchain import BuildError, PrerequisiteError
-from install.wheel import HOROVOD_VERSION, build_wheel, run_quietly
+from install.wheel import HOROVOD_VERSION, build_wheel, edits_digest, edits_for, run_quietly
 
 BUILD_REQUIREMENTS = (
     "torch",
@@ -51,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (BuildError, PrerequisiteError) as error:
         report_failure(error, key)
         return 2 if isinstance(error, PrerequisiteError) else 1
-    cache.write_state(cache.BuildState(status="installed", key=key))
+    write_state(BuildState(status="installed", key=key))
     return 0
 
 
@@ -96,7 +106,7 @@ def parse_capabilities(text: str) -> tuple[str, ...]:
     return tuple(sorted(set(capabilities), key=int))
 
 
-def build_key(operations: str, *, targets: Sequence[str] = ()) -> str:
+def build_key(operations: str, *, targets: Sequence[str]) -> str:
     """Make the key of the wheel in the cache from everything that the compiled code depends on.
 
     Raises:
@@ -111,16 +121,16 @@ def build_key(operations: str, *, targets: Sequence[str] = ()) -> str:
             f"Python packages missing for the build: {', '.join(absent)}; run `make setup`"
         )
     system = sysconfig.get_platform().replace("-", "_")
-    return cache.key_name(
+    return key_name(
         {
             "horovod": HOROVOD_VERSION,
-            "torch": cache.torch_version(),
+            "torch": torch_version(),
             "python": str(sys.implementation.cache_tag),
             mpi: metadata.version(mpi),
             "platform": f"{system}-{''.join(platform.libc_ver())}",
             "cpu": toolchain.cpu_class(),
             "operations": operations_tag(operations, targets=targets),
-            "edits": edits.edits_digest(edits.edits_for(operations)),
+            "edits": edits_digest(edits_for(operations)),
         }
     )
 
@@ -130,7 +140,7 @@ def is_installed(package: str) -> bool:
     return next(iter(metadata.distributions(name=package)), None) is not None
 
 
-def operations_tag(operations: str, *, targets: Sequence[str] = ()) -> str:
+def operations_tag(operations: str, *, targets: Sequence[str]) -> str:
     """Describe the GPU operations for the key: "cpu", or CUDA release, NCCL version and compute
     capabilities.
     """
@@ -152,15 +162,11 @@ def install_horovod(
     Build it first if it is not in the cache, or if ``rebuild`` is asked for. A wheel that cannot be
     imported is removed from the cache.
     """
-    state = cache.read_state()
-    if (
-        state == cache.BuildState(status="installed", key=key)
-        and is_installed("horovod")
-        and not rebuild
-    ):
+    state = read_state()
+    if state == BuildState(status="installed", key=key) and is_installed("horovod") and not rebuild:
         return
-    directory = cache.cache_root() / key
-    wheel = None if rebuild else cache.cached_wheel(directory)
+    directory = cache_root() / key
+    wheel = None if rebuild else cached_wheel(directory)
     if wheel is None:
         wheel = build_wheel(directory, operations, targets=targets)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall"]
@@ -177,18 +183,93 @@ def report_failure(error: Exception, key: str) -> None:
 
     ``key`` is empty if it was not known yet.
     """
-    log = cache.cache_root() / key / "build.log"
+    log = cache_root() / key / "build.log"
     has_log = isinstance(error, BuildError) and log.is_file()
-    cache.write_state(
-        cache.BuildState(
-            status="missing", key=key, reason=str(error), log=str(log) if has_log else ""
-        )
+    write_state(
+        BuildState(status="missing", key=key, reason=str(error), log=str(log) if has_log else "")
     )
     hint = f"{toolchain.INSTALL_HINT}.\n" if isinstance(error, PrerequisiteError) else ""
     print(
         f"\nHorovod {HOROVOD_VERSION} cannot be built here: {error}\n{hint}{GOING_ON}\n",
         file=sys.stderr,
     )
+
+
+STATE_FILE = "ringside-horovod.json"
+
+
+def key_name(parts: Mapping[str, str]) -> str:
+    """Return the key of a wheel: the readable ones of its parts, and a digest of all.
+
+    ``parts``: everything that a compiled Horovod depends on, by name, with either ``openmpi`` or
+    ``mpich``.
+    """
+    digest = hashlib.sha256("\0".join(parts.values()).encode()).hexdigest()[:10]
+    mpi = f"mpich{parts['mpich']}" if "mpich" in parts else f"openmpi{parts['openmpi']}"
+    shown = [parts["horovod"], f"torch{parts['torch']}", parts["python"], mpi, parts["operations"]]
+    return re.sub(r"[^A-Za-z0-9.+_-]", "_", "-".join([*shown, digest]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildState:
+    """The stored result of the last build in an environment."""
+
+    status: str
+    """"installed" or "missing"."""
+    key: str
+    """Name of the build key at that time."""
+    reason: str = ""
+    """Why Horovod is missing."""
+    log: str = ""
+    """Path of the build log; empty if there is none."""
+
+
+def cache_root() -> Path:
+    """Return the directory of all cached wheels: in $XDG_CACHE_HOME or ~/.cache, in this
+    environment where there is no home.
+    """
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:
+        base = Path(sys.prefix) / "cache"
+    return base / "ringside" / "horovod"
+
+
+def cached_wheel(directory: Path) -> Path | None:
+    """Return the finished wheel in a key's directory, if there is one."""
+    return next(iter(sorted(directory.glob("horovod-*.whl"))), None)
+
+
+def torch_version() -> str:
+    """Read the installed torch's version, with its local part, from torch's own file: importing
+    torch takes seconds.
+    """
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None and spec.origin is not None, "the caller has looked for torch"
+    text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+    version: str = re.findall(r"__version__\s*=\s*['\"]([^'\"]+)", text)[0]
+    return version
+
+
+def read_state() -> BuildState | None:
+    """Read the result of the last build in this environment; None if there is none or it cannot be
+    read.
+    """
+    try:
+        stored = json.loads(Path(sys.prefix, STATE_FILE).read_text(encoding="utf-8"))
+        return BuildState(**stored)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_state(state: BuildState) -> None:
+    """Store the result of a build in this environment, for the next set-up and for `ringside
+    doctor`.
+    """
+    file = Path(sys.prefix, STATE_FILE)
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
+    temporary.replace(file)
 
 
 if __name__ == "__main__":

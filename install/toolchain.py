@@ -114,7 +114,7 @@ def gpu_compute_capabilities() -> tuple[str, ...]:
     )
 
 
-def kernel_targets(requested: Sequence[str] = ()) -> tuple[str, ...]:
+def kernel_targets(requested: Sequence[str]) -> tuple[str, ...]:
     """Return the compute capabilities to compile CUDA kernels for: those asked for, else those of
     the GPUs here, else Hopper's.
     """

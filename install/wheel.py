@@ -2,6 +2,10 @@
 
 Downloads, checks, edits and compiles. The caller decides on CPU or NCCL operations and on the
 cache's directory.
+
+Horovod 0.28.1 (2023) needs edits before it compiles against current PyTorch. Each is an exact
+replacement in one file. A text that is not found is an error, because the sources are then not the
+ones that the edits were made for.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from install import edits, toolchain
+from install import toolchain
 from install.toolchain import BuildError, PrerequisiteError
 
 HOROVOD_VERSION = "0.28.1"
@@ -40,7 +45,7 @@ LEFT_OUT_BY_GCC_13 = "-include cstdint -include string"
 library no longer do it for them."""
 
 
-def build_wheel(directory: Path, operations: str, *, targets: Sequence[str] = ()) -> Path:
+def build_wheel(directory: Path, operations: str, *, targets: Sequence[str]) -> Path:
     """Build a wheel into a directory of the cache, next to its build log, and return it.
 
     The sources are removed.
@@ -62,7 +67,7 @@ def build_wheel(directory: Path, operations: str, *, targets: Sequence[str] = ()
         note("downloading the sources")
         shutil.unpack_archive(download_sdist(work), work)
         sources = work / f"horovod-{HOROVOD_VERSION}"
-        edits.apply_edits(sources, edits.edits_for(operations))
+        apply_edits(sources, edits_for(operations))
         environment = build_environment(operations, work, targets=targets)
         log = directory / "build.log"
         note(f"compiling for {operations}, which takes minutes; log: {log}")
@@ -120,10 +125,7 @@ def build_environment(
     }
     if operations != "nccl":
         return environment
-    toolkit = toolchain.find_cuda_toolkit() or fetch_toolkit(work)
-    return environment | gpu_environment(
-        environment["PATH"], work, toolkit=toolkit, targets=targets
-    )
+    return environment | gpu_environment(environment["PATH"], work, targets=targets)
 
 
 def fetch_toolkit(work: Path) -> toolchain.CudaToolkit:
@@ -142,12 +144,11 @@ def fetch_toolkit(work: Path) -> toolchain.CudaToolkit:
     return toolchain.complete_toolkit(target, release)
 
 
-def gpu_environment(
-    path: str, work: Path, *, toolkit: toolchain.CudaToolkit, targets: Sequence[str]
-) -> dict[str, str]:
+def gpu_environment(path: str, work: Path, *, targets: Sequence[str]) -> dict[str, str]:
     """Return the variables of an NCCL build: the toolkit, torch's NCCL wheel, the GPUs to compile
     for.
     """
+    toolkit = toolchain.find_cuda_toolkit() or fetch_toolkit(work)
     nccl = toolchain.nccl_home()
     assert nccl is not None, "choose_operations has looked for it"
     # cuBLAS, cuSPARSE and others that torch's headers include
@@ -227,3 +228,75 @@ def run_quietly(argv: Sequence[str], what: str) -> None:
     )
     if completed.returncode != 0:
         raise BuildError(f"{what} failed\n{log_tail(completed.stderr)}")
+
+
+class Edit(NamedTuple):
+    """One exact replacement in one file of the unpacked source distribution."""
+
+    path: str
+    """File, relative to the root of the sources."""
+    old: str
+    """Text to replace; must occur exactly once."""
+    new: str
+    """Text put in its place."""
+
+
+# Horovod's torch extension is in <prefix>/lib/pythonX.Y/site-packages/horovod/torch.
+RPATHS = ("$ORIGIN/../../../..", "$ORIGIN/../../torch/lib", "$ORIGIN/../../nvidia/nccl/lib")
+
+COMMON_EDITS = (
+    # torch 2.15's headers need C++20; CMakeLists.txt strips -std= from CXXFLAGS
+    Edit("CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
+    Edit(
+        "horovod/torch/CMakeLists.txt",
+        "set(CMAKE_CXX_STANDARD 14)",
+        "set(CMAKE_CXX_STANDARD 20)",
+    ),
+    # CMake writes the build environment's absolute path to libmpi into the extension; a cached
+    # wheel must find the Open MPI and the NCCL of the environment that it is installed into
+    Edit(
+        "CMakeLists.txt",
+        "project(horovod CXX)",
+        "project(horovod CXX)\nset(CMAKE_BUILD_WITH_INSTALL_RPATH ON)\nset(CMAKE_INSTALL_RPATH"
+        f' "{";".join(RPATHS)}")',
+    ),
+)
+# a CUDA build of torch beside any nvcc on PATH makes FindPytorch demand a whole CUDA toolkit
+CPU_EDITS = (Edit("cmake/Modules/FindPytorch.cmake", "(torch.version.cuda is not None)", "False"),)
+# nvcc 13 no longer knows C++11, and its headers need C++17
+NCCL_EDITS = (
+    Edit(
+        "horovod/common/ops/cuda/CMakeLists.txt",
+        "set(CMAKE_CUDA_STANDARD 11)",
+        "set(CMAKE_CUDA_STANDARD 17)",
+    ),
+)
+
+
+def edits_for(operations: str) -> tuple[Edit, ...]:
+    """List the edits of a build for "cpu" or "nccl", in the order in which they are applied."""
+    return COMMON_EDITS + (NCCL_EDITS if operations == "nccl" else CPU_EDITS)
+
+
+def apply_edits(root: Path, edits: Sequence[Edit]) -> None:
+    """Apply edits to the unpacked source distribution at ``root``.
+
+    Raises:
+        BuildError: A text does not occur exactly once. Edits before it are already made.
+    """
+    for edit in edits:
+        file = root / edit.path
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        count = text.count(edit.old)
+        if count != 1:
+            raise BuildError(
+                f"{edit.path} holds {edit.old!r} {count} times, expected once: these are not the"
+                " Horovod sources that the edits in install/wheel.py were made for"
+            )
+        file.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
+
+
+def edits_digest(edits: Sequence[Edit]) -> str:
+    """Digest the edits for the key of a cached wheel: ten hexadecimal digits."""
+    texts = "".join(f"{text}\0" for edit in edits for text in edit)
+    return hashlib.sha256(texts.encode()).hexdigest()[:10]

@@ -57,11 +57,8 @@ def free_port() -> int:
     Raises:
         OSError: none of many tried was free.
     """
-    port = next(
-        (port for port in random.sample(PORTS, k=TRIES) if port not in _recent and is_free(port)),
-        None,
-    )
-    if port is None:
-        raise OSError(f"none of {TRIES} ports tried from {PORTS.start} to {PORTS.stop - 1} is free")
-    _recent.append(port)
-    return port
+    for port in random.sample(PORTS, k=TRIES):
+        if port not in _recent and is_free(port):
+            _recent.append(port)
+            return port
+    raise OSError(f"none of {TRIES} ports tried from {PORTS.start} to {PORTS.stop - 1} is free")

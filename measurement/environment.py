@@ -1,5 +1,9 @@
-"""Which environment variables are passed on, and which are recorded: by lists, so that private ones
-are not.
+"""Environment variables: which are passed on, which are recorded, and which disturb a measurement.
+
+They are passed on and recorded by lists, so that private ones are not. A table says which change
+what is measured, how, and in which libraries (docs/variables.md). One that makes a library measure
+something else, or fail, is refused; the progress and the headline report the others. Variables in
+the plan's ``environment`` are the user's choice: refused as well, but not reported.
 """
 
 from __future__ import annotations
@@ -8,12 +12,19 @@ import os
 import pwd
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
 
 from measurement.agent.ringside_agent.machine.host import select
-from measurement.conditions.disturbing_variables import disturbing_variables
-from measurement.errors import PlanError
+from measurement.errors import PlanError, cut
+from measurement.files import read_text
 
 STEERING = (
     *("OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_", "TORCH_", "CUDA_"),
@@ -172,3 +183,99 @@ def forwarded_by_name(environment: Mapping[str, str], patterns: Sequence[str]) -
         for name, value in environment.items()
         if any(fnmatchcase(name, pattern) for pattern in patterns) and not looks_secret(name)
     }
+
+
+Library = Literal["horovod", "torch.distributed", "cuda", "any"]
+"""Which ranks a variable affects: those of a library, those that compute on GPUs, or all."""
+
+
+class DisturbingVariable(BaseModel):
+    """One variable, or all with the same beginning."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    """With ``*`` at its end: all that begin so."""
+    does: str
+    """What follows the variable in a sentence."""
+    library: Library = "any"
+    is_refused: bool = False
+    only: tuple[str, ...] = ()
+    """The values that have this effect, in capitals; empty: all but ``unless``."""
+    unless: tuple[str, ...] = ("", "0")
+
+    def acts(self, name: str, value: str) -> bool:
+        """Whether a variable is this one, with a value that has an effect."""
+        setting = value.strip().upper()
+        has_effect = setting in self.only if self.only else setting not in self.unless
+        return has_effect and fnmatchcase(name, self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disturbance:
+    """A variable of the table that an environment contains."""
+
+    name: str
+    value: str
+    variable: DisturbingVariable
+
+    def __str__(self) -> str:
+        return f"{self.name}={cut(self.value)} {self.variable.does}"
+
+
+KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+"""Makes glibc keep freed memory (mallopt(3)), in processes started with these: no allocation is a
+separate mapping, and the heap is trimmed only above 1 TiB. ``freed_memory: keep`` sets them."""
+
+
+@cache
+def disturbing_variables() -> Sequence[DisturbingVariable]:
+    """The whole table (``disturbing_variables.toml``)."""
+    content = tomllib.loads(read_text(Path(__file__).with_name("disturbing_variables.toml")))
+    return [DisturbingVariable(**entry) for entry in content["variables"]]
+
+
+def disturbances(
+    environment: Mapping[str, str], libraries: Collection[Library]
+) -> list[Disturbance]:
+    """The variables of the table that an environment contains and that affect ranks of these
+    libraries.
+    """
+    return [
+        Disturbance(name=name, value=value, variable=variable)
+        for variable in disturbing_variables()
+        if variable.library in ("any", *libraries)
+        for name, value in sorted(environment.items())
+        if variable.acts(name, value)
+    ]
+
+
+def refusal(environment: Mapping[str, str], libraries: Collection[Library]) -> str | None:
+    """Why ranks of these libraries cannot be measured correctly in this environment, and what to
+    do; None: they can.
+    """
+    refused = (
+        str(disturbance)
+        for disturbance in disturbances(environment, libraries)
+        if disturbance.variable.is_refused
+    )
+    return next(refused, None)
+
+
+def describe_variables(by_arm: Mapping[str, Iterable[Disturbance]]) -> list[str]:
+    """A sentence for each variable, with its arms where it does not affect all.
+
+    ``by_arm``: the variables of each.
+    """
+    by_text: dict[str, list[str]] = {}
+    for arm, of_arm in by_arm.items():
+        for disturbance in of_arm:
+            by_text.setdefault(str(disturbance), []).append(arm)
+    return [
+        (
+            text
+            if len(arms) == len(by_arm)
+            else f"{text}; it reaches {', '.join(arms)} alone, which makes the comparison uneven"
+        )
+        for text, arms in by_text.items()
+    ]

@@ -6,6 +6,7 @@ Every message says what was wrong, the value seen, what is accepted and what to 
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -109,16 +110,10 @@ MAX_LISTED = 450
 
 def joined(parts: Sequence[str]) -> str:
     """As many parts as fit into a message, and how many more there are."""
-    shown = [
-        part for index, part in enumerate(parts) if sum(map(len, parts[: index + 1])) <= MAX_LISTED
-    ] or list(parts[:1])
-    more = f"; and {len(parts) - len(shown)} more" if len(shown) < len(parts) else ""
-    return "; ".join(shown) + more
-
-
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is spelled most similarly; None where none is similar."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)), None)
+    lengths = itertools.accumulate(map(len, parts))
+    fitting = max(sum(length <= MAX_LISTED for length in lengths), 1)
+    more = f"; and {len(parts) - fitting} more" if fitting < len(parts) else ""
+    return "; ".join(parts[:fitting]) + more
 
 
 def unknown_name(
@@ -136,10 +131,9 @@ def unknown_name(
     """
     names, places = sorted(known), elsewhere or {}
     name = cut(name if len(name) <= MAX_QUOTED else f"{name[:MAX_QUOTED]}...")
-    close = closest(name, dict.fromkeys([*names, *places]))
-    hint = (
-        f"; did you mean '{close}'{'' if close in names else f' {places[close]}'}?" if close else ""
-    )
+    hint = ""
+    for close in difflib.get_close_matches(name, [*names, *places], n=1, cutoff=0.5):
+        hint = f"; did you mean '{close}'{'' if close in names else f' {places[close]}'}?"
     return (
         f"unknown {kind} '{name}'{hint} (known:"
         f" {', '.join(names) or 'none'}){'; ' + remedy if remedy else ''}"

@@ -1,27 +1,35 @@
-"""Names to classes, resolved lazily, so that unused ones need not be installed.
+"""Classes by name, found when they are needed, and our packages before a user's of the same name.
 
 A reference is a registered name, an entry point of an installed package, ``package.module:Class``
-or ``path/to/file.py:Class``.
+or ``path/to/file.py:Class``. So what is not used need not be installed. Python looks into the
+current folder, that of the workload's file and PYTHONPATH first, and a user may have a
+``workloads.py``, a ``reports/`` or a ``runners.py`` there.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import hashlib
 import importlib
 import importlib.util
+import inspect
+import os
+import re
 import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+from measurement.agent.ringside_agent import users_lines
 from measurement.agent.ringside_agent.reporting import message_of
-from measurement.agent.ringside_agent.users_lines import at_line, place_of
+from measurement.agent.ringside_agent.users_lines import ROOMS, Place, at_line, is_users, place_of
 from measurement.errors import PlanError, unknown_name
-from measurement.own_packages import (
-    name_of_file,
-    pin,
-)
-from measurement.users_code import importing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +69,6 @@ class Registry:
             PlanError: the name is unknown (the message has the closest one), or the module or class
                 cannot be loaded.
         """
-        if not isinstance(reference, str) or not reference:
-            raise PlanError(f"a {self.kind} must be a name or 'module:Class', not {reference!r}")
         target = reference if ":" in reference else self.find(reference)
         if target is None and reference.endswith(".py"):
             raise PlanError(
@@ -140,3 +146,168 @@ def _cannot_load(what: str, error: Exception) -> PlanError:
     )
     message = f"{what} cannot be loaded: {message_of(error)}{remedy}"
     return PlanError(str(at_line(message, place_of(error))))
+
+
+MAIN_GUARD = """put what runs as a program under 'if __name__ == "__main__":'"""
+
+
+IMPORT_LOCK = threading.RLock()
+"""Threads that start commands on several hosts import launchers at once: one must not restore what
+another has replaced."""
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """A context in which a module is imported, by one thread at a time; ``sys.argv`` has no
+    arguments.
+
+    Raises:
+        RuntimeError: it reads Ringside's command line by ``parse_args()``, or ends the program.
+    """
+    with IMPORT_LOCK:
+        read, arguments = argparse.ArgumentParser.parse_known_args, sys.argv
+
+        def parse(parser: Any, args: Any = None, *more: Any, **named: Any) -> Any:
+            if args is None:
+                raise RuntimeError(
+                    "it calls parse_args() when imported, and the command line is ringside's;"
+                    f" {MAIN_GUARD}"
+                )
+            return read(parser, args, *more, **named)
+
+        sys.argv = arguments[:1]
+        setattr(argparse.ArgumentParser, "parse_known_args", parse)  # noqa: B010 - mypy takes no assignment to a method
+        try:
+            yield
+        except SystemExit as ended:
+            raise RuntimeError(
+                f"it ends the program when imported, by sys.exit({ended.code!r}); {MAIN_GUARD}"
+            ) from ended
+        finally:
+            sys.argv = arguments
+            setattr(argparse.ArgumentParser, "parse_known_args", read)  # noqa: B010
+
+
+HOUSE = Path(users_lines.HOUSE).resolve()
+
+PLUGIN_PREFIX = "ringside_plugin_"
+
+
+class OwnPackages:
+    """Finds our packages in this installation, and a user's file whose name is taken as
+    ``name_of_file``.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG004 - as finders are called
+        """Return where a module is; None: other finders are asked."""
+        if path is None and name in ROOMS:
+            return PathFinder.find_spec(name, [str(HOUSE)])
+        if not name.startswith(PLUGIN_PREFIX):
+            return None
+        files = (file.resolve() for folder in sys.path for file in Path(folder).glob("*.py"))
+        file = next((file for file in files if name_of_file(file) == name), None)
+        return None if file is None else importlib.util.spec_from_file_location(name, file)
+
+
+def pin() -> None:
+    """Have Python ask ``OwnPackages`` before anything else."""
+    if OwnPackages not in sys.meta_path:
+        sys.meta_path.insert(0, OwnPackages)
+
+
+def name_of_file(file: Path) -> str:
+    """Return a module name made from a file's path, the same in every process."""
+    stem = re.sub(r"\W", "_", file.stem)
+    return f"{PLUGIN_PREFIX}{stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+
+
+def clashes(folder: Path) -> dict[str, Path]:
+    """Return the modules in a folder that have the name of one of our packages."""
+    if folder.resolve() == HOUSE:
+        return {}
+    specs = {name: PathFinder.find_spec(name, [str(folder)]) for name in ROOMS}
+    return {
+        name: Path(spec.origin) for name, spec in specs.items() if spec is not None and spec.origin
+    }
+
+
+def on_python_path(environment: Mapping[str, str]) -> dict[str, Path]:
+    """Return the clashes in the folders of PYTHONPATH."""
+    folders = [
+        Path(folder) for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder
+    ]
+    return {name: file for folder in folders for name, file in clashes(folder).items()}
+
+
+def require_own_runners(environment: Mapping[str, str]) -> None:
+    """Refuse a PYTHONPATH on which ranks would find another ``runners``, before our code can run in
+    them.
+
+    Raises:
+        PlanError: with the file.
+    """
+    file = on_python_path(environment).get("runners")
+    if file is not None:
+        raise PlanError(
+            f"'{file}' is on PYTHONPATH, and Python would import it in the place of our package"
+            " 'runners'; rename it"
+        )
+
+
+def digest() -> str:
+    """A digest of Ringside's own files, to compare installations."""
+    files_digest = hashlib.sha256()
+    for file in sorted(file for name in ROOMS for file in (HOUSE / name).rglob("*.py")):
+        files_digest.update(f"{file.relative_to(HOUSE)}\0".encode() + file.read_bytes() + b"\0")
+    return files_digest.hexdigest()[:16]
+
+
+def place_of_definition(thing: object) -> Place | None:
+    """Where a user's class or function is defined; None if it is not a user's, or not in a file."""
+    try:
+        file = inspect.getsourcefile(thing)  # type: ignore[arg-type]
+        _, line = inspect.getsourcelines(thing)  # type: ignore[arg-type]
+    except (OSError, TypeError):
+        return None
+    return Place(file, line) if file and is_users(file) else None
+
+
+def sources_of(cls: type) -> dict[str, Path]:
+    """The files by name, relative to the folder of the class's file or package; none if the class
+    is ours or installed.
+    """
+    try:
+        defined_in = Path(inspect.getfile(cls)).resolve()
+    except (OSError, TypeError):
+        return {}
+    if not is_users(defined_in):
+        return {}
+    depth = cls.__module__.count(".")
+    root = defined_in.parents[depth]
+    modules = list(sys.modules.values())
+    loaded = (Path(file).resolve() for m in modules if (file := getattr(m, "__file__", None)))
+    return {
+        str(path.relative_to(root)): path
+        for path in sorted({defined_in, *loaded})
+        if path.suffix == ".py" and path.is_relative_to(root) and is_users(path)
+    }
+
+
+def sources_of_all(classes: Iterable[type]) -> dict[str, Path]:
+    """The files of several classes by name.
+
+    Where two have the same name, the later one's begins with its class's name.
+    """
+    files: dict[str, Path] = {}
+    for cls in classes:
+        for name, path in sources_of(cls).items():
+            files[name if files.get(name, path) == path else f"{cls.__name__}/{name}"] = path
+    return files
+
+
+def digests(files: Mapping[str, Path]) -> dict[str, str]:
+    """The first 16 hexadecimal digits of each file's SHA-256."""
+    return {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in files.items()
+    }

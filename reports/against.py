@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from measurement.conditions.conditions import MAY_CHANGE_IN_A_PLAN, conditions
+from measurement.conditions import MAY_CHANGE_IN_A_PLAN, conditions
 from measurement.conditions.differences import is_allowed
 from measurement.conditions.same_environment import SOURCE, Values, changes_since, format_changes
 from measurement.errors import PlanError
-from measurement.plans.measuring import FIXED_LENGTH
 from measurement.plans.plan import FLOOR, Plan
+from measurement.plans.sections import FIXED_LENGTH
 from measurement.records.record import LaunchRecord, Manifest
 from measurement.records.results import ResultsFolder
 from reports.conclusions.blocks import copies_of_baseline, log_levels, total_tables

@@ -20,13 +20,12 @@ from measurement.conditions.differences import (
     noted_work,
     unlike_work,
 )
-from measurement.conditions.disturbing_variables import describe_variables
 from measurement.conditions.same_environment import plan_digest
+from measurement.environment import describe_variables
 from measurement.errors import RecordError
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import plan_at, world_size_at
-from measurement.records.record import LaunchRecord, Manifest
-from measurement.records.trace import Traces
+from measurement.records.record import LaunchRecord, Manifest, Traces
 from reports.conclusions.blocks import THROUGHPUT, columns
 from reports.conclusions.disturbances import inherited_variables, summarise_load
 from reports.conclusions.evidence import Evidence

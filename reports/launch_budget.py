@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from measurement.plans.measuring import USUAL_LAUNCHES
 from measurement.plans.plan import FLOOR, Plan
+from measurement.plans.sections import USUAL_LAUNCHES
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from reports.conclusions.blocks import tabulate_blocks

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from measurement.conditions.conditions import condition_of, conditions
+from measurement.conditions import condition_of, conditions
 from measurement.conditions.differences import (
     OWN_ENVIRONMENT,
     Difference,

@@ -11,8 +11,7 @@ from pydantic import Field
 
 from measurement.conditions.differences import Difference
 from measurement.plans.settings import Batches
-from measurement.records.record import Case, Failure, ParityResult
-from measurement.records.trace import NcclChoices
+from measurement.records.record import Case, Failure, NcclChoices, ParityResult
 from reports.estimate import Estimate, RunOrder, Stored
 from reports.parts_schema import Against, Equality, TrainingSummary
 from reports.reasons import REASONS, Caution, Withheld

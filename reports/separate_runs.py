@@ -13,8 +13,8 @@ from functools import partial
 from measurement.conditions.differences import by_severity, in_words, is_allowed
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
-from measurement.plans.arm import Arm
 from measurement.plans.plan import Point
+from measurement.plans.sections import Arm
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from reports import write_files

@@ -28,7 +28,7 @@ from statistics import fmean
 
 import pandas as pd
 
-from measurement.records.trace import ArmTrace, Span
+from measurement.records.record import ArmTrace, Span
 from reports.schema import ArmSummary, NamedCause, RatioSummary
 from reports.statistics.student import t_interval
 

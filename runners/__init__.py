@@ -10,7 +10,7 @@ from pathlib import Path
 _HOUSE = str(Path(__file__).resolve().parent.parent)
 sys.path.insert(0, _HOUSE)  # for one import: a user's folder may hold a measurement.py
 try:
-    from measurement.own_packages import pin
+    from measurement.registry import pin
 finally:
     sys.path.remove(_HOUSE)
 pin()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from measurement.errors import PlanError, RingsideError, printable
-from measurement.plans.measuring import Measurement
 from measurement.plans.plan import Plan
+from measurement.plans.sections import Measurement
 from runners.flags import (
     MINUTES,
     Flag,

@@ -21,13 +21,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from install import cache, toolchain
+from install import build_horovod, toolchain
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
-from measurement.conditions.known_bad import faults
+from measurement.conditions import faults
 from measurement.errors import LaunchError
-from measurement.own_packages import clashes, on_python_path
-from measurement.probes.fingerprint import BUSY_REMEDY, busy_warning, core_count
-from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
+from measurement.host import BUSY_REMEDY, OPEN_MPI, busy_warning, core_count, installed_mpi
+from measurement.registry import clashes, on_python_path
 from runners.launchers.slurm_job import slurm_hosts
 from runners.processes.local import find_program
 from runners.processes.remote import last_line
@@ -153,7 +152,7 @@ def horovod_findings() -> list[Finding]:
 
 def missing_horovod(error: str) -> Finding:
     """Why Horovod cannot be used, from its build's state or the error of its import."""
-    state = cache.read_state()
+    state = build_horovod.read_state()
     if state is None or state.status == "installed":
         return Finding("horovod", "horovod", error, f"{BUILD} --rebuild", "missing")
     log = f"; build log: {state.log}" if state.log else ""

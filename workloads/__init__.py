@@ -17,14 +17,14 @@ REGISTRY = Registry(
     kind="workload",
     group="ringside.workloads",
     table={
-        "cifar10": "workloads.cifar10:Cifar10",
+        "cifar10": "workloads.classifiers:Cifar10",
         "collectives": "workloads.collectives:Collectives",
         "digits": "workloads.digits:Digits",
-        "imagenet": "workloads.imagenet:Imagenet",
+        "imagenet": "workloads.classifiers:Imagenet",
         "language_model": "workloads.language_model:LanguageModel",
         "loaders": "workloads.loaders:Loaders",
-        "mnist": "workloads.mnist:Mnist",
-        "synthetic": "workloads.synthetic:Synthetic",
+        "mnist": "workloads.digits:Mnist",
+        "synthetic": "workloads.classifiers:Synthetic",
     },
     otherwise=TWO_SCRIPTS,
 )
@@ -40,8 +40,7 @@ def workload_class(reference: str) -> tuple[type[Workload] | type[MicroBenchmark
             MicroBenchmark.
     """
     if (
-        isinstance(reference, str)
-        and ":" not in reference
+        ":" not in reference
         and REGISTRY.find(reference) is None
         and reference in _torchvision_models()
     ):

@@ -23,7 +23,21 @@ Batch = Any
 """Whatever ``batches`` yields. Only the workload that made it looks inside."""
 
 
-class Workload(ABC):
+class PlannedWork:
+    """What a plan names as its workload. Every rank makes its own."""
+
+    Options: ClassVar[type[BaseModel]] = PlanOptions
+    """What a plan may set under ``workload_options``."""
+
+    def __init__(
+        self, *, local_batch_size: int, seed: int, options: BaseModel | None = None
+    ) -> None:
+        self.local_batch_size = local_batch_size
+        self.seed = seed
+        self.options = options if options is not None else self.Options()
+
+
+class Workload(PlannedWork, ABC):
     """A model, its optimizer, its batches and its loss.
 
     Every rank makes its own workload; no method is collective.
@@ -33,8 +47,6 @@ class Workload(ABC):
     or from one that the constructor makes from ``seed``.
     """
 
-    Options: ClassVar[type[BaseModel]] = PlanOptions
-    """What a plan may set under ``workload_options``."""
     sample_unit: ClassVar[str] = "samples"
     """The unit of throughput: "images", "tokens"."""
     after_step_is_timed: ClassVar[bool] = True
@@ -46,13 +58,6 @@ class Workload(ABC):
     All of a step's batches are then loaded before its first forward pass. Otherwise each has the
     same weight. Ranks always do.
     """
-
-    def __init__(
-        self, *, local_batch_size: int, seed: int, options: BaseModel | None = None
-    ) -> None:
-        self.local_batch_size = local_batch_size
-        self.seed = seed
-        self.options = options if options is not None else self.Options()
 
     @abstractmethod
     def build_model(self) -> nn.Module:

@@ -110,7 +110,10 @@ class Collectives(MicroBenchmark):
                 f"workload 'collectives' needs 2 ranks or more, and world_size is {world_size}"
             )
         variants = [
-            variant for name in self._operations(world_size) for variant in self._variants_of(name)
+            Variant(name=name, operation=OPERATIONS[name], dtype=dtype, op=op)
+            for name in self._operations(world_size)
+            for dtype in self.options.dtype
+            for op in (self.options.op if OPERATIONS[name].reduces else ("sum",))
         ]
         self._variants = {variant.label: variant for variant in variants}
         sizes = sorted(set(self.options.sizes))
@@ -140,16 +143,6 @@ class Collectives(MicroBenchmark):
                     f" {world_size - 1}"
                 )
         return list(dict.fromkeys(names))
-
-    def _variants_of(self, name: str) -> list[Variant]:
-        """The variants of an operation that the options ask for."""
-        operation = OPERATIONS[name]
-        ops: tuple[ReduceOp, ...] = self.options.op if operation.reduces else ("sum",)
-        return [
-            Variant(name=name, operation=operation, dtype=dtype, op=op)
-            for dtype in dict.fromkeys(self.options.dtype)
-            for op in dict.fromkeys(ops)
-        ]
 
     def _case(self, variant: Variant, size: int, world_size: int) -> Case:
         """Make a case, with its size rounded down to what the ranks can share evenly, as nccl-tests

@@ -1,7 +1,7 @@
-"""The ConvNet of the MNIST tutorials on 1797 real handwritten digits of 8×8 pixels, scaled to
-28×28.
+"""Handwritten digits: 1797 of 8×8 pixels that come with the package, and MNIST.
 
-The digits come with the package; ``workloads/data/digits.txt`` names their source and licence.
+Both take the ConvNet of the MNIST tutorials; the former are scaled to 28×28.
+``workloads/data/digits.txt`` names their source and licence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
-from workloads.data.input import Sample
+from workloads.data.files import FetchOptions, published
+from workloads.data.input import Sample, Transformed
 from workloads.supervised import SGDOptions, SGDTrained
 
 DIGITS_FILE = Path(__file__).parent / "data" / "digits.csv.gz"
@@ -55,10 +56,13 @@ class Digits(SGDTrained):
         return ConvNet()
 
     def read_training_set(self) -> Dataset[Sample]:
-        return _digits(train=True)
+        return self._read(train=True)
 
     def read_held_out_set(self) -> Dataset[Sample]:
-        return _digits(train=False)
+        return self._read(train=False)
+
+    def _read(self, *, train: bool) -> Dataset[Sample]:
+        return _digits(train=train)
 
 
 def _block(inputs: int, outputs: int) -> nn.Sequential:
@@ -85,3 +89,27 @@ def _digits(*, train: bool) -> Dataset[Sample]:
     held_out = torch.arange(len(images)) % TEST_EVERY == 0
     chosen = ~held_out if train else held_out
     return TensorDataset(images[chosen], labels[chosen])  # type: ignore[return-value]
+
+
+MNIST_MEAN, MNIST_DEVIATION = 0.1307, 0.3081
+"""Mean and standard deviation of the training images, as the tutorials use them."""
+
+
+class MnistOptions(SGDOptions, FetchOptions):
+    """What a plan may set under ``workload_options``."""
+
+
+class Mnist(Digits):
+    """``ConvNet`` on 28×28 grey images in ten classes. The images are kept in memory as bytes."""
+
+    Options = MnistOptions
+    options: MnistOptions
+
+    def _read(self, *, train: bool) -> Dataset[Sample]:
+        """Images float32 [1, 28, 28], standardised, and labels int64."""
+        part = published("MNIST", self.options, train=train)
+        return Transformed(TensorDataset(part.data[:, None], part.targets), _standardised)  # type: ignore[arg-type]
+
+
+def _standardised(image: Tensor) -> Tensor:
+    return (image.to(torch.float32) / 255 - MNIST_MEAN) / MNIST_DEVIATION

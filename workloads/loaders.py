@@ -82,9 +82,6 @@ class Loaders(MicroBenchmark):
             for name, workers in self._workers.items()
         ]
 
-    def unsupported_reason(self, case: Case, communicator: Communicator) -> str | None:
-        return None
-
     def repetition(
         self, case: Case, communicator: Communicator, *, device: torch.device
     ) -> Repetition:
@@ -125,9 +122,6 @@ class LoaderRound(Repetition):
         self._batches, self._workload = batches, workload
         self._batches_each, self._samples = batches_each, samples
         self._last: Any = None
-
-    def fill(self) -> None:
-        return
 
     def run(self) -> None:
         for _ in range(self._batches_each):

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-from pydantic import BaseModel
 
 from measurement.communicator import Communicator
-from measurement.plans.settings import PlanOptions
 from measurement.records.record import Case
+from workloads.base import PlannedWork
 
 
 class Repetition(ABC):
@@ -24,12 +23,13 @@ class Repetition(ABC):
     to warm up, then ``settle``. Then it calls ``run`` many times, which is timed.
     """
 
-    @abstractmethod
     def fill(self) -> None:
-        """Fill the inputs with values whose result is known, different ones on each rank.
+        """Fill the inputs, if there are any, with values whose result is known, different ones on
+        each rank.
 
         Not collective.
         """
+        return
 
     @abstractmethod
     def run(self) -> None:
@@ -38,11 +38,11 @@ class Repetition(ABC):
         Only this is timed. Collective; a rank that takes no part returns at once.
         """
 
-    @abstractmethod
     def check(self) -> str | None:
         """Say what is wrong with this rank's result after ``fill`` and ``run``; None if it is
-        right. Not collective.
+        right, or there is none. Not collective.
         """
+        return None
 
     def clear(self) -> None:
         """Set inputs that no number of runs changes, since a sum in place would overflow.
@@ -58,21 +58,12 @@ class Repetition(ABC):
         return
 
 
-class MicroBenchmark(ABC):
+class MicroBenchmark(PlannedWork, ABC):
     """Cases to repeat. Every rank makes its own, and communicates through a ``Communicator``
     only.
     """
 
-    Options: ClassVar[type[BaseModel]] = PlanOptions
-    """What a plan may set under ``workload_options``."""
     sample_unit: ClassVar[str] = "bytes"
-
-    def __init__(
-        self, *, local_batch_size: int = 1, seed: int, options: BaseModel | None = None
-    ) -> None:
-        self.local_batch_size = local_batch_size
-        self.seed = seed
-        self.options = options if options is not None else self.Options()
 
     @abstractmethod
     def cases(self, world_size: int) -> Sequence[Case]:
@@ -90,12 +81,12 @@ class MicroBenchmark(ABC):
         """
         return ()
 
-    @abstractmethod
     def unsupported_reason(self, case: Case, communicator: Communicator) -> str | None:
         """Say why a communicator cannot run a case; None if it can.
 
         The answer is the same on every rank.
         """
+        return None
 
     @abstractmethod
     def repetition(

@@ -173,14 +173,8 @@ class OperationRun(Repetition):
 class Idle(Repetition):
     """A repetition on a rank that takes no part: it does nothing."""
 
-    def fill(self) -> None:
-        return
-
     def run(self) -> None:
         return
-
-    def check(self) -> str | None:
-        return None
 
 
 def _send_recv(it: OperationRun) -> None:
@@ -195,10 +189,6 @@ def _send_recv(it: OperationRun) -> None:
 
 def _everyones(it: OperationRun) -> Tensor:
     return torch.cat([it.values(rank) for rank in it.ranks])
-
-
-def _first_and_last(world_size: int) -> Sequence[int]:
-    return 0, world_size - 1
 
 
 def _but_own(ranks: int) -> float:
@@ -296,7 +286,9 @@ OPERATIONS: dict[str, Operation] = {
         least_ranks=3,
     ),
     "send_recv": SEND_RECV,
-    "send_recv_last": replace(SEND_RECV, ranks=_first_and_last, least_ranks=3),
+    "send_recv_last": replace(
+        SEND_RECV, ranks=lambda world_size: (0, world_size - 1), least_ranks=3
+    ),
 }
 """The groups are all ranks but the last. Ping-pongs are between rank 0 and rank 1, or the last,
 which may be on another host."""

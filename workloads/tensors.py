@@ -21,13 +21,10 @@ MAX_DEPTH = 8
 
 def is_finite(tensor: Tensor) -> bool:
     """Whether a tensor, sparse or not, holds neither NaN nor infinity. Waits for the device."""
-    return bool(stored_values(tensor).isfinite().all())
-
-
-def stored_values(tensor: Tensor) -> Tensor:
-    """The elements of a tensor; of a sparse one those that are stored."""
-    plain = tensor.detach()
-    return plain if plain.layout is torch.strided else plain.to_sparse().coalesce().values()
+    values = tensor.detach()
+    if values.layout is not torch.strided:
+        values = values.to_sparse().coalesce().values()
+    return bool(values.isfinite().all())
 
 
 def leaves_in(value: Any, inside: tuple[int, ...] = ()) -> Iterator[Any]:

@@ -46,10 +46,10 @@ from backends.mpi.library import find_wheel
 from backends.remade_optimizer import without_constructor
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
 from measurement.communicator import Communicator
+from measurement.distances import arithmetic_of
 from measurement.errors import LaunchError, PlanError, shortened
-from measurement.judging.distances import arithmetic_of
-from measurement.probes.installed_libraries import nccl_of, version_of
-from measurement.records.trace import Span
+from measurement.host import nccl_of, version_of
+from measurement.records.record import Span
 
 
 class Horovod(Backend):

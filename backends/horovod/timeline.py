@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from measurement.errors import LaunchError
-from measurement.records.trace import Span
+from measurement.records.record import Span
 
 OPERATION = re.compile(r"^(ALLREDUCE|ALLGATHER|BROADCAST|REDUCESCATTER|ALLTOALL|ADASUM)$")
 """Events that span an operation, from when all ranks are ready until it is done."""

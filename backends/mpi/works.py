@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from backends.mpi.library import abort, close_at_exit, complete, declare_unusable, load_mpi
-from measurement.records.trace import Span
+from measurement.records.record import Span
 
 POLLS_BEFORE_SLEEP = 20_000
 """How often a caller's thread tests a request, for about 10 ms, before it sleeps between tests."""

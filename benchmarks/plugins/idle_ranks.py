@@ -33,7 +33,8 @@ from measurement.agent.ringside_agent.supervision.frames import (
     pack,
     pack_all,
 )
-from measurement.records.record import CoreUse, RankReport, RankSteps, ThreadTimes
+from measurement.records.block import CoreUse, RankSteps, ThreadTimes
+from measurement.records.record import RankReport
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchRequest
 from runners.protocol import messages
 from runners.protocol.messages import COMMANDS, FinishCommand

@@ -13,18 +13,18 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-from measurement.conditions.conditions import (
+from measurement.conditions import (
     BROADCAST,
     OWN_WORK,
     Condition,
     Severity,
     condition_of,
     conditions,
+    faults_clause,
 )
-from measurement.conditions.disturbing_variables import Library, disturbances
-from measurement.conditions.known_bad import faults_clause
+from measurement.environment import Library, disturbances
+from measurement.records import Written
 from measurement.records.record import LaunchRecord, RankReport
-from measurement.records.record_types import Written
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 ALL = "all"

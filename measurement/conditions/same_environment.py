@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from measurement.conditions.conditions import MAY_CHANGE_IN_A_PLAN, conditions
+from measurement.conditions import MAY_CHANGE_IN_A_PLAN, conditions
 from measurement.conditions.differences import differing
 from measurement.errors import quoted
 from measurement.plans.plan import ONLY_ACROSS_HOSTS, Plan
@@ -24,7 +24,7 @@ DIGITS = 8
 """Digits of a digest that a message shows."""
 
 Environment = dict[str, Any]
-Values = Mapping[str, Any]
+Values = dict[str, Any]
 """The value of a field ``then`` and ``now``."""
 
 
@@ -98,7 +98,7 @@ def format_changes(changes: Mapping[str, Values]) -> list[str]:
 
 
 def _changes(then: Environment, now: Environment) -> dict[str, Values]:
-    return dict(differing({"then": then, "now": now}, shared=True))
+    return differing({"then": then, "now": now}, shared=True)
 
 
 def _fields(facts: Mapping[str, Any], host: str, *, of_a_rank: bool = False) -> Environment:

@@ -21,8 +21,7 @@ from pydantic import (
 )
 
 from measurement.errors import unknown_name
-from measurement.plans.arm import SCRIPT, VARIABLE, Arm, Variables
-from measurement.plans.measuring import Measurement, ScriptSettings
+from measurement.plans.sections import SCRIPT, VARIABLE, Arm, Measurement, ScriptSettings, Variables
 from measurement.plans.settings import (
     BY_BACKEND,
     BY_COMMAND,
@@ -235,14 +234,6 @@ class Plan(Section):
         return {**content, "workload": workload} if workload and is_missing else content
 
     @model_validator(mode="after")
-    def _has_one_python(self) -> Plan:
-        if self.container is not None and any(arm.python for arm in self.arms.values()):
-            raise ValueError(
-                "container and an arm's own python exclude each other; leave one of them out"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _is_of_one_kind(self) -> Plan:
         """Refuse to compare scripts with workloads."""
         kinds = {arm.command is not None for arm in self.arms.values()}
@@ -264,7 +255,11 @@ class Plan(Section):
 
     @model_validator(mode="after")
     def _has_meaning_throughout(self) -> Plan:
-        """Refuse keys that mean nothing beside others."""
+        """Refuse keys that exclude others, or mean nothing beside them."""
+        if self.container is not None and any(arm.python for arm in self.arms.values()):
+            raise ValueError(
+                "container and an arm's own python exclude each other; leave one of them out"
+            )
         is_fitted = any(arm.fit for arm in self.arms.values())
         has_hosts = any([self.hosts, *(point.hosts for point in self.points.values())])
         for applies, where in (
@@ -307,10 +302,6 @@ class Plan(Section):
                 "scaling: strong shares out the first point's batch; let no other point name a"
                 " local_batch_size"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _arms_have_names_of_their_own(self) -> Plan:
         for key, is_used, name in (
             ("control", self.measurement.control, self.control_name),
             ("floor", self.has_floor, FLOOR),

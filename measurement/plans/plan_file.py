@@ -16,8 +16,8 @@ from pydantic.config import ExtraValues
 
 from measurement.errors import PlanError, cut, quoted
 from measurement.files import read_text
-from measurement.plans.measuring import FIXED_LENGTH
 from measurement.plans.plan import FOR_HOSTS, Plan
+from measurement.plans.sections import FIXED_LENGTH
 from measurement.plans.settings import OptionsElsewhere, checked, fields_at
 
 
@@ -164,8 +164,8 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-KINDS = ("workload", "backend", "launcher")
-"""Keys whose values are references, in the plan, in its arms and at its points."""
+KINDS = ("workload", "backend", "launcher", "report")
+"""What is named by a reference: in keys of the plan, its arms and its points, and among reports."""
 
 
 def placed_beside(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -187,14 +187,12 @@ def placed_beside(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                 for name, part in parts
             }
     if isinstance(placed.get("reports"), list):
-        placed["reports"] = [
-            _placed(report, "report", folder, kinds=("report",)) for report in placed["reports"]
-        ]
+        placed["reports"] = [_placed(report, "report", folder) for report in placed["reports"]]
     return placed
 
 
-def _placed(value: Any, key: str, folder: Path, *, kinds: tuple[str, ...] = KINDS) -> Any:
-    if key not in kinds or not isinstance(value, str) or ":" not in value:
+def _placed(value: Any, key: str, folder: Path) -> Any:
+    if key not in KINDS or not isinstance(value, str) or ":" not in value:
         return value
     module, _, name = value.rpartition(":")
     path = Path(module if module.endswith(".py") else f"{module}.py")

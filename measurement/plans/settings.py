@@ -4,7 +4,6 @@ epochs.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
@@ -75,11 +74,12 @@ class TrainingSettings(Section):
         """Training seconds until the end of the first epoch with the target accuracy; None where
         none has it.
         """
-        spent_s = itertools.accumulate(epoch.train_s for epoch in epochs)
-        return next(
-            (until for epoch, until in zip(epochs, spent_s, strict=True) if self.is_reached(epoch)),
-            None,
-        )
+        spent_s = 0.0
+        for epoch in epochs:
+            spent_s += epoch.train_s
+            if self.is_reached(epoch):
+                return spent_s
+        return None
 
 
 class EpochRecord(BaseModel):

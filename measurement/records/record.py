@@ -1,5 +1,4 @@
-"""What is stored of a comparison: one record and one table of steps per launch and arm, and one
-manifest.
+"""What is stored of a comparison: records of launches, what scripts reported, traces, one manifest.
 
 Raw samples are stored, derived numbers never. Every file carries ``schema_version``. Reading and
 writing: ``records.results``.
@@ -7,60 +6,18 @@ writing: ``records.results``.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from statistics import fmean
 from typing import Any, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from measurement.plans.settings import ArmRole, EpochRecord
-from measurement.records.host_use import HostUse
-from measurement.records.record_types import BlockSteps, Phases, Written
-from measurement.records.script_report import ScriptReport
+from measurement.records import Written
+from measurement.records.block import BlockRecord
 
 SCHEMA_VERSION = 1
 """Version of records and manifests. An incompatible change gets the next number, and an entry in
 ``MIGRATIONS``."""
-
-STEP_COLUMNS = {
-    "rank": "int32",
-    "turn": "int32",
-    "round": "int32",
-    "block": "int32",
-    "kind": "string",
-    "case": "string",
-    "step": "int32",
-    "samples": "int64",
-    "data_wait_s": "float64",
-    "forward_s": "float64",
-    "backward_s": "float64",
-    "optimizer_s": "float64",
-    "exchange_s": "float64",
-    "step_s": "float64",
-}
-"""steps.parquet: one row per rank and timed step, see ``BlockRecord.columns``. ``turn`` counts the
-blocks of all arms in the order they ran in this launch, ``block`` those of this arm, ``round`` the
-rounds. ``kind`` is ``sync`` or ``local``. ``samples`` are this rank's. Times are seconds on the
-rank's own clock; the phases sum to ``step_s``. ``exchange_s``: see ``PHASES``; older files have
-none.
-
-``case`` is null unless the workload is a micro-benchmark. There it names the case, and a step is
-the block's ``repetitions`` of its operation. All of the time is in ``backward_s``, where training
-exchanges gradients. ``samples`` are the bytes of the messages, counted once for all ranks: on rank
-0."""
-
-LOSS_COLUMNS = {
-    "rank": "int32",
-    "start": "int32",
-    "step": "int64",
-    "samples": "int64",
-    "loss": "float64",
-}
-"""losses.parquet: one row per rank and step of a script, timed or not. ``step`` counts from 0 at
-the script's start, and ``start`` how often the script was started before in this launch;
-``samples`` are this rank's in the step."""
 
 
 class RankReport(Written):
@@ -103,9 +60,9 @@ class RankReport(Written):
     environment: dict[str, str] = {}
     """The allow-listed environment variables."""
     fingerprint: dict[str, Any] = {}
-    """``measurement.conditions.conditions.fingerprint()`` of the rank's host."""
+    """``ringside_agent.machine.host.fingerprint()`` of the rank's host."""
     sources: dict[str, str] = {}
-    """Digests of the source files of a user's workload; see ``measurement.conditions.sources``."""
+    """Digests of the source files of a user's workload; see ``measurement.registry.sources_of``."""
     owns_step: bool = False
     """Whether the library steps by an optimizer of its own (``Prepared.owns_step``), so that no
     floor can be compared with it."""
@@ -162,225 +119,9 @@ class Case(Written):
         return self.samples or self.message_bytes
 
 
-BlockKind = Literal["sync", "local"]
-"""``sync``: ranks exchange gradients, as in training. ``local``: they do not."""
-
-
-class CoreUse(Written):
-    """Use of one rank's cores while a block ran, untimed steps included
-    (``ringside_agent.machine.core_use``).
-    """
-
-    machine: str
-    """Whose cores they are. Hosts of one kernel, such as a node's pods, are one machine."""
-    cores: list[int]
-    wall_s: float
-    busy_s: float
-    """CPU seconds of all cores together, of all processes."""
-    steal_s: float
-    """Seconds that a hypervisor gave to other guests."""
-    own_s: float
-    """CPU time of the rank's process and its children."""
-    other_threads_s: float | None = None
-    """CPU time of the process's threads besides the training thread: the library's, and torch's own
-    where it has several."""
-
-
-class ThreadTimes(Written):
-    """What the threads of a rank did during a block's timed steps
-    (``ringside_agent.machine.core_use``), in seconds.
-
-    The rest of the training thread's time is waiting: for peers, a loader, a disk, or a device.
-    """
-
-    running_s: float
-    """Time of the training thread on a core."""
-    runnable_s: float
-    """Time of the training thread, ready to run while another thread had the core."""
-    library_s: float
-    """CPU time of the library's threads: those that appeared when it was set up."""
-    others_s: float
-    """CPU time of all other threads: torch's own, where it has several."""
-
-
-class RankSteps(Written):
-    """What one rank timed in one block."""
-
-    rank: int
-    untimed_s: float
-    """Rebuild and warm-up steps; of an epoch, its evaluation."""
-    samples: list[int]
-    """int [steps]: this rank's, in the workload's unit."""
-    phases_s: Phases
-    """float64 [steps, len(PHASES)], seconds on this rank's clock."""
-    skipped_steps: int = 0
-    """Timed steps whose gradients overflowed in fp16: the optimizer took no step."""
-    restarts: int = 0
-    """How often the batches ended in the timed steps and were restarted."""
-    wrong: str | None = None
-    """What was wrong with a micro-benchmark's result before the timed steps; None: nothing."""
-    core_use: CoreUse | None = None
-    """None where the kernel does not report it."""
-    threads: ThreadTimes | None = None
-    """None where the kernel does not report it, and for a micro-benchmark or an epoch."""
-    start: int = 0
-    """How often a script was started in this launch before this block."""
-    first_step: int | None = None
-    """Number of the script's step, from 0, with which the block's untimed steps began; None of a
-    workload."""
-    losses: list[float] = []
-    """Mean loss of each step of a script's block, untimed ones included; NaN where none was
-    seen."""
-    loss_samples: list[int] = []
-    """A script's samples in those steps, on this rank."""
-    gaps: list[tuple[int, float]] = []
-    """Timed steps of a script that contain a long pause, such as an evaluation, and its seconds."""
-    page_faults: int | None = None
-    """Minor ones of the rank's process in the timed steps (``ru_minflt``, getrusage(2)); None of a
-    micro-benchmark or an epoch."""
-
-
-class BlockRecord(Written):
-    """One block: which it was, when it ran, and what its ranks timed.
-
-    An epoch of training is a block, too.
-
-    A rank makes it with its own steps in ``ranks``; ``joined`` combines those of all ranks. On disk
-    ``ranks`` become ``steps.parquet`` (``columns``) and ``losses.parquet``, ``hosts`` become
-    ``hosts.parquet``. ``record.json`` has the rest.
-    """
-
-    turn: int
-    """Its number among the blocks of all arms in this launch, in the order they ran."""
-    round: int
-    block: int
-    """Its number among this arm's blocks in this launch."""
-    kind: BlockKind
-    case: str | None = None
-    """The case of a micro-benchmark."""
-    steps: int
-    repetitions: int = 1
-    """How often a micro-benchmark repeats its operation in each step."""
-    started_s: float = 0.0
-    """Seconds since this launch's blocks began."""
-    wall_s: float = 0.0
-    """From the command to the last rank's reply, without stopping and continuing ranks."""
-    untimed_s: float = 0.0
-    """The longest of the ranks'."""
-    skipped_steps: int = 0
-    """The most of the ranks'."""
-    restarts: int = 0
-    """The most of the ranks'."""
-    link_bytes: dict[str, tuple[int, int]] = {}
-    """Bytes each host sent and received over the plan's interface while the block ran, untimed
-    steps included; not on one host."""
-    foreign_share: float | None = None
-    """Share of the ranks' cores that other processes took meanwhile; ticks may make it slightly
-    negative. None: not known."""
-    steal_share: float | None = None
-    """Share that a hypervisor's other guests took. None: not known."""
-    other_threads_share: float | None = None
-    """CPU seconds a second that a rank's threads besides its training thread took: mean over
-    ranks."""
-    threads: ThreadTimes | None = None
-    """The mean over ranks; None where a rank has none."""
-    page_faults: float | None = None
-    """The mean over ranks; None where a rank has none."""
-    gaps: list[tuple[int, float]] = []
-    """See ``RankSteps.gaps``; of each step the longest of the ranks'."""
-    ranks: list[RankSteps] = []
-    """By rank; empty where the record was read from a file, or ``packed``."""
-    hosts: dict[str, HostUse] = {}
-    """What the arm's hosts did meanwhile; empty where the record was read from a file, or no driver
-    read their counters."""
-    _columns: BlockSteps | None = PrivateAttr(default=None)
-
-    @classmethod
-    def joined(cls, block: BlockRecord, ranks: Sequence[RankSteps], **measured: Any) -> BlockRecord:
-        """Make the record of a block from ``block``, one rank's, and the steps of all ranks, at
-        least one.
-
-        ``measured``: fields that only the caller knows.
-        """
-        load = load_of([steps.core_use for steps in ranks if steps.core_use])
-        names = ("untimed_s", "skipped_steps", "restarts")
-        longest = {name: max(getattr(steps, name) for steps in ranks) for name in names}
-        faults = [steps.page_faults for steps in ranks if steps.page_faults is not None]
-        # by step, the longest last
-        gaps = dict(sorted(gap for steps in ranks for gap in steps.gaps))
-        update = {
-            "ranks": list(ranks),
-            "gaps": list(gaps.items()),
-            "threads": mean_times([steps.threads for steps in ranks]),
-            "page_faults": fmean(faults) if len(faults) == len(ranks) else None,
-        }
-        return block.model_copy(update=update | longest | load | measured)
-
-    def packed(self) -> BlockRecord:
-        """A copy with its steps in columns only.
-
-        The block's own fields have the other figures of its ranks.
-        """
-        block = self.model_copy(update={"ranks": []})
-        block._columns = self.columns
-        return block
-
-    @property
-    def columns(self) -> BlockSteps:
-        """All ranks' steps."""
-        if self._columns is not None:
-            return self._columns
-        return BlockSteps.of(
-            [steps.rank for steps in self.ranks],
-            samples=[steps.samples for steps in self.ranks],
-            phases_s=[steps.phases_s for steps in self.ranks],
-        )
-
-
-def ranks_of(blocks: Sequence[BlockRecord]) -> list[RankSteps]:
-    """All ranks' steps of a block, from the record of each."""
-    return [steps for block in blocks for steps in block.ranks]
-
-
-def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
-    """The load fields of a block from its ranks' core use.
-
-    Ranks that share cores count the same cores, and each its own time.
-    """
-    places = [(use.machine, tuple(use.cores)) for use in uses]
-    counts = Counter(places)
-    capacity_s = busy_s = steal_s = own_s = 0.0
-    for use, place in zip(uses, places, strict=True):
-        share = 1 / counts[place]
-        capacity_s += share * use.wall_s * len(use.cores)
-        busy_s += share * use.busy_s
-        steal_s += share * use.steal_s
-        own_s += use.own_s
-    if not capacity_s:
-        return {}
-    other_threads = [
-        use.other_threads_s / use.wall_s
-        for use in uses
-        if use.other_threads_s is not None and use.wall_s
-    ]
-    return {
-        "foreign_share": (busy_s - own_s) / capacity_s,
-        "steal_share": steal_s / capacity_s,
-        "other_threads_share": fmean(other_threads) if other_threads else None,
-    }
-
-
-def mean_times(times: Sequence[ThreadTimes | None]) -> ThreadTimes | None:
-    """The mean over ranks; None where a rank has none."""
-    measured = [time.model_dump() for time in times if time is not None]
-    if not measured or len(measured) < len(times):
-        return None
-    return ThreadTimes(**{name: fmean(time[name] for time in measured) for name in measured[0]})
-
-
 class FlopCount(Written):
     """Floating-point operations of a forward and a backward pass of rank 0
-    (``measurement.probes.flops``).
+    (``measurement.flops``).
     """
 
     samples: int = 0
@@ -405,6 +146,89 @@ class Failure(Written):
     hosts: list[str] = []
     log_tail: dict[str, str] = {}
     """The last lines of each such rank's log, or the launcher's, by log name."""
+
+
+Sketch = list[float]
+"""float64 [up to 16]: a count sketch, whose norm is about that of the tensor. Linear, so sketches
+can be subtracted."""
+
+
+class ComparedStep(Written):
+    """One of a script's first steps on one rank."""
+
+    loss: float | None = None
+    """Mean over the step's backward passes; None: no scalar was seen."""
+    backward_passes: int = 1
+    learning_rates: list[float] = []
+    """By parameter group of all optimizers, when the step was taken."""
+    samples: int | None = None
+    """How many this rank used; None: they could not be counted."""
+    batch: str | None = None
+    """Digest of the tensors that the loader yielded for it."""
+    gradients: dict[str, Sketch] = {}
+    """After the exchange, when the optimizer steps; by parameter, in the first step only."""
+    parameters: dict[str, Sketch] = {}
+    """After the step."""
+
+
+class LineUse(Written):
+    """One line of the functions that lead to ``step()``, in a compared step."""
+
+    place: str
+    """``train.py:48``."""
+    text: str
+    """The line itself."""
+    seconds: float
+    """Its time in a step, with all that it calls: median of some steps."""
+    exchange_s: float = 0.0
+    """Seconds of these that it waits for exchange."""
+    phases: list[str] = []
+    """Phases of the step that it contains: ``data_wait``, ``forward``, ``backward``,
+    ``optimizer``."""
+    collectives: dict[str, float] = {}
+    """How many it calls in a step, besides those of gradients: ``all_reduce of 4 B``."""
+
+
+class ScriptReport(Written):
+    """One rank of a script."""
+
+    rank: int
+    configuration: dict[str, Any] = {}
+    """Settings by dotted name, such as ``optimizer.0.lr``; plain JSON values. Names:
+    docs/scripts.md."""
+    defaults: dict[str, Any] = {}
+    """The library's defaults of those settings that the script has changed."""
+    started: dict[str, Sketch] = {}
+    """Parameters and buffers before the first step, by name without wrappers' prefixes; buffers
+    under ``buffer:NAME``."""
+    sizes: dict[str, int] = {}
+    """Number of elements, by the names of ``started``."""
+    steps: list[ComparedStep] = []
+    perturbed: bool = False
+    """Whether parameters were changed in their last place after the first step, as the control's
+    are: the others then show how far rounding grows."""
+    buffers: dict[str, Sketch] = {}
+    """Buffers after the compared steps."""
+    sharded: bool = False
+    """Whether each rank has a share of the parameters, so that ranks are not compared with each
+    other."""
+    without_optimizer: list[str] = []
+    """Parameters that have a gradient and no optimizer."""
+    samples_from: str | None = None
+    """Where samples come from: ``loader``, ``samples_per_step``; None: they could not be counted,
+    and iterations are."""
+    written_files: list[str] = []
+    """Some of the files outside the folder of its start that it wrote."""
+    lines: list[LineUse] = []
+    """Lines that take time in a step, or call collectives."""
+    trackers: list[str] = []
+    """Modules of experiment trackers that it imported, and that variables keep offline."""
+    ports: list[int] = []
+    """Ports that its process asked for, to meet other ranks."""
+    store_files: list[str] = []
+    """Files at which it meets other ranks (``torch.distributed.FileStore``)."""
+    notes: list[str] = []
+    """What the agent could not read, one sentence each."""
 
 
 class LaunchRecord(Written):
@@ -525,3 +349,78 @@ class Manifest(Written):
     seconds: dict[str, float] = {}
     """Where the time went, summed over sessions: ``total``, ``starting``, ``training`` (timed and
     untimed steps), ``other``. Searches for a batch are not among them."""
+
+
+Row = Literal["step", "phase", "exchange", "library", "gradient"]
+"""A whole step; a phase of the training thread; a collective; the library's own work; in earlier
+traces, a parameter's finished gradient."""
+
+
+class Span(Written):
+    """A stretch of time on one rank."""
+
+    row: Row
+    name: str
+    """A step's number, one of ``PHASES``, or what the library calls it."""
+    rank: int = 0
+    begin_ns: int
+    """Since the epoch, by the rank's host; once it is stored, by the driver. A collective begins
+    when its rank reaches it."""
+    length_ns: int
+    num_bytes: int | None = None
+    """Bytes of a collective's tensors on this rank; None: not known."""
+    entered_ns: int | None = None
+    """When a collective began to move data, once all ranks had entered; None: not known."""
+    tensors: list[str] = []
+    """What was fused into a collective, where that is known."""
+
+    @property
+    def end_ns(self) -> int:
+        """Where it ends, on the clock of ``begin_ns``."""
+        return self.begin_ns + self.length_ns
+
+
+class NcclCollective(Written):
+    """How NCCL carries out a collective of one size."""
+
+    operation: str | None = None
+    """Such as ``AllReduce``; None where this release of NCCL does not say."""
+    num_bytes: int
+    algorithm: str
+    """Such as ``RING``."""
+    protocol: str
+    """Such as ``SIMPLE``."""
+
+
+class NcclChoices(Written):
+    """What NCCL chose by itself, as its log says."""
+
+    version: str | None = None
+    network: str | None = None
+    """Such as ``IB`` or ``Socket``."""
+    channels: int | None = None
+    """How many it has for collectives."""
+    connections: list[str] = []
+    """The kinds between ranks, such as ``P2P/CUMEM`` or ``NET/IB/GDRDMA``."""
+    collectives: list[NcclCollective] = []
+    """The largest, in the order of their sizes; those before the traced steps are among them."""
+
+
+class ArmTrace(Written):
+    """The trace of an arm."""
+
+    arm: str
+    file: str | None = None
+    """The viewers' file, in the folder of the traces; None: there is none."""
+    spans: list[Span] = []
+    nccl: NcclChoices | None = None
+    """None: it does not exchange over NCCL."""
+    error: str | None = None
+    """Why there is none."""
+
+
+class Traces(Written):
+    """The traces of a comparison."""
+
+    schema_version: int = 1
+    arms: list[ArmTrace]

@@ -23,14 +23,12 @@ from measurement.files import LockedError, lock_folder, read_text, write_whole
 from measurement.plans.plan import ARM_NAME, Plan
 from measurement.plans.plan_file import check_plan, parse_yaml
 from measurement.records.record import (
-    LOSS_COLUMNS,
     SCHEMA_VERSION,
-    STEP_COLUMNS,
     LaunchRecord,
     Manifest,
+    ScriptReport,
+    Traces,
 )
-from measurement.records.script_report import ScriptReport
-from measurement.records.trace import Traces
 
 if TYPE_CHECKING:
     # imported where tables are: it takes half a second of a core, and most ranks write none
@@ -87,11 +85,10 @@ class ResultsFolder:
         """The folders of the points of its plan that have a record, by name, in the plan's
         order.
         """
-        places = {name: self.point(name) for name in plan.points}
         return {
             name: place
-            for name, place in places.items()
-            if place.plan_path.is_file() and place.records()
+            for name in plan.points
+            if (place := self.point(name)).plan_path.is_file() and place.records()
         }
 
     def launch_folder(self, launch: int, arm: str) -> Path:
@@ -199,9 +196,13 @@ class ResultsFolder:
         _remove_earlier(folder / "record.json", record)
         write_result(folder / "steps.parquet", step_tables.parquet_of_steps(record))
         if any(block.hosts for block in record.blocks):
-            write_result(folder / HOSTS_FILE, step_tables.parquet(step_tables.host_use_of(record)))
+            write_result(
+                folder / HOSTS_FILE, step_tables.host_use_of(record).to_parquet(index=False)
+            )
         if record.scripts:
-            write_result(folder / LOSSES_FILE, step_tables.parquet(step_tables.losses_of(record)))
+            write_result(
+                folder / LOSSES_FILE, step_tables.losses_of(record).to_parquet(index=False)
+            )
             write_result(
                 folder / SCRIPT_FILE, gzip.compress(SCRIPTS.dump_json(record.scripts), mtime=0)
             )
@@ -227,7 +228,7 @@ class ResultsFolder:
 
         path = self.launch_folder(record.launch, record.arm) / LOSSES_FILE
         if not path.is_file():
-            return step_tables.empty(LOSS_COLUMNS)
+            return step_tables.empty(step_tables.LOSS_COLUMNS)
         with _readable(path):
             return step_tables.read_losses(path)
 
@@ -245,7 +246,7 @@ class ResultsFolder:
         """
         from measurement.records import step_tables
 
-        return step_tables.joined(self.parts_of_steps(record), STEP_COLUMNS)
+        return step_tables.joined(self.parts_of_steps(record), step_tables.STEP_COLUMNS)
 
     def parts_of_steps(self, record: LaunchRecord) -> Iterator[pd.DataFrame]:
         """Yield the raw steps in parts of at most ``step_tables.ROWS_AT_ONCE`` rows, since a

@@ -16,20 +16,62 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile, ParquetWriter
 
-from measurement.records.host_use import HOST_COLUMNS
-from measurement.records.record import LOSS_COLUMNS, STEP_COLUMNS, BlockRecord, LaunchRecord
-from measurement.records.record_types import PHASES
+from measurement.records.block import PHASES, BlockRecord
+from measurement.records.record import LaunchRecord
 
+STEP_COLUMNS = {
+    "rank": "int32",
+    "turn": "int32",
+    "round": "int32",
+    "block": "int32",
+    "kind": "string",
+    "case": "string",
+    "step": "int32",
+    "samples": "int64",
+    "data_wait_s": "float64",
+    "forward_s": "float64",
+    "backward_s": "float64",
+    "optimizer_s": "float64",
+    "exchange_s": "float64",
+    "step_s": "float64",
+}
+"""steps.parquet: one row per rank and timed step, see ``BlockRecord.columns``. ``turn`` counts the
+blocks of all arms in the order they ran in this launch, ``block`` those of this arm, ``round`` the
+rounds. ``kind`` is ``sync`` or ``local``. ``samples`` are this rank's. Times are seconds on the
+rank's own clock; the phases sum to ``step_s``. ``exchange_s``: see ``PHASES``; older files have
+none.
+
+``case`` is null unless the workload is a micro-benchmark. There it names the case, and a step is
+the block's ``repetitions`` of its operation. All of the time is in ``backward_s``, where training
+exchanges gradients. ``samples`` are the bytes of the messages, counted once for all ranks: on rank
+0."""
+
+LOSS_COLUMNS = {
+    "rank": "int32",
+    "start": "int32",
+    "step": "int64",
+    "samples": "int64",
+    "loss": "float64",
+}
+"""losses.parquet: one row per rank and step of a script, timed or not. ``step`` counts from 0 at
+the script's start, and ``start`` how often the script was started before in this launch;
+``samples`` are this rank's in the step."""
+
+HOST_COLUMNS = {
+    "turn": "Int32",
+    "host": "string",
+    "measure": "string",
+    "of": "string",
+    "value": "float64",
+}
+"""hosts.parquet: what every host of the arm did during each of its blocks, untimed steps included,
+one row per value (``HostUse.rows``). ``of``: which interface, package or GPU; empty of the host as
+a whole. Beside these one row per core: ``core_busy_s`` of the core that ``of`` names, over all
+blocks of the launch; ``turn`` is null there."""
 HOST_USE_TYPES: dict[str, Any] = {"launch": "int64", "arm": "string", **HOST_COLUMNS}
 ROWS_AT_ONCE = 1 << 20
-TIMES = [name for name, dtype in STEP_COLUMNS.items() if dtype == "float64"]
 MIN_STEP_S, MAX_STEP_S = 1e-9, 3e9
 """Limits of a step's time; beyond them, ratios are not finite."""
-
-
-def parquet(table: pd.DataFrame) -> bytes:
-    """The content of a Parquet file with this table."""
-    return table.to_parquet(index=False)
 
 
 def read_steps(path: Path, record: LaunchRecord) -> Iterator[pd.DataFrame]:
@@ -50,7 +92,7 @@ def read_steps(path: Path, record: LaunchRecord) -> Iterator[pd.DataFrame]:
 
 def empty(types: Mapping[str, Any]) -> pd.DataFrame:
     """A table of these columns without rows."""
-    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in types.items()})
+    return pd.DataFrame(columns=list(types)).astype(types)
 
 
 def joined(parts: Iterable[pd.DataFrame], types: Mapping[str, Any]) -> pd.DataFrame:
@@ -184,7 +226,7 @@ def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
         raise ValueError(
             f"it has steps of {len(unknown)} blocks that the record beside it does not have"
         )
-    numbers = table[[*TIMES, "rank", "step", "samples"]].to_numpy(dtype="float64")
+    numbers = table.select_dtypes("number").to_numpy(dtype="float64")
     is_possible = (np.isfinite(numbers) & (numbers >= 0)).all()
     if not (is_possible and table["step_s"].between(MIN_STEP_S, MAX_STEP_S).all()):
         raise ValueError("it has impossible times or numbers")

@@ -28,12 +28,7 @@ from typing import Any
 
 import pandas as pd
 
-from measurement.conditions.disturbing_variables import (
-    KEEP_FREED_MEMORY,
-    Disturbance,
-    Library,
-    disturbances,
-)
+from measurement.environment import KEEP_FREED_MEMORY, Disturbance, Library, disturbances
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from reports.schema import GapFigures, LoadFigures, StallFigures
@@ -51,7 +46,7 @@ verdict."""
 TURN = ["launch", "arm", "turn"]
 SHARES = ["foreign_share", "steal_share", "other_threads_share"]
 THREADS = ["running_s", "runnable_s", "library_s", "others_s"]
-"""Fields of ``measurement.records.record.ThreadTimes``."""
+"""Fields of ``measurement.records.block.ThreadTimes``."""
 BLOCK_FIELDS = ["turn", "round", "steps", "skipped_steps"]
 COUNTERS: dict[str, Any] = {
     "launch": "int64",

@@ -25,8 +25,8 @@ from typing import Any
 import pandas as pd
 
 from measurement.plans.plan import Plan
-from measurement.records.host_use import SLOWED_BY
-from measurement.records.record import BlockRecord, LaunchRecord
+from measurement.records.block import SLOWED_BY, BlockRecord
+from measurement.records.record import LaunchRecord
 from reports.schema import Estimate, LinkFigures, MachineFigures
 
 PLACE = ["launch", "turn"]

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from measurement.errors import RecordError
+from measurement.records.block import PHASES
 from measurement.records.record import LaunchRecord, RankReport
-from measurement.records.record_types import PHASES
 from measurement.records.results import ResultsFolder
 from measurement.records.step_tables import ROWS_AT_ONCE, joined
 
@@ -59,7 +59,7 @@ class Steps:
     @classmethod
     def of(cls, raw: pd.DataFrame) -> Steps:
         """Sum up a table of raw steps, ``launch`` and ``arm`` besides
-        ``measurement.records.record.STEP_COLUMNS``, in any order.
+        ``measurement.records.step_tables.STEP_COLUMNS``, in any order.
         """
         return cls.joined(
             [_sum_up(raw.reset_index(drop=True))] if "launch" in raw and len(raw) else []

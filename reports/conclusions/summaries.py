@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from measurement.probes.flops import peak_of
+from measurement.flops import peak_of
 from measurement.records.record import Case, Failure, LaunchRecord, RankReport
 from reports.conclusions.blocks import throughput_interval
 from reports.conclusions.disturbances import (

@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from measurement.conditions.conditions import (
+from measurement.conditions import (
     SPEED_ENDS,
     Condition,
     Severity,
     condition_of,
     conditions,
+    faults_clause,
 )
 from measurement.conditions.differences import (
     Difference,
@@ -25,7 +26,6 @@ from measurement.conditions.differences import (
     own_work,
     shown,
 )
-from measurement.conditions.known_bad import faults_clause
 from measurement.records.record import LaunchRecord
 from reports.scripts.lines import line_differences
 from reports.scripts.porting_mistakes import FINDERS, Pair, PortingMistake

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from measurement.judging.distances import (
+from measurement.distances import (
     ARITHMETICS,
     Arithmetic,
     Distances,
@@ -27,15 +27,14 @@ from measurement.judging.distances import (
     start_distances,
     step_distances,
 )
-from measurement.judging.ranks import (
+from measurement.plans.plan import Plan
+from measurement.rank_agreement import (
     BUFFER,
     START_TOLERANCE,
     common_names,
     describe_rank_difference,
 )
-from measurement.plans.plan import Plan
-from measurement.records.record import LaunchRecord
-from measurement.records.script_report import ScriptReport
+from measurement.records.record import LaunchRecord, ScriptReport
 from reports.parts_schema import Equality, GradientEquality, ParameterEquality, StartEquality
 from reports.scripts.judgement import NOT_REPEATABLE, Judgement, clause, rounding_hint
 from reports.scripts.losses import compare_losses, loss_unit

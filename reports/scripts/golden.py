@@ -11,13 +11,11 @@ from pydantic import ValidationError
 
 from measurement.errors import PlanError
 from measurement.files import read_text
-from measurement.plans.arm import SCRIPT, Arm
-from measurement.plans.measuring import Measurement
 from measurement.plans.plan import Plan
-from measurement.records.record import LaunchRecord
-from measurement.records.record_types import Written
+from measurement.plans.sections import SCRIPT, Arm, Measurement
+from measurement.records import Written
+from measurement.records.record import LaunchRecord, ScriptReport
 from measurement.records.results import write_result
-from measurement.records.script_report import ScriptReport
 from reports.parts_schema import Equality
 from reports.scripts.equality import judge_equality
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from measurement.judging.distances import ARITHMETICS
-from measurement.judging.ranks import named
+from measurement.distances import ARITHMETICS
 from measurement.plans.plan import Plan
+from measurement.rank_agreement import named
 from reports.parts_schema import GradientEquality, ParameterEquality, StartEquality
 from reports.scripts.script_arms import ScriptArm
 

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from measurement.conditions.differences import Difference, in_words
-from measurement.records.record import LaunchRecord
-from measurement.records.script_report import LineUse
+from measurement.records.record import LaunchRecord, LineUse
 from reports.estimate import Estimate
 from reports.schema import NamedCause, Phase
 from reports.scripts.script_arms import ScriptArm

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from measurement.conditions.conditions import Severity
+from measurement.conditions import Severity
 from measurement.conditions.differences import Difference, is_by_rank, shown
-from measurement.judging.distances import gradient_factor
-from measurement.judging.ranks import named
+from measurement.distances import gradient_factor
+from measurement.rank_agreement import named
 from reports.scripts.equality import first_gradients
 from reports.scripts.script_arms import SEEN, ScriptArm, matched
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from measurement.records.block import PHASES
 from measurement.records.record import LaunchRecord
-from measurement.records.record_types import PHASES
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.steps import means_by_rank
 from reports.estimate import Estimate

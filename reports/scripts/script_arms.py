@@ -10,9 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from measurement.conditions.differences import Difference, is_by_rank, joined
-from measurement.judging.ranks import RankAgreement, agreement
-from measurement.records.record import LaunchRecord
-from measurement.records.script_report import ScriptReport
+from measurement.rank_agreement import RankAgreement, agreement
+from measurement.records.record import LaunchRecord, ScriptReport
 
 
 @dataclass(frozen=True, kw_only=True)

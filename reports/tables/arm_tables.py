@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from measurement.conditions.conditions import Severity
+from measurement.conditions import Severity
 from measurement.conditions.differences import Difference, by_severity, shown
 from measurement.records.record import Case
 from reports.parts_schema import Against, ArmTraining, Change, ChangeVerdict, TrainingSummary

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from measurement.records.trace import NcclCollective
+from measurement.records.record import NcclCollective
 from reports.conclusions.step_terms import SCRIPT_PHASES
 from reports.estimate import Estimate
 from reports.parts_schema import LossEquality, ParameterEquality

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from measurement.probes.fingerprint import crowded_warning
+from measurement.host import crowded_warning
 from measurement.records.record import LaunchRecord, Manifest, RankReport
 from reports.conclusions.disturbances import MIN_FOREIGN_SHARE, is_quiet
 from reports.schema import ArmSummary, LoadFigures, RatioSummary

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from measurement.agent.ringside_agent.machine.host import gpu_names
-from measurement.conditions.sources import sources_of_all
+from measurement.host import crowded_warning, shared_gpus_warning
 from measurement.plans.plan import Plan
-from measurement.probes.fingerprint import crowded_warning, shared_gpus_warning
 from measurement.records.record import Case
+from measurement.registry import sources_of_all
 from runners.hosts.host_facts import CARDS
 from runners.hosts.preflight import Preflight, inspect
 from runners.launchers import HERE

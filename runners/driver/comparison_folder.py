@@ -21,8 +21,8 @@ from measurement.conditions.same_environment import (
 )
 from measurement.errors import RecordError
 from measurement.files import LOCK_FILE
+from measurement.host import git_state
 from measurement.plans.plan import Plan
-from measurement.probes.fingerprint import git_state
 from measurement.records.record import Manifest, OtherEnvironment
 from measurement.records.results import ResultsFolder, write_result
 

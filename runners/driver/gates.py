@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from measurement.conditions.differences import arm_differences, own_work
-from measurement.plans.measuring import Measurement
+from measurement.plans.sections import Measurement
 from runners.protocol.gate_verdict import compare_state, drift_between, judge_gate
 from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
 from runners.session.arm_run import ArmRun, Say

@@ -17,10 +17,11 @@ from typing import Any
 
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import LaunchError
-from measurement.judging.ranks import agreement
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord
-from measurement.records.record import BlockRecord, Case, LaunchRecord
+from measurement.rank_agreement import agreement
+from measurement.records.block import BlockRecord
+from measurement.records.record import Case, LaunchRecord
 from measurement.records.results import ResultsFolder
 from runners.driver.gates import compare_conditions, require_together, run_gates
 from runners.driver.rounds import ITERATIONS, RoundLimit, Rounds, TrainingRounds, shuffled

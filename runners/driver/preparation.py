@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
-from install.cache import cache_root
+from install.build_horovod import cache_root
 from measurement.environment import steering_environment
 from measurement.plans.plan import Plan
+from measurement.records import Written
 from measurement.records.record import LaunchRecord
-from measurement.records.record_types import Written
 from measurement.records.results import ResultsFolder
 from reports.formats.terminal import differences_table, shown
 from reports.scripts.configuration import script_differences

@@ -21,9 +21,8 @@ from typing import Any
 
 from measurement.errors import LaunchError
 from measurement.plans.plan import Plan
-from measurement.records.record import LaunchRecord
+from measurement.records.record import ArmTrace, LaunchRecord, Traces
 from measurement.records.results import TRACES_FILE, ResultsFolder, write_result
-from measurement.records.trace import ArmTrace, Traces
 from reports.wording.formatting import count
 from runners.driver.launch import Launch, is_comparable
 from runners.hosts.placement import Placement

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from measurement.errors import PlanError, about
-from measurement.plans.arm import Arm
 from measurement.plans.plan import Plan
+from measurement.plans.sections import Arm
 from runners.driver.rehearsal import UncountedLaunches, reason_of
 from runners.hosts.preflight import inspect
 from runners.planning.arms import resolve_arm

@@ -19,7 +19,7 @@ from typing import Any
 
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, TrainingSettings
-from measurement.records.record import BlockKind, BlockRecord, ranks_of
+from measurement.records.block import BlockKind, BlockRecord, ranks_of
 from reports.statistics.budget import MIN_ROUNDS, Cost, pilot
 from reports.wording.formatting import count
 from runners.driver.gates import require_together

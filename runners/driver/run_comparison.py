@@ -15,12 +15,12 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
-from measurement.conditions.sources import digests
 from measurement.errors import PlanError, RecordError
+from measurement.host import BUSY_REMEDY, busy_warning
 from measurement.plans.plan import Plan
-from measurement.probes.fingerprint import BUSY_REMEDY, busy_warning
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
+from measurement.registry import digests
 from reports import make_reports, write_reports
 from reports.against import StoredComparison
 from reports.schema import Comparison

@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 
 from measurement.addresses import family_of, listen, with_port
-from measurement.conditions.conditions import conditions
+from measurement.conditions import conditions
 from measurement.conditions.differences import differing, in_words
 from measurement.errors import LaunchError, PlanError
+from measurement.host import cards, core_count
 from measurement.plans.plan import Plan
-from measurement.probes.fingerprint import cards, core_count
 from runners.hosts.batch_jobs import unused_nodes
 from runners.hosts.host_facts import (
     CARDS,

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from measurement.agent.ringside_agent.place import HOROVOD, VariableNames
-from measurement.probes.installed_libraries import OPEN_MPI
+from measurement.host import OPEN_MPI
 from runners.launchers import mpirun
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchRequest
 from runners.launchers.rank_variables import RankVariables

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, VariableNames
-from measurement.probes.installed_libraries import MPICH, OPEN_MPI
+from measurement.host import MPICH, OPEN_MPI
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchRequest
 from runners.launchers.rank_variables import RankVariables
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import ClassVar
 
-from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
+from measurement.host import OPEN_MPI, installed_mpi
 from runners.launchers.base import (
     CONTAINER_FILE,
     HERE,

@@ -12,9 +12,9 @@ from typing import Any
 
 from backends import Backend
 from measurement.agent.ringside_agent.place import HOROVOD
-from measurement.conditions.disturbing_variables import Disturbance, describe_variables
+from measurement.environment import Disturbance, describe_variables
 from measurement.errors import LaunchError, PlanError, UnavailableError, about, shortened
-from measurement.probes.installed_libraries import installed_mpi
+from measurement.host import installed_mpi
 from runners.hosts.host_facts import CARDS
 from runners.launchers import REGISTRY, make_launcher
 from runners.planning.arm_specs import ArmSpec, computes_on_gpu

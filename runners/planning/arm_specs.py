@@ -17,13 +17,11 @@ from backends import Backend
 from backends.base import WHILE_STOPPED
 from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from measurement.agent.ringside_agent.settings import Settings, encode
-from measurement.conditions.disturbing_variables import Disturbance, Library, disturbances
-from measurement.environment import forwarded_by_name
-from measurement.plans.arm import Arm
+from measurement.environment import Disturbance, Library, disturbances, forwarded_by_name
 from measurement.plans.plan import Plan
-from measurement.records.record import LaunchRecord
-from measurement.records.record_types import Written
-from measurement.records.script_report import LineUse
+from measurement.plans.sections import Arm
+from measurement.records import Written
+from measurement.records.record import LaunchRecord, LineUse
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand, Launcher, LaunchRequest
 from runners.launchers.base import RUN_ID, interface_environment

@@ -12,8 +12,8 @@ from backends.single import Single
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS
 from measurement.environment import looks_secret
 from measurement.errors import PlanError, UnavailableError, quoted, unknown_name
-from measurement.plans.arm import Arm
 from measurement.plans.plan import FLOOR, Plan
+from measurement.plans.sections import Arm
 from runners.hosts.placement import planned_hosts
 from runners.launchers import HERE, make_launcher
 from runners.planning.arm_specs import ArmSpec, computes_on_gpu, seed_of

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from measurement.errors import PlanError, UnavailableError
-from measurement.plans.arm import Arm
 from measurement.plans.plan import Plan
+from measurement.plans.sections import Arm
 from measurement.records.results import ResultsFolder
 from runners.planning.arm_checks import require_executables
 from runners.planning.arms import resolve_arm

@@ -18,12 +18,10 @@ from pydantic import BaseModel
 
 from measurement.agent.ringside_agent.machine.host import PACKAGES, fingerprint
 from measurement.agent.ringside_agent.users_lines import is_users
-from measurement.conditions.sources import digests, sources_of
 from measurement.environment import forwarded_by_name
 from measurement.errors import LaunchError, PlanError, about
-from measurement.own_packages import digest
 from measurement.plans.plan import Plan
-from measurement.registry import search_beside
+from measurement.registry import digest, digests, search_beside, sources_of
 from runners.planning.arm_specs import ArmSpec
 from runners.planning.command_place import CommandPlace
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
@@ -53,7 +51,7 @@ class WorkloadFacts(BaseModel):
     sources: dict[str, tuple[str, str]] = {}
     """Source files of the workload: the path of each, and its digest."""
     ringside: str
-    """Digest of the Ringside that answers (``measurement.own_packages.digest``)."""
+    """Digest of the Ringside that answers (``measurement.registry.digest``)."""
     versions: dict[str, str]
     """Its Python's, and its libraries'."""
 

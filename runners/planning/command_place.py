@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from measurement.errors import PlanError, UnavailableError, about, quoted
-from measurement.plans.arm import Arm
 from measurement.plans.plan import Plan
+from measurement.plans.sections import Arm
 from runners.planning.worktrees import commit_of, has_in_commit, kept_worktree, repository_of
 
 

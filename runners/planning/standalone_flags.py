@@ -16,10 +16,9 @@ from pydantic import BaseModel, Field
 
 from measurement.environment import looks_secret
 from measurement.errors import PlanError, quoted
-from measurement.plans.arm import Arm
-from measurement.plans.measuring import Measurement
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import overridden, parse_yaml
+from measurement.plans.sections import Arm, Measurement
 from measurement.plans.settings import Section, TrainingSettings
 from runners.flags import Flag, FlagValues, values_of
 

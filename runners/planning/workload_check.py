@@ -20,7 +20,7 @@ from backends import Backend
 from measurement.agent.ringside_agent.reporting import message_of
 from measurement.agent.ringside_agent.users_lines import at_line, place_of
 from measurement.errors import PlanError, about, shortened
-from measurement.users_code import place_of_definition
+from measurement.registry import place_of_definition
 from runners.planning.workload import WorkloadSetup, steps_per_epoch
 from runners.protocol.messages import Job
 from workloads import Workload

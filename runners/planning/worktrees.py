@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
-from install.cache import cache_root
+from install.build_horovod import cache_root
 from measurement.errors import PlanError, cut, quoted
 from runners.processes.run_processes import remove_left_folders
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from measurement.agent.ringside_agent.reporting import leave
 from measurement.environment import own_identity, temporary_folder
 from measurement.errors import PlanError, RingsideError, printable
-from measurement.own_packages import require_own_runners
+from measurement.registry import require_own_runners
 
 EXIT_BAD_INPUT = 2
 

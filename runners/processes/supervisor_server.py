@@ -33,7 +33,7 @@ from measurement.agent.ringside_agent.supervision.rank_supervisor import (
     receive_line,
 )
 from measurement.errors import LaunchError
-from measurement.records.host_use import HostCounters
+from measurement.records.block import HostCounters
 from runners.processes.supervised_arm import HostConnection, SupervisedArm, SupervisedRank
 
 ACKNOWLEDGE_TIMEOUT_S = FOLLOWER_S + 5

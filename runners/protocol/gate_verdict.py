@@ -1,7 +1,7 @@
 """Judges all ranks' reports of the gate: does an arm compute correctly, do two arms compute the
 same, do ranks drift apart? Pure.
 
-``measurement.judging`` has the distances of tensors and the tolerances for rounding. This module
+``measurement.distances`` has the distances of tensors and the tolerances for rounding. This module
 reads the reports and words the differences.
 """
 
@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from measurement.errors import joined, shortened
-from measurement.judging.distances import (
+from measurement.distances import (
     EXACT,
     FLOAT32,
     ROUNDING,
@@ -25,7 +24,8 @@ from measurement.judging.distances import (
     rounding_of,
     step_distances,
 )
-from measurement.judging.ranks import RANK_TOLERANCE, distances_to_first, rank_gradient_distances
+from measurement.errors import joined, shortened
+from measurement.rank_agreement import RANK_TOLERANCE, distances_to_first, rank_gradient_distances
 from measurement.records.record import GATE_STEPS, ParityResult
 from runners.protocol.messages import CheckReport, DriftReport, ParityReport
 

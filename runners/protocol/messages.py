@@ -11,17 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from measurement.errors import LaunchError
 from measurement.plans.settings import EpochRecord, Precision, SpeedSettings, TrainingSettings
-from measurement.records.record import (
-    BlockKind,
-    BlockRecord,
-    FlopCount,
-    RankReport,
-    RankSteps,
-    ranks_of,
-)
-from measurement.records.record_types import Sketch
-from measurement.records.script_report import ScriptReport
-from measurement.records.trace import NcclChoices, Span
+from measurement.records.block import BlockKind, BlockRecord, RankSteps, Sketch, ranks_of
+from measurement.records.record import FlopCount, NcclChoices, RankReport, ScriptReport, Span
 
 Read = TypeVar("Read")
 

@@ -19,11 +19,12 @@ from measurement.agent.ringside_agent.machine import core_use
 from measurement.agent.ringside_agent.machine.core_use import own_threads, usable_cores
 from measurement.agent.ringside_agent.machine.host import rank_facts
 from measurement.agent.ringside_agent.place import World
-from measurement.conditions.sources import digests, sources_of
 from measurement.environment import recorded_environment
 from measurement.errors import PlanError, WorldSizeMismatchError
-from measurement.probes.fingerprint import pci_address
-from measurement.records.record import CoreUse, RankReport, RankSteps
+from measurement.host import pci_address
+from measurement.records.block import CoreUse, RankSteps
+from measurement.records.record import RankReport
+from measurement.registry import digests, sources_of
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.protocol.messages import (
     BlockCommand,

@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 
 from measurement.errors import PlanError
 from measurement.plans.settings import TrainingSettings
-from measurement.probes.step_timer import StepTimer
-from measurement.records.record import RankSteps
+from measurement.records.block import RankSteps
+from measurement.step_timer import StepTimer
 from runners.planning.workload import steps_per_epoch
 from runners.protocol.messages import EpochCommand, EpochReport
 from runners.rank.trainer import StepOutputs, Trainer, synchronize_ranks

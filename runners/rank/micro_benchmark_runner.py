@@ -13,8 +13,8 @@ import torch
 
 from backends import Backend
 from measurement.agent.ringside_agent.place import World
-from measurement.probes.step_timer import StepTimer
-from measurement.records.record import RankSteps
+from measurement.records.block import RankSteps
+from measurement.step_timer import StepTimer
 from runners.protocol.messages import CheckReport
 from runners.rank.trainer import BACKWARD, synchronize_ranks
 from workloads import MicroBenchmark

@@ -35,10 +35,10 @@ from torch.optim import Optimizer
 from backends.base import Prepared
 from measurement.agent.ringside_agent.reading.sketches import sketch
 from measurement.agent.ringside_agent.reading.values import hyperparameters
+from measurement.distances import EXACT
 from measurement.errors import PlanError
-from measurement.judging.distances import EXACT
-from measurement.probes.step_timer import StepTimer
 from measurement.records.record import GATE_STEPS
+from measurement.step_timer import StepTimer
 from runners.protocol.messages import DriftReport, ParityReport, Sketches
 from runners.rank.batches import Batches
 from runners.rank.reference_step import (

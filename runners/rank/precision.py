@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from backends.base import Prepared
+from measurement.distances import arithmetic_of
 from measurement.errors import PlanError
-from measurement.judging.distances import arithmetic_of
 from measurement.plans.settings import Precision
 
 DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from backends.base import Prepared
 from measurement.agent.ringside_agent.reading.sketches import real_elements, sketch
+from measurement.distances import ROUNDING, Sketches, Tensors, arithmetic_of
 from measurement.errors import PlanError
-from measurement.judging.distances import ROUNDING, Sketches, Tensors, arithmetic_of
-from measurement.probes.flops import count_flops
+from measurement.flops import count_flops
 from measurement.records.record import GATE_STEPS, FlopCount
 from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
 from runners.rank.batches import Batches

@@ -24,8 +24,8 @@ import psutil
 from measurement.agent.ringside_agent.machine.core_use import own_threads, usable_cores
 from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.supervision.rank_supervisor import state
-from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
-from measurement.probes.fingerprint import cores_near_gpus
+from measurement.environment import KEEP_FREED_MEMORY
+from measurement.host import cores_near_gpus
 
 BINDING_LAUNCHERS = ("mpirun", "mpiexec", "orte", "prte")
 """Prefixes of the names of processes that bind their ranks to cores, and are not bound

@@ -24,11 +24,11 @@ from measurement.agent.ringside_agent.machine.core_use import (
 )
 from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.reading.values import hyperparameters, some_elements
+from measurement.host import gpu_number
 from measurement.plans.settings import SpeedSettings
-from measurement.probes.fingerprint import gpu_number
-from measurement.probes.step_timer import StepTimer
-from measurement.records.record import Case, RankSteps, ThreadTimes
-from measurement.records.record_types import PHASES
+from measurement.records.block import PHASES, RankSteps, ThreadTimes
+from measurement.records.record import Case
+from measurement.step_timer import StepTimer
 from runners.protocol.messages import DriftReport
 from runners.rank.batches import Batches
 from runners.rank.precision import StepPrecision

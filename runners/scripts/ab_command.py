@@ -15,9 +15,8 @@ import typer
 from measurement.agent.ringside_agent import imposing
 from measurement.conditions.differences import is_by_rank
 from measurement.errors import PlanError, quoted
-from measurement.plans.arm import Arm
-from measurement.plans.measuring import Measurement, ScriptSettings
 from measurement.plans.plan import Plan
+from measurement.plans.sections import Arm, Measurement, ScriptSettings
 from runners.flags import (
     MINUTES,
     Flag,

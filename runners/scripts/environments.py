@@ -23,7 +23,7 @@ from functools import cache, partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from install.cache import cache_root
+from install.build_horovod import cache_root
 from measurement.errors import PlanError, UnavailableError, cut, quoted
 from measurement.files import LockedError, lock_folder, write_whole
 from runners.launchers.users_command import Image

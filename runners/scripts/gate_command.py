@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-from install.cache import cache_root
+from install.build_horovod import cache_root
 from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.errors import PlanError
 from measurement.files import write_whole

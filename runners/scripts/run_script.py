@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from measurement.errors import PlanError
-from measurement.plans.arm import Arm
-from measurement.plans.measuring import Measurement, ScriptSettings
 from measurement.plans.plan import Plan
+from measurement.plans.sections import Arm, Measurement, ScriptSettings
 from runners.flags import (
     MINUTES,
     Flag,

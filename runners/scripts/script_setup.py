@@ -15,11 +15,10 @@ from typing import Any
 from backends.base import WHILE_STOPPED
 from backends.single import ScriptBackend
 from measurement.agent.ringside_agent import imposing
-from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY, refusal
-from measurement.environment import PER_RANK, SECRET, recorded_names
+from measurement.environment import KEEP_FREED_MEMORY, PER_RANK, SECRET, recorded_names, refusal
 from measurement.errors import PlanError, UnavailableError, about, unknown_name
-from measurement.plans.arm import Arm
 from measurement.plans.plan import Plan
+from measurement.plans.sections import Arm
 from runners.launchers import known_rank_variables, without_rank_variables
 from runners.launchers.command_lines import (
     HOROVODRUN,

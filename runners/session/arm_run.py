@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
-from measurement.records.host_use import HostUse
-from measurement.records.record import LaunchRecord, RankReport
-from measurement.records.script_report import LineUse
+from measurement.records.block import HostUse
+from measurement.records.record import LaunchRecord, LineUse, RankReport
 from runners.protocol.messages import Can, Command, FinishedReply, Job, ParityReport, StartedReply
 from runners.session.arm_channel import Expected
 from runners.session.diagnosis import ArmFailed

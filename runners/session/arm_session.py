@@ -14,7 +14,7 @@ from typing import Any
 from measurement.agent.ringside_agent.meeting import TAKEN, Meeting, read_notes
 from measurement.agent.ringside_agent.settings import COMPARED_STEPS, Settings
 from measurement.errors import LaunchError
-from measurement.records.host_use import HostCounters
+from measurement.records.block import HostCounters
 from runners.hosts.placement import Placement
 from runners.planning.arm_specs import ArmSpec, ArmStart
 from runners.processes import remote

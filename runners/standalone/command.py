@@ -12,11 +12,11 @@ from typing import Any
 
 from backends import backend_class, make_backend
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, World
-from measurement.conditions.disturbing_variables import describe_variables, disturbances
+from measurement.environment import describe_variables, disturbances
 from measurement.errors import LaunchError, PlanError
-from measurement.plans.arm import Arm
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import check_plan
+from measurement.plans.sections import Arm
 from measurement.records.results import ResultsFolder, default_folder, folder_name
 from runners.flags import FlagValues, command, values_of
 from runners.launchers import read_own_world

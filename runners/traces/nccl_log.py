@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from measurement.records.trace import NcclChoices, NcclCollective
+from measurement.records.record import NcclChoices, NcclCollective
 
 NCCL_LOG_VARIABLES = {
     "NCCL_DEBUG": "INFO",

@@ -22,9 +22,9 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from backends.base import Backend, Prepared
-from measurement.probes.step_timer import StepTimer
-from measurement.records.record_types import PHASES
-from measurement.records.trace import Row, Span
+from measurement.records.block import PHASES
+from measurement.records.record import Row, Span
+from measurement.step_timer import StepTimer
 from runners.protocol.messages import TraceReply
 from runners.traces.trace_file import TRAINING
 

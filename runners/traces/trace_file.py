@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from measurement.records.trace import Span
+from measurement.records.record import Span
 from runners.protocol.messages import TraceReply
 
 TRAINING, EXCHANGE = "training thread", "exchange"

@@ -16,9 +16,9 @@ import pandas as pd
 from backends import Backend
 from backends.base import Setting
 from measurement.errors import LaunchError, PlanError, unknown_name
-from measurement.plans.arm import Arm
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import check_plan
+from measurement.plans.sections import Arm
 from measurement.records.results import ResultsFolder
 from reports.conclusions.blocks import total_tables
 from reports.schema import Comparison

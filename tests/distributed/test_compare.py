@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
+from measurement.environment import KEEP_FREED_MEMORY
 from measurement.plans.plan import FLOOR
 from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside_here
 from tests.kit.comparisons import compare, compare_plan

@@ -14,7 +14,7 @@ import re
 import pytest
 from rich.console import Console
 
-from measurement.judging.ranks import describe_rank_difference
+from measurement.rank_agreement import describe_rank_difference
 from reports.formats.terminal import differences_table
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
+from measurement.environment import KEEP_FREED_MEMORY
 from runners.session.arm_processes import LAUNCHER_LOG
 from tests.conftest import (
     needs_horovod,

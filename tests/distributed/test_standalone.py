@@ -11,8 +11,8 @@ import typer
 
 from measurement.addresses import free_port
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
-from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
-from measurement.probes.fingerprint import core_count
+from measurement.environment import KEEP_FREED_MEMORY
+from measurement.host import core_count
 from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
 from runners.standalone.command import command_line

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from measurement.records.record_types import PHASES
+from measurement.records.block import PHASES
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
 from tests.conftest import needs_horovod, no_process_stays

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from measurement.probes.step_timer import StepTimer
 from measurement.records.results import ResultsFolder
+from measurement.step_timer import StepTimer
 from tests.kit.commands import SHORT, run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU is visible")

@@ -14,19 +14,16 @@ import numpy as np
 from rich.console import Console
 
 from measurement.conditions.same_environment import plan_digest
-from measurement.plans.arm import Arm
-from measurement.plans.measuring import Measurement
 from measurement.plans.plan import FLOOR, Plan
+from measurement.plans.sections import Arm, Measurement
+from measurement.records.block import BlockRecord, RankSteps, ThreadTimes
 from measurement.records.record import (
-    BlockRecord,
     Case,
     Failure,
     LaunchRecord,
     Manifest,
     ParityResult,
     RankReport,
-    RankSteps,
-    ThreadTimes,
 )
 from measurement.records.results import ResultsFolder
 from reports import REGISTRY, conclude

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from measurement.plans.plan import Plan
-from measurement.records.record import LaunchRecord
+from measurement.records.record import ComparedStep, LaunchRecord, ScriptReport
 from measurement.records.results import ResultsFolder
-from measurement.records.script_report import ComparedStep, ScriptReport
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, empty_results, make_launch
 

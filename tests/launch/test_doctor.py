@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from install import cache
+from install import build_horovod
 from runners import doctor
 from runners.doctor import Finding, diagnose, print_findings
 from runners.processes import local
@@ -41,10 +41,10 @@ def test_horovod_tells_its_controllers_or_why_it_is_missing(findings):
 
 def test_a_build_that_failed_is_told_with_its_reason_and_log(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    state = cache.BuildState(
+    state = build_horovod.BuildState(
         status="missing", key="k", reason="no C++ compiler\nmore", log="kept/build.log"
     )
-    cache.write_state(state)
+    build_horovod.write_state(state)
     finding = doctor.missing_horovod("ModuleNotFoundError: No module named 'horovod'")
     assert finding.status == "missing"
     assert finding.detail == "not built: no C++ compiler; build log: kept/build.log"

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from measurement.agent.ringside_agent.place import World
-from measurement.plans.arm import Arm
+from measurement.plans.sections import Arm
 from runners.flags import command, values_of
 from runners.hosts.placement import Placement
 from runners.launchers import HostSlots

@@ -30,7 +30,7 @@ from measurement.agent.ringside_agent.reading import (
 )
 from measurement.agent.ringside_agent.reading.first_steps import FirstSteps
 from measurement.agent.ringside_agent.recorder import FOREIGN_STEPS, WITHOUT_BACKWARD, Recorder
-from measurement.conditions.conditions import conditions
+from measurement.conditions import conditions
 from measurement.environment import recorded_environment
 from runners.scripts.script_setup import lists_for_agent
 from tests.conftest import REPOSITORY
@@ -48,7 +48,7 @@ def test_it_is_python_3_8_and_imports_nothing_but_the_standard_library(path):
         if isinstance(node, ast.ImportFrom) and node.level == 0:
             names = [node.module]
         others = {name for name in names if name.partition(".")[0] not in sys.stdlib_module_names}
-        late = {"measurement.probes.host_counters"} if path.stem == "rank_supervisor" else set()
+        late = {"measurement.host_counters"} if path.stem == "rank_supervisor" else set()
         assert others <= late
 
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from measurement.plans.measuring import Measurement
+from measurement.plans.sections import Measurement
 from reports import write_reports
 from reports.formats.texts import method
 from reports.launch_budget import choose_length, cost_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from install import build_horovod, cache, edits, toolchain, wheel
+from install import build_horovod, toolchain, wheel
 
 PARTS = {
     "horovod": "0.28.1",
@@ -22,21 +22,21 @@ PARTS = {
     "operations": "cpu",
     "edits": "0123456789",
 }
-KEY = cache.key_name(PARTS)
+KEY = build_horovod.key_name(PARTS)
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_the_key_changes_with_each_thing_the_wheel_depends_on(part):
-    assert cache.key_name({**PARTS, part: "other"}) != KEY
+    assert build_horovod.key_name({**PARTS, part: "other"}) != KEY
 
 
 def test_the_key_is_a_readable_file_name_and_stays_the_same():
-    assert cache.key_name(dict(PARTS)) == KEY
+    assert build_horovod.key_name(dict(PARTS)) == KEY
     assert re.fullmatch(
         r"0\.28\.1-torch2\.15\.0\+cu132-cpython-311-openmpi4\.1\.8-cpu-[0-9a-f]{10}", KEY
     )
-    assert "-mpich5.0.2-cpu-" in cache.key_name({**PARTS, "mpich": "5.0.2"})
-    assert "/" not in cache.key_name({**PARTS, "torch": "../../etc"})
+    assert "-mpich5.0.2-cpu-" in build_horovod.key_name({**PARTS, "mpich": "5.0.2"})
+    assert "/" not in build_horovod.key_name({**PARTS, "torch": "../../etc"})
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_a_text_that_is_not_there_once_is_an_error_and_nothing_is_written(text, 
     with pytest.raises(
         toolchain.BuildError, match=r"CMakeLists\.txt holds 'set\(CMAKE_CXX_STANDARD 14"
     ):
-        edits.apply_edits(tmp_path, edits.COMMON_EDITS)
+        wheel.apply_edits(tmp_path, wheel.COMMON_EDITS)
     assert (tmp_path / "CMakeLists.txt").read_text(encoding="utf-8") == text
 
 
 def test_the_digest_follows_what_the_edits_do():
-    edit = edits.COMMON_EDITS[0]
+    edit = wheel.COMMON_EDITS[0]
     other = edit._replace(new="set(CMAKE_CXX_STANDARD 23)")
-    assert edits.edits_digest([edit]) != edits.edits_digest([other])
+    assert wheel.edits_digest([edit]) != wheel.edits_digest([other])
 
 
 @pytest.fixture
@@ -105,8 +105,8 @@ def test_without_a_compiler_the_exit_code_is_2_and_one_paragraph_says_how_to_get
     message = capsys.readouterr().err
     for words in ("no C++ compiler", "Python.h", "apt-get install g++ make", "without Horovod"):
         assert words in message
-    assert cache.read_state().status == "missing"
-    assert "no C++ compiler" in cache.read_state().reason
+    assert build_horovod.read_state().status == "missing"
+    assert "no C++ compiler" in build_horovod.read_state().reason
 
 
 @pytest.mark.process
@@ -135,7 +135,7 @@ def test_a_wheel_that_cannot_be_imported_leaves_the_cache(monkeypatch, tmp_path)
     python.chmod(0o755)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(python))
-    cached = cache.cache_root() / "key" / "horovod-a.whl"
+    cached = build_horovod.cache_root() / "key" / "horovod-a.whl"
     cached.parent.mkdir(parents=True)
     cached.touch()
     with pytest.raises(toolchain.BuildError, match="import of Horovod failed"):

@@ -88,7 +88,7 @@ class Threads(Communicator):
 def run(operation, *, size="1 KiB", world_size=2, communicator=Threads, **options):
     """What each rank finds wrong."""
     options = CollectivesOptions(operations=(operation,), sizes=(size,), **options)
-    benchmark, tables = Collectives(seed=1, options=options), {}
+    benchmark, tables = Collectives(local_batch_size=1, seed=1, options=options), {}
     (case,) = benchmark.cases(world_size)
 
     def rank_main(rank):
@@ -180,7 +180,9 @@ def test_a_lost_element_and_ranks_in_the_wrong_order_are_found(communicator, ope
 
 
 def test_what_a_library_leaves_out_is_not_offered():
-    benchmark = Collectives(seed=1, options=CollectivesOptions(sizes=(1024,), operations="all"))
+    benchmark = Collectives(
+        local_batch_size=1, seed=1, options=CollectivesOptions(sizes=(1024,), operations="all")
+    )
     place = Threads(rank=0, ranks=range(2), tables={})
     reasons = {
         case.operation: benchmark.unsupported_reason(case, place) for case in benchmark.cases(2)
@@ -191,7 +193,7 @@ def test_what_a_library_leaves_out_is_not_offered():
 def test_busbw_factors_are_those_of_nccl_tests():
     """nccl-tests, doc/PERFORMANCE.md; of five ranks four are in the group."""
     cases = Collectives(
-        seed=1, options=CollectivesOptions(operations="all", sizes=(1 << 20,))
+        local_batch_size=1, seed=1, options=CollectivesOptions(operations="all", sizes=(1 << 20,))
     ).cases(5)
     shares = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
     wanted = {
@@ -205,6 +207,7 @@ def test_busbw_factors_are_those_of_nccl_tests():
 
 def test_a_size_that_cannot_be_shared_is_rounded_down_and_keeps_its_name():
     cases = Collectives(
+        local_batch_size=1,
         seed=1,
         options=CollectivesOptions(operations=("all_reduce", "all_gather"), sizes=("64 KiB",)),
     ).cases(3)
@@ -221,7 +224,9 @@ def test_operations_dtypes_and_places_are_multiplied_and_only_what_is_unusual_is
         dtype=["float32", "bfloat16"],
         op=["sum", "max"],
     )
-    assert [case.operation for case in Collectives(seed=1, options=options).cases(2)] == [
+    assert [
+        case.operation for case in Collectives(local_batch_size=1, seed=1, options=options).cases(2)
+    ] == [
         *("all_reduce", "all_reduce max", "all_reduce bfloat16", "all_reduce max bfloat16"),
         *("all_gather", "all_gather bfloat16"),
         *("gather", "gather bfloat16"),

@@ -13,8 +13,8 @@ import pytest
 
 from measurement.agent.ringside_agent.machine import core_use
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
-from measurement.probes.fingerprint import busy_warning, shared_gpus_warning
-from measurement.records.record import CoreUse, load_of
+from measurement.host import busy_warning, shared_gpus_warning
+from measurement.records.block import CoreUse, load_of
 
 SPIN = "import time\nuntil = time.perf_counter() + {}\nwhile time.perf_counter() < until: pass"
 

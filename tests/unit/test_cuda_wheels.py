@@ -32,7 +32,7 @@ print(wheel.build_wheel(Path(sys.argv[1]), "nccl", targets=("90",)))
 IMPORT = """
 import json, pathlib, torch, horovod, horovod.torch as hvd
 from horovod.torch import mpi_lib_v2
-from measurement.probes.installed_libraries import nccl_of
+from measurement.host import nccl_of
 built = {"nccl": hvd.nccl_built(), "cuda": hvd.cuda_built(), "gloo": hvd.gloo_built(), "mpi": hvd.mpi_built()}
 calls = [nccl_of(mpi_lib_v2.__file__), nccl_of(pathlib.Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")]
 print(json.dumps({"file": horovod.__file__, "calls": calls, **built}))

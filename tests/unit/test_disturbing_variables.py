@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from backends import make_backend
-from measurement.conditions.disturbing_variables import (
+from measurement.environment import (
     describe_variables,
     disturbances,
     disturbing_variables,
+    recorded_environment,
 )
-from measurement.environment import recorded_environment
 from measurement.errors import PlanError
 from reports import conclude
 from runners.planning.arm_checks import require_undisturbed

@@ -15,10 +15,9 @@ from pydantic import BaseModel
 
 from backends import REGISTRY as BACKENDS
 from backends import backend_class
-from measurement.plans.arm import Arm
-from measurement.plans.measuring import Measurement, ScriptSettings
 from measurement.plans.plan import Plan, Point
 from measurement.plans.plan_file import check_plan
+from measurement.plans.sections import Arm, Measurement, ScriptSettings
 from measurement.plans.settings import SpeedSettings, TrainingSettings
 from tests.conftest import REPOSITORY
 from tests.distributed.test_planted_differences import ALIKE, OF_HOROVOD, PLANTED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from measurement.probes.flops import count_flops, peak_of
+from measurement.flops import count_flops, peak_of
 from measurement.records.record import FlopCount
 from reports.formats.texts import caption
 from reports.tables.sections import resource_table

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from measurement.probes import fingerprint
+from measurement import host
 from runners.rank import resources
 from runners.rank.resources import share_out
 
@@ -61,7 +61,7 @@ def machine(monkeypatch, tmp_path, *, seen):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: seen > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setattr(torch.cuda, "get_device_properties", cards.__getitem__)
-    monkeypatch.setattr(fingerprint, "PCI_DEVICES", tmp_path)
+    monkeypatch.setattr(host, "PCI_DEVICES", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_cores_near_gpus_are_those_of_each_ranks_card(monkeypatch, tmp_path, see
     """A rank that sees one card beside other ranks has it for itself: where theirs are, it cannot
     know."""
     machine(monkeypatch, tmp_path, seen=seen)
-    assert fingerprint.cores_near_gpus(ranks) == near
+    assert host.cores_near_gpus(ranks) == near
 
 
 def test_a_card_of_which_linux_tells_nothing_is_near_no_core(monkeypatch, tmp_path):
     machine(monkeypatch, tmp_path, seen=2)
-    assert fingerprint.cores_near("0000:99:00.0") == fingerprint.cores_near(None) == UNKNOWN
+    assert host.cores_near("0000:99:00.0") == host.cores_near(None) == UNKNOWN

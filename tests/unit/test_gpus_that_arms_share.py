@@ -13,8 +13,8 @@ import pytest
 
 from backends import make_backend
 from backends.base import WHILE_STOPPED_S
+from measurement import host
 from measurement.errors import LaunchError, PlanError
-from measurement.probes import fingerprint
 from measurement.records.record import Failure
 from runners.driver.rehearsal import require_something_to_measure, short_of
 from runners.hosts.host_facts import CARDS, facts
@@ -38,7 +38,7 @@ def one_card():
 def test_a_host_whose_driver_shows_gpus_takes_arms_over_nccl(monkeypatch):
     """What a host tells of itself, without torch: it is asked before anything of size is
     imported."""
-    monkeypatch.setattr(fingerprint, "nvml", one_card)
+    monkeypatch.setattr(host, "nvml", one_card)
     with monkeypatch.context() as without:
         without.delitem(sys.modules, "torch")
         told = json.loads(json.dumps(facts("127.0.0.1:1", ["node1"])))

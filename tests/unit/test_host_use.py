@@ -9,8 +9,8 @@ import time
 import psutil
 import pytest
 
-from measurement.probes.host_counters import read_counters
-from measurement.records.host_use import HostCounters
+from measurement.host_counters import read_counters
+from measurement.records.block import HostCounters
 from reports import write_reports
 from runners.driver.rounds import measured_outside
 from runners.session.arm_run import Exchange
@@ -91,7 +91,7 @@ def test_a_supervisor_reads_the_counters_of_its_host(supervisors):  # noqa: F811
 
 @pytest.mark.process
 def test_reading_takes_no_process_and_little_memory():
-    program = "import sys; from measurement.probes.host_counters import read_counters; read_counters(); print(*sys.modules)"
+    program = "import sys; from measurement.host_counters import read_counters; read_counters(); print(*sys.modules)"
     modules = run_python(program).stdout.split()
     assert "sys" in modules and not {"torch", "numpy", "pandas", "pydantic"} & set(modules)
     assert json.loads(json.dumps(read_counters()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from measurement.conditions import known_bad
+from measurement import conditions
 from measurement.conditions.differences import row_of
 from measurement.errors import RingsideError
 from reports.scripts.configuration import script_differences
@@ -20,17 +20,17 @@ OWN = "- {package: nccl, first: '2.30', fault: hangs on our switches, source: ht
 def own_list(monkeypatch, tmp_path):
     """Where a user's own list stands."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    known_bad.known_bad.cache_clear()
+    conditions.known_bad.cache_clear()
     path = tmp_path / ".config" / "ringside" / "known-bad.yaml"
     path.parent.mkdir(parents=True)
     yield path
-    known_bad.known_bad.cache_clear()
+    conditions.known_bad.cache_clear()
 
 
 def test_each_entry_has_an_address_and_says_its_version():
-    for entry in known_bad.known_bad():
+    for entry in conditions.known_bad():
         assert entry.source.startswith("https://")
-        (fault, *_) = known_bad.faults(entry.package, entry.first)
+        (fault, *_) = conditions.faults(entry.package, entry.first)
         assert fault.startswith(f"{entry.package} {entry.first} ")
 
 
@@ -46,8 +46,8 @@ def test_each_entry_has_an_address_and_says_its_version():
     ],
 )
 def test_a_range_is_of_numbers_and_of_all_that_begin_so(package, bad, good):
-    assert all(known_bad.faults(package, version) for version in bad)
-    assert not any(known_bad.faults(package, version) for version in good)
+    assert all(conditions.faults(package, version) for version in bad)
+    assert not any(conditions.faults(package, version) for version in good)
 
 
 def sentence_of(field, old, new):
@@ -83,10 +83,10 @@ def test_the_doctor_warns_where_there_is_something_to_do():
 
 def test_a_user_adds_to_the_list(own_list):
     own_list.write_text(OWN)
-    assert known_bad.faults("nccl", "2.30.7") == {
+    assert conditions.faults("nccl", "2.30.7") == {
         "nccl 2.30.7 hangs on our switches (https://wiki.site/nccl)": "load nccl/2.29"
     }
-    assert known_bad.faults("nccl", "2.28.5"), "ours is there, too"
+    assert conditions.faults("nccl", "2.28.5"), "ours is there, too"
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_a_user_adds_to_the_list(own_list):
 def test_a_list_that_is_none_is_told_with_its_place(own_list, text, why):
     own_list.write_text(text)
     with pytest.raises(RingsideError, match=f"{own_list} cannot be read: .*{why}"):
-        known_bad.known_bad()
+        conditions.known_bad()

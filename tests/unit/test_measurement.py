@@ -14,10 +14,11 @@ from measurement.environment import forwarded_by_name, local_environment
 from measurement.errors import PlanError, RecordError
 from measurement.files import write_whole
 from measurement.plans.plan_file import check_plan, read_content
-from measurement.probes.step_timer import StepTimer
 from measurement.records import results
-from measurement.records.record import STEP_COLUMNS, BlockRecord, RankSteps
+from measurement.records.block import BlockRecord, RankSteps
 from measurement.records.results import ResultsFolder
+from measurement.records.step_tables import STEP_COLUMNS
+from measurement.step_timer import StepTimer
 from tests.kit.changed import changed
 from tests.kit.plans import tiny
 from tests.kit.results_factory import make_record

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from measurement.probes.installed_libraries import nccl_of, version_of
-from measurement.records.trace import ArmTrace, NcclCollective, Traces
+from measurement.host import nccl_of, version_of
+from measurement.records.record import ArmTrace, NcclCollective, Traces
 from reports import conclude
 from reports.formats.texts import MarkdownReport
 from runners.traces.nccl_log import choices_of, merge_ranks

@@ -12,8 +12,8 @@ import pytest
 from measurement.conditions.differences import arm_differences
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
-from measurement.plans.measuring import Measurement
 from measurement.plans.plan_file import check_plan
+from measurement.plans.sections import Measurement
 from measurement.records.record import ParityResult
 from reports.wording.first_screen import first_screen
 from runners.driver import gates

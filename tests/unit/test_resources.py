@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from measurement.agent.ringside_agent.place import World
-from measurement.probes.fingerprint import core_count
+from measurement.host import core_count
 from runners.rank import resources
 from runners.rank.resources import threads_of
 from tests.kit.commands import run_python

@@ -22,9 +22,7 @@ ROOMS = {
 INNER_ROOMS = {
     "measurement/plans": set(),
     "measurement/records": {"plans"},
-    "measurement/probes": {"agent", "records"},
-    "measurement/judging": {"records"},
-    "measurement/conditions": {"agent", "plans", "probes", "records"},
+    "measurement/conditions": {"plans", "records"},
     "workloads/data": set(),
     "backends/mpi": set(),
     "backends/horovod": {"mpi"},
@@ -152,7 +150,7 @@ def test_a_rank_of_a_comparison_imports_what_it_uses():
         " runners.launchers.command_lines pandas pyarrow scipy yaml typer rich jinja2 torchvision"
         " tensorboard torch._inductor"
     )
-    workloads = ["digits", "mnist", "cifar10", "imagenet", "language_model"]
+    workloads = ["digits", "classifiers", "language_model"]
     imported = ["runners.rank.worker", "runners.rank.engine", "backends.ddp"]
     imported += [f"workloads.{name}" for name in workloads]
     names = run_python(f"import sys, {', '.join(imported)}\nprint(*sys.modules)").stdout.split()

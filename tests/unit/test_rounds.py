@@ -8,7 +8,7 @@ import random
 import pytest
 
 from measurement.plans.plan_file import check_plan
-from measurement.records.record import RankSteps
+from measurement.records.block import RankSteps
 from runners.driver.rounds import SLOWEST_BLOCK, Rounds
 from runners.progress import LaunchProgress
 from runners.session.arm_run import ArmRun, Exchange

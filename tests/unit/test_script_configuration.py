@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from measurement.conditions.differences import unlike_work
-from measurement.judging.ranks import agreement, describe_rank_difference
+from measurement.rank_agreement import agreement, describe_rank_difference
 from reports.formats.terminal import differences_table
 from reports.scripts.configuration import script_differences
 from reports.scripts.script_arms import OF_LOADER

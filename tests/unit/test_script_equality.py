@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from measurement.judging.distances import ARITHMETICS, FLOAT32, Sketches, gradient_distances
+from measurement.distances import ARITHMETICS, FLOAT32, Sketches, gradient_distances
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
 from tests.kit.results_factory import Truth

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from measurement.records.record import LOSS_COLUMNS
+from measurement.records.step_tables import LOSS_COLUMNS
 from reports.scripts.equality import judge_equality
 from reports.scripts.losses import (
     compare_losses,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from measurement.records.script_report import LineUse
+from measurement.records.record import LineUse
 from reports import conclude, write_reports
 from reports.wording.causes import short_cause
 from runners.scripts.ab_command import not_shown

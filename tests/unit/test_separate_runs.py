@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from measurement.errors import PlanError
-from measurement.plans.arm import Arm
-from measurement.plans.measuring import Measurement
 from measurement.plans.plan import Plan
+from measurement.plans.sections import Arm, Measurement
 from measurement.plans.settings import TrainingSettings
 from measurement.records.results import ResultsFolder
 from reports.runs import read_runs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from measurement.records.record import BlockRecord, RankSteps
+from measurement.records.block import BlockRecord, RankSteps
 from runners.event_log import TensorboardLog
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from measurement.agent.ringside_agent.machine.core_use import read_threads, threads_between
-from measurement.records.record import BlockRecord, CoreUse, RankSteps, ThreadTimes
+from measurement.records.block import BlockRecord, CoreUse, RankSteps, ThreadTimes
 from tests.kit.commands import run_python
 
 SHARED_CORE = """

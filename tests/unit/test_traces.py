@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from backends.horovod.timeline import read_timeline
-from measurement.records.trace import ArmTrace, Span, Traces
+from measurement.records.record import ArmTrace, Span, Traces
 from reports import conclude
 from reports.estimate import Estimate
 from reports.schema import ArmSummary

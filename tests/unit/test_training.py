@@ -10,7 +10,7 @@ from torch.optim import SGD
 from backends.base import Prepared
 from measurement.errors import PlanError
 from measurement.plans.settings import SpeedSettings, TrainingSettings
-from measurement.records.record import RankSteps
+from measurement.records.block import RankSteps
 from runners.planning.workload import resolve_workload, steps_per_epoch
 from runners.protocol.messages import EpochCommand, EpochReport, combine
 from runners.rank.epochs import LearningRates

@@ -8,9 +8,8 @@ import math
 import pytest
 
 from measurement.conditions.same_environment import plan_digest
-from measurement.plans.arm import Arm
-from measurement.plans.measuring import Measurement
 from measurement.plans.plan import Plan
+from measurement.plans.sections import Arm, Measurement
 from measurement.plans.settings import EpochRecord, TrainingSettings
 from reports.compose_comparison import compare
 from reports.conclusions.steps import Steps

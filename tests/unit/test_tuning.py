@@ -11,8 +11,8 @@ import yaml
 
 from backends import make_backend
 from measurement.errors import LaunchError, PlanError
-from measurement.plans.arm import Arm
 from measurement.plans.plan_file import check_plan
+from measurement.plans.sections import Arm
 from reports import write_reports
 from reports.tuning import (
     SearchRequest,

@@ -20,7 +20,6 @@ from measurement.errors import PlanError
 from workloads.data.input import InputOptions
 
 GZIP = b"\x1f\x8b"
-DAMAGE = (AssertionError, zlib.error)
 ExpandedPath = Annotated[Path, AfterValidator(lambda path: Path(os.path.expanduser(path)))]  # noqa: PTH111 - leaves an unknown user's as it is
 
 
@@ -115,6 +114,14 @@ def readable(what: str, *, remedy: str) -> Iterator[None]:
     """
     try:
         yield
-    except (*DAMAGE, OSError, EOFError, RuntimeError, SyntaxError, ValueError) as error:
+    except (
+        AssertionError,
+        EOFError,
+        OSError,
+        RuntimeError,
+        SyntaxError,
+        ValueError,
+        zlib.error,
+    ) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise PlanError(f"{what} cannot be read: {reason}; {remedy}") from error

@@ -119,9 +119,11 @@ class Input:
             seed=self.seed,
             drop_last=True,
         )
-        has_workers = self.options.loader_workers > 0
         loader = self._loader(
-            dataset, sampler=sampler, drop_last=True, persistent_workers=has_workers
+            dataset,
+            sampler=sampler,
+            drop_last=True,
+            persistent_workers=self.options.loader_workers > 0,
         )
         return Epochs(source=self, loader=loader, sampler=sampler)
 

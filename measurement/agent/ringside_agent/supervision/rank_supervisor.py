@@ -208,7 +208,7 @@ def _counters() -> dict[str, Any]:
 
         site.main()
         sys.path.append(str(Path(THIS_FILE).parents[4]))
-    from measurement.probes.host_counters import read_counters as read_all
+    from measurement.host_counters import read_counters as read_all
 
     return read_all()
 

@@ -12,17 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from measurement.judging.distances import (
-    FLOAT32,
-    Array,
-    Distances,
-    Sketches,
-    Tensors,
-    rounding_of,
-    shares,
-)
-from measurement.records.record import LaunchRecord
-from measurement.records.script_report import ScriptReport
+from measurement.distances import FLOAT32, Array, Distances, Sketches, Tensors, rounding_of, shares
+from measurement.records.record import LaunchRecord, ScriptReport
 
 START_TOLERANCE = 1e-6
 """Relative differences below this are rounding: for copies of parameters, before any step."""

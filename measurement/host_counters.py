@@ -1,6 +1,6 @@
 """The counters of this host: CPU time of each core, memory, network interfaces, energy, GPUs.
 
-A supervisor reads them when the driver asks, between blocks. ``records.host_use`` computes the use
+A supervisor reads them when the driver asks, between blocks. ``records.block`` computes the use
 between two readings. NVML is read through nvidia-ml-py where that is installed.
 """
 
@@ -20,7 +20,7 @@ IDLE = ("idle", "iowait", "steal", "guest", "guest_nice")
 
 
 def read_counters() -> dict[str, Any]:
-    """The counters now, as ``measurement.records.host_use.HostCounters`` has them.
+    """The counters now, as ``measurement.records.block.HostCounters`` has them.
 
     Takes some milliseconds.
     """

@@ -1,16 +1,23 @@
-"""Facts of a host and its software: cores, GPUs, git state, other processes."""
+"""This host and its software: cores, GPUs, git state, other processes, the installed MPI and NCCL.
+
+Releases of MPI and NCCL differ in speed, so both are recorded.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import re
+import shutil
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from measurement.agent.ringside_agent.machine import core_use
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
-from measurement.probes.host_counters import nvml
+from measurement.host_counters import nvml
 
 
 def core_count() -> int:
@@ -140,3 +147,81 @@ def cores_near_gpus(local_ranks: int) -> list[frozenset[int]]:
     return [
         frozenset() if number is None else cores_near(pci_address(number)) for number in numbers
     ]
+
+
+OPEN_MPI, MPICH = "Open MPI", "MPICH"
+ASK_TIMEOUT_S = 20.0
+VERSION_PATTERNS = (
+    (OPEN_MPI, re.compile(r"\((?:Open MPI|OpenRTE)\)\s+(\S+)")),
+    ("Intel MPI", re.compile(r"Intel\(R\) MPI Library.*?Version\s+(\S+)")),
+    (MPICH, re.compile(r"HYDRA build details:\s+Version:\s+(\S+)")),
+)
+"""By name: the pattern of its version in the output of ``--version``."""
+
+
+class InstalledMpi(NamedTuple):
+    """An MPI by its launcher."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        """As in ``Open MPI 5.0.11``."""
+        return f"{self.name} {self.version}"
+
+
+@functools.cache
+def installed_mpi(program: str, path: str | None = None) -> InstalledMpi | None:
+    """Return the MPI of a program on a PATH; None where it is missing or its output is unknown."""
+    executable = shutil.which(program, path=path)
+    if executable is None:
+        return None
+    try:
+        output = subprocess.run(
+            [executable, "--version"], capture_output=True, timeout=ASK_TIMEOUT_S, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return mpi_that_says(output.decode(errors="replace"))
+
+
+def mpi_that_says(text: str) -> InstalledMpi | None:
+    """Return the MPI whose launcher prints this for ``--version``. Pure."""
+    matches = ((name, pattern.search(text)) for name, pattern in VERSION_PATTERNS)
+    return next((InstalledMpi(name, match[1]) for name, match in matches if match), None)
+
+
+class _Symbol(ctypes.Structure):
+    """``Dl_info`` of dladdr(3)."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def nccl_of(library: str | Path) -> str | None:
+    """The NCCL that a library calls, by the linker, such as ``2.30.7
+    (nvidia/nccl/lib/libnccl.so.2)``; None: it calls none.
+
+    The library is loaded if needed. An NCCL that is linked into it with hidden symbols is not
+    found.
+    """
+    try:
+        function = ctypes.CDLL(str(library)).ncclGetVersion
+    except (OSError, AttributeError):
+        return None
+    number, symbol = ctypes.c_int(), _Symbol()
+    if function(ctypes.byref(number)) or not ctypes.CDLL(None).dladdr(
+        function, ctypes.byref(symbol)
+    ):
+        return None
+    *_, file = str(Path(symbol.file.decode()).resolve()).rpartition("/site-packages/")
+    return f"{version_of(number.value)} ({file})"
+
+
+def version_of(code: int) -> str:
+    """NCCL's version code as text: 21805 is 2.18.5 (``NCCL_VERSION`` in nccl.h)."""
+    return f"{code // 10_000}.{code % 10_000 // 100}.{code % 100}"

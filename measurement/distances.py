@@ -104,14 +104,6 @@ class Sketches:
             table=np.where(is_same, 0.0, self.table - np.where(is_same, 0.0, other.table)),
         )
 
-    def __rmul__(self, factor: float) -> Sketches:
-        """Every tensor, scaled."""
-        return Sketches(names=self.names, table=factor * self.table)
-
-    def __matmul__(self, other: Sketches) -> float:
-        """The inner product over all tensors."""
-        return float((self.table * other.table).sum())
-
     @property
     def norms(self) -> Array:
         """Length of each tensor."""
@@ -262,11 +254,12 @@ def gradient_distances(
 
 def gradient_factor(ours: Sketches, theirs: Sketches) -> float | None:
     """The factor between two arms' gradients, where they differ by nothing else; else None."""
-    squares = theirs @ theirs
+    squares = float((theirs.table * theirs.table).sum())
     if not squares or not math.isfinite(squares):
         return None
-    factor = (ours @ theirs) / squares
-    return factor if share((ours - factor * theirs).norm, ours.norm) <= PROPORTIONAL else None
+    factor = float((ours.table * theirs.table).sum()) / squares
+    scaled = Sketches(names=theirs.names, table=factor * theirs.table)
+    return factor if share((ours - scaled).norm, ours.norm) <= PROPORTIONAL else None
 
 
 @dataclass(frozen=True, kw_only=True)

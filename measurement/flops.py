@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from measurement.records.record import FlopCount
 
@@ -54,8 +53,7 @@ def count_flops(run: Callable[[], object]) -> tuple[dict[str, int], list[str]]:
     return {str(name): int(number) for name, number in counts.items()}, sorted(may_compute_much)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Peak:
+class Peak(NamedTuple):
     """The peak of one device, in TFLOP/s of dense matrices (``data_sheets.yaml``)."""
 
     source: str

@@ -1,1 +1,0 @@
-"""Whether ranks, or two arms, compute the same: their start, their gradients, their steps."""

@@ -1,1 +1,0 @@
-"""What is read while ranks run: clocks, counters, host facts, versions."""
