@@ -32,12 +32,12 @@ from reports.schema import Comparison
 from runners.driver.compared_arms import ComparedArms
 from runners.driver.comparison_folder import (
     ComparisonHistory,
+    LaunchSchedule,
     new_manifest,
     open_folder,
     require_same_plan,
 )
 from runners.driver.launch import Launch, is_comparable
-from runners.driver.launch_schedule import LaunchSchedule
 from runners.driver.preparation import Preparation
 from runners.event_log import EVENT_FILES
 from runners.hosts.batch_jobs import job_id
