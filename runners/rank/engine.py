@@ -22,7 +22,7 @@ from measurement.agent.ringside_agent.place import World
 from measurement.conditions.sources import digests, sources_of
 from measurement.environment import recorded_environment
 from measurement.errors import PlanError, WorldSizeMismatchError
-from measurement.probes.fingerprint import pci_address
+from measurement.probes.fingerprint import gpu_number, pci_address
 from measurement.records.record import CoreUse, RankReport, RankSteps
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.protocol.messages import (
@@ -40,7 +40,7 @@ from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision, check_precision
 from runners.rank.reference_step import rank_flops
 from runners.rank.resources import make_forks_safe
-from runners.rank.trainer import Trainer, resolve_device
+from runners.rank.trainer import Trainer
 from workloads import Workload
 
 
@@ -146,7 +146,7 @@ def start_engine(
     gc.freeze()  # imported objects are no garbage, and scanning all of torch takes long
     setup = resolve_workload(job.workload, job.workload_options)
     _check_benchmark(job, setup)
-    device = resolve_device(job.device, local_rank=world.local_rank)
+    device = _resolve_device(job.device, local_rank=world.local_rank)
     backend = _checked_backend(job, device)
     if timeout is not None:
         backend.timeout = timeout
@@ -187,6 +187,16 @@ def start_engine(
         epochs=epochs,
         notes=notes,
     )
+
+
+def _resolve_device(wanted: str, *, local_rank: int) -> torch.device:
+    """A rank's device: ``auto`` takes a GPU if there is one."""
+    gpu = torch.cuda.is_available() if wanted == "auto" else wanted == "cuda"
+    if not gpu:
+        return torch.device("cpu")
+    device = torch.device("cuda", gpu_number(local_rank) or 0)
+    torch.cuda.set_device(device)
+    return device
 
 
 def _checked_backend(job: Job, device: torch.device) -> Backend:

@@ -40,7 +40,6 @@ from measurement.judging.distances import EXACT
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import GATE_STEPS
 from runners.protocol.messages import DriftReport, ParityReport, Sketches
-from runners.rank.batches import Batches
 from runners.rank.reference_step import (
     SKETCH_SIZE,
     ReferenceSteps,
@@ -49,7 +48,7 @@ from runners.rank.reference_step import (
     sketch_tensors,
     tolerance_of,
 )
-from runners.rank.trainer import Trainer
+from runners.rank.trainer import Batches, Trainer
 from workloads.optimizers import as_one, seed_generators
 from workloads.tensors import digest_of, is_finite, leaves_in
 

@@ -25,8 +25,7 @@ from measurement.judging.distances import ROUNDING, Sketches, Tensors, arithmeti
 from measurement.probes.flops import count_flops
 from measurement.records.record import GATE_STEPS, FlopCount
 from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
-from runners.rank.batches import Batches
-from runners.rank.trainer import Trainer
+from runners.rank.trainer import Batches, Trainer
 from workloads import Workload
 from workloads.optimizers import as_one, members_of, seed_generators, torch_states
 from workloads.tensors import is_finite
