@@ -32,8 +32,7 @@ from runners.protocol.messages import (
     StartedReply,
 )
 from runners.rank.engine import Engine
-from runners.rank.remote_error import describe_error
-from runners.rank.worker import EngineRank
+from runners.rank.worker import EngineRank, describe_error
 from runners.session.arm_channel import Expected
 from runners.session.arm_run import Exchange
 from runners.session.diagnosis import ArmFailed

@@ -26,8 +26,7 @@ from runners.planning.standalone_flags import RunOptions
 from runners.processes.process_exit import say_once
 from runners.protocol.messages import CAUSE_FIRST_S, mentions_lost_peer
 from runners.rank.engine import Engine, start_engine
-from runners.rank.remote_error import describe_error
-from runners.rank.worker import EngineRank
+from runners.rank.worker import EngineRank, describe_error
 from runners.standalone.rendezvous import joint_start, rendezvous_store
 
 if TYPE_CHECKING:
