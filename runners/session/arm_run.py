@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from measurement.records.host_use import HostUse
 from measurement.records.record import LaunchRecord, RankReport
 from measurement.records.script_report import LineUse
-from runners.protocol.messages import Can, Command, FinishedReply, Job, ParityReport, StartedReply
-from runners.session.arm_channel import Expected
+from runners.protocol.messages import (
+    Can,
+    Command,
+    FinishedReply,
+    Job,
+    Message,
+    ParityReport,
+    StartedReply,
+)
 from runners.session.diagnosis import ArmFailed
 
+Expected = TypeVar("Expected", bound=Message)
 Say = Callable[[str], None]
 """Tells the user something."""
 

@@ -33,8 +33,7 @@ from runners.protocol.messages import (
 )
 from runners.rank.engine import Engine
 from runners.rank.worker import EngineRank, describe_error
-from runners.session.arm_channel import Expected
-from runners.session.arm_run import Exchange
+from runners.session.arm_run import Exchange, Expected
 from runners.session.diagnosis import ArmFailed
 
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
