@@ -22,9 +22,8 @@ from measurement.plans.settings import EpochRecord, TrainingSettings
 from measurement.records.record import BlockKind, BlockRecord, ranks_of
 from reports.statistics.budget import MIN_ROUNDS, Cost, pilot
 from reports.wording.formatting import count
-from runners.driver.gates import require_together
+from runners.driver.gates import drift_between, require_together
 from runners.progress import LaunchProgress
-from runners.protocol.gate_verdict import drift_between
 from runners.protocol.messages import BlockCommand, BlockReply, EpochCommand, EpochReport, combine
 from runners.session.arm_run import ArmRun, Exchange
 from runners.session.diagnosis import ArmFailed

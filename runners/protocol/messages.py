@@ -150,7 +150,7 @@ Sketches = dict[str, Sketch]
 
 class DriftReport(Message):
     """What must be equal on all ranks after the same steps; see
-    ``runners.protocol.gate_verdict``.
+    ``runners.driver.gates``.
     """
 
     hyperparameters: dict[str, list[float]]

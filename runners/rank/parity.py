@@ -16,7 +16,7 @@ Each run of a step, the arm's and the reference's (``reference_step``), has its 
 and batches. Batches have separate generators, and the process's generators have the same seed when
 a step begins.
 
-Ranks exchange sketches of tensors. ``protocol.gate_verdict`` judges the reports of one arm and of
+Ranks exchange sketches of tensors. ``driver.gates`` judges the reports of one arm and of
 two.
 """
 

@@ -24,7 +24,6 @@ from measurement.errors import PlanError
 from measurement.judging.distances import ROUNDING, Sketches, Tensors, arithmetic_of
 from measurement.probes.flops import count_flops
 from measurement.records.record import GATE_STEPS, FlopCount
-from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
 from runners.rank.trainer import Batches, Trainer
 from workloads import Workload
 from workloads.optimizers import as_one, members_of, seed_generators, torch_states
@@ -41,6 +40,13 @@ after the first step."""
 REPEATABLE = 10.0
 """× the tolerance: the allowed distance of a step's gradients computed twice, since GPUs add in any
 order."""
+NOT_REPEATABLE = "the workload's loss is not repeatable"
+"""Message if a step gives another result each time, which is the workload's failure and no
+arm's."""
+REPEATABLE_SO = (
+    "draw from the generators of torch, numpy and random, or from one that the workload's"
+    " constructor makes from self.seed, and keep state in the workload or the model"
+)
 
 
 @dataclass(kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runners.protocol.gate_verdict import drift_between
+from runners.driver.gates import drift_between
 from runners.protocol.messages import DriftReport
 
 
