@@ -38,7 +38,7 @@ from scipy import stats
 from measurement.agent.ringside_agent.place import World
 from runners.launchers import read_own_world
 from runners.processes.local import search_path
-from runners.protocol.messages import Job
+from runners.protocol import Job
 from runners.rank.engine import Engine, start_engine
 from runners.rank.resources import take_resources, threads_of
 from runners.rank.trainer import Batches

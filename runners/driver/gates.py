@@ -36,7 +36,7 @@ from measurement.judging.distances import (
 from measurement.judging.ranks import RANK_TOLERANCE, distances_to_first, rank_gradient_distances
 from measurement.plans.measuring import Measurement
 from measurement.records.record import GATE_STEPS, ParityResult
-from runners.protocol.messages import (
+from runners.protocol import (
     CheckReport,
     DriftReport,
     GateCommand,
@@ -179,8 +179,16 @@ def drift_between(reports: Sequence[DriftReport | None]) -> str | None:
     Reports by rank; None for a rank that trains nothing.
     """
     trained = [report for report in reports if report is not None]
-    differences = [*_unlike_hyperparameters(trained), *_unlike_parameters(trained)] if len(trained) > 1 else []
-    return f"ranks have drifted apart: {'; '.join(differences)} ({DRIFT_REMEDY})" if differences else None
+    differences = (
+        [*_unlike_hyperparameters(trained), *_unlike_parameters(trained)]
+        if len(trained) > 1
+        else []
+    )
+    return (
+        f"ranks have drifted apart: {'; '.join(differences)} ({DRIFT_REMEDY})"
+        if differences
+        else None
+    )
 
 
 def _unlike_hyperparameters(reports: Sequence[DriftReport]) -> Iterator[str]:

@@ -29,7 +29,7 @@ from runners.planning.arm_specs import PlannedArm
 from runners.planning.arms import job_of
 from runners.planning.workload import WorkloadSetup
 from runners.progress import LaunchProgress
-from runners.protocol.messages import StartedReply
+from runners.protocol import StartedReply
 from runners.scripts.initial_state import SharedInitialState
 from runners.session.arm_run import ArmRun, Session, merge_reports
 from runners.session.diagnosis import ArmFailed

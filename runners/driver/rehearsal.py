@@ -38,7 +38,7 @@ from runners.planning.check_process import require_own_work
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.planning.workload_check import require_data
 from runners.progress import LaunchProgress
-from runners.protocol.messages import TraceCommand, TraceReply
+from runners.protocol import TraceCommand, TraceReply
 from runners.scripts.initial_state import SharedInitialState
 from runners.session.arm_run import ArmRun
 from runners.session.arm_session import ArmSession

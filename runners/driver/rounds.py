@@ -24,7 +24,7 @@ from reports.statistics.budget import MIN_ROUNDS, Cost, pilot
 from reports.wording.formatting import count
 from runners.driver.gates import drift_between, require_together
 from runners.progress import LaunchProgress
-from runners.protocol.messages import BlockCommand, BlockReply, EpochCommand, EpochReport, combine
+from runners.protocol import BlockCommand, BlockReply, EpochCommand, EpochReport, combine
 from runners.session.arm_run import ArmRun, Exchange
 from runners.session.diagnosis import ArmFailed
 

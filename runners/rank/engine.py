@@ -28,7 +28,7 @@ from measurement.probes.fingerprint import gpu_number, pci_address
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import CoreUse, RankReport, RankSteps
 from runners.planning.workload import WorkloadSetup, resolve_workload
-from runners.protocol.messages import (
+from runners.protocol import (
     BlockCommand,
     Can,
     CheckReport,

@@ -23,7 +23,7 @@ from measurement.plans.settings import TrainingSettings
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import RankSteps
 from runners.planning.workload import steps_per_epoch
-from runners.protocol.messages import EpochCommand, EpochReport
+from runners.protocol import EpochCommand, EpochReport
 from runners.rank.trainer import StepOutputs, Trainer, synchronize_ranks
 from workloads.base import EvaluationSums, shard_sums
 from workloads.optimizers import seed_generators

@@ -39,7 +39,7 @@ from measurement.errors import PlanError
 from measurement.judging.distances import EXACT
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import GATE_STEPS
-from runners.protocol.messages import DriftReport, ParityReport, Sketches
+from runners.protocol import DriftReport, ParityReport, Sketches
 from runners.rank.reference_step import (
     SKETCH_SIZE,
     ReferenceSteps,

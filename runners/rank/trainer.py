@@ -33,7 +33,7 @@ from measurement.plans.settings import SpeedSettings
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import Case, RankSteps, ThreadTimes
 from measurement.records.record_types import PHASES
-from runners.protocol.messages import DriftReport
+from runners.protocol import DriftReport
 from runners.rank.precision import StepPrecision
 from workloads import Workload
 from workloads.optimizers import IsolatedRng, as_one, members_of, seed_generators

@@ -34,7 +34,7 @@ from runners.launchers import make_launcher
 from runners.launchers.base import RUN_ID
 from runners.launchers.rank_variables import read_world
 from runners.processes import remote_results
-from runners.protocol.messages import (
+from runners.protocol import (
     CAUSE_FIRST_S,
     COMMANDS,
     JOBS,

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from measurement.records.host_use import HostUse
 from measurement.records.record import LaunchRecord, RankReport
 from measurement.records.script_report import LineUse
-from runners.protocol.messages import (
+from runners.protocol import (
     Can,
     Command,
     FinishedReply,

@@ -20,7 +20,7 @@ from runners.planning.arm_specs import ArmSpec, ArmStart
 from runners.processes import remote
 from runners.processes.remote_results import log_name
 from runners.processes.sandbox import Sandbox
-from runners.protocol.messages import (
+from runners.protocol import (
     BlockCommand,
     Command,
     FinishCommand,

@@ -31,7 +31,7 @@ from runners.processes import remote
 from runners.processes.driver_watch import ended_with_driver
 from runners.processes.run_processes import remove_left_folders
 from runners.processes.supervisor_server import SupervisorServer
-from runners.protocol.messages import (
+from runners.protocol import (
     REPLIES,
     Command,
     EndedReply,

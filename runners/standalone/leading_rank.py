@@ -23,7 +23,7 @@ from runners.driver.launch import Launch
 from runners.planning.arm_specs import PlannedArm
 from runners.processes.process_exit import interrupted_code
 from runners.progress import LaunchProgress
-from runners.protocol.messages import (
+from runners.protocol import (
     Command,
     FinishCommand,
     FinishedReply,

@@ -27,7 +27,7 @@ from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
 from measurement.agent.ringside_agent.reporting import leave
 from measurement.errors import LaunchError, printable
 from runners.launchers import meeting_place
-from runners.protocol.messages import Job
+from runners.protocol import Job
 
 TRY_S = 0.2
 FAILED = "failed-to-start"

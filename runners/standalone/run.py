@@ -24,7 +24,7 @@ from measurement.records.results import ResultsFolder
 from runners.planning.arms import job_of
 from runners.planning.standalone_flags import RunOptions
 from runners.processes.process_exit import say_once
-from runners.protocol.messages import CAUSE_FIRST_S, mentions_lost_peer
+from runners.protocol import CAUSE_FIRST_S, mentions_lost_peer
 from runners.rank.engine import Engine, start_engine
 from runners.rank.worker import EngineRank, describe_error
 from runners.standalone.rendezvous import joint_start, rendezvous_store

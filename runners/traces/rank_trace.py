@@ -25,7 +25,7 @@ from backends.base import Backend, Prepared
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record_types import PHASES
 from measurement.records.trace import Row, Span
-from runners.protocol.messages import TraceReply
+from runners.protocol import TraceReply
 from runners.traces.trace_file import TRAINING
 
 STEP_PREFIX = "ProfilerStep#"

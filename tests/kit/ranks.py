@@ -13,7 +13,7 @@ from torch.distributed import PrefixStore
 from measurement.agent.ringside_agent.place import HOROVOD
 from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
-from runners.protocol.messages import Job
+from runners.protocol import Job
 from runners.standalone.rendezvous import rendezvous_store
 
 USUAL = {

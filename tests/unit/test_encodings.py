@@ -8,7 +8,7 @@ import pytest
 
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
-from runners.protocol.messages import ErrorReply
+from runners.protocol import ErrorReply
 from runners.rank.worker import describe_error
 from tests.conftest import parsed
 

@@ -12,7 +12,7 @@ from measurement.errors import PlanError
 from measurement.plans.settings import SpeedSettings, TrainingSettings
 from measurement.records.record import RankSteps
 from runners.planning.workload import resolve_workload, steps_per_epoch
-from runners.protocol.messages import EpochCommand, EpochReport, combine
+from runners.protocol import EpochCommand, EpochReport, combine
 from runners.rank.epochs import LearningRates
 from runners.rank.precision import StepPrecision
 from tests.conftest import REPOSITORY

@@ -1,4 +1,7 @@
-"""The messages between driver and ranks: the job, commands and replies. Plain JSON."""
+"""The messages between driver and ranks: the job, commands and replies. Plain JSON.
+
+Driver and ranks share nothing else.
+"""
 
 from __future__ import annotations
 
