@@ -42,7 +42,7 @@ from runners.protocol import Job
 from runners.rank.engine import Engine, start_engine
 from runners.rank.resources import take_resources, threads_of
 from runners.rank.trainer import Batches
-from runners.standalone.rendezvous import rendezvous_store
+from runners.standalone.run import rendezvous_store
 from tests.kit.ratios import equal_work, ratio_interval
 
 WARMUP_STEPS = 2

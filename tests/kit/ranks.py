@@ -14,7 +14,7 @@ from measurement.agent.ringside_agent.place import HOROVOD
 from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
 from runners.protocol import Job
-from runners.standalone.rendezvous import rendezvous_store
+from runners.standalone.run import rendezvous_store
 
 USUAL = {
     "arm": "x",
