@@ -20,7 +20,6 @@ from measurement.records.record import (
     FlopCount,
     RankReport,
     RankSteps,
-    ranks_of,
 )
 from measurement.records.record_types import Sketch
 from measurement.records.script_report import ScriptReport
@@ -228,8 +227,8 @@ class EpochReport(Message):
     """One rank's results of an epoch and the evaluation after it."""
 
     kind: Literal["epoch"] = "epoch"
-    block: BlockRecord
-    """Its steps; the evaluation is untimed."""
+    steps: RankSteps
+    """The evaluation is untimed."""
     losses: list[float]
     """Per step: the mean loss of this rank's batch."""
     learning_rates: list[float]
@@ -386,7 +385,7 @@ def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
     Counts and held-out sums are added, since each sample belongs to one rank. A step's loss is the
     mean over ranks, whose batches have the same size. Times are those of the slowest rank.
     """
-    first, ranks = reports[0], ranks_of([report.block for report in reports])
+    first, ranks = reports[0], [report.steps for report in reports]
 
     def total(name: str) -> int | None:
         counts = [getattr(report, name) for report in reports]

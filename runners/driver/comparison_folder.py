@@ -11,6 +11,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -115,15 +116,6 @@ class ComparisonHistory:
                 self._keep_sources(f"sources-{len(self.manifest.elsewhere)}")
         self.write()
 
-    def note_look(self, done: int, *, planned: int) -> None:
-        """Record that the verdicts of ``done`` launches are seen now.
-
-        None are shown before the planned launches are done.
-        """
-        if done >= planned and done not in self.manifest.looks:
-            self.manifest.looks = [*self.manifest.looks, done]
-        self.write()
-
     def write(self) -> None:
         """Write the manifest, with the seconds of this session added to those of earlier ones."""
         seconds = {"total": round(self.spent_s, 3)}
@@ -168,13 +160,13 @@ class LaunchSchedule:
         self._plan, self._folder, self._progress = plan, folder, progress
         self._blocks: dict[int, pd.DataFrame] = {}
         """Blocks by launch, as far as they were read to choose the length of the next one."""
-        self._planned: int | None = None
-        """Launches that the plan asked for, known once they are measured."""
+        self._planned = plan.measurement.launches if plan.measurement.minutes is None else None
+        """Launches that the plan asks for; with a budget of minutes, None until they are done."""
 
-    @property
+    @cached_property
     def is_measured(self) -> bool:
-        """Whether the folder already has all launches that the plan asks for, so that only reports
-        are to be written.
+        """Whether the folder has all launches that the plan asks for when a session begins, so that
+        only reports are to be written.
         """
         plan, folder, measure = self._plan, self._folder, self._plan.measurement
         done = self._complete()
@@ -202,7 +194,8 @@ class LaunchSchedule:
         for number in self._planned_numbers(measured):
             measured.add(number)
             yield number
-        self._planned = len(measured)
+        if self._plan.measurement.minutes is not None:
+            self._planned = len(measured)
         while self._wants_more():
             number = max(measured, default=-1) + 1
             self._progress.expect(1)
@@ -215,11 +208,10 @@ class LaunchSchedule:
 
     def note_look(self) -> None:
         """Record that the verdicts are seen now, unless launches of the plan are still to come."""
-        done = len(self._complete())
-        if self._plan.measurement.minutes is None:
-            self.history.note_look(done, planned=self._plan.measurement.launches)
-        else:
-            self.history.note_look(done, planned=0 if self._planned is not None else done + 1)
+        done, manifest = len(self._complete()), self.history.manifest
+        if self._planned is not None and done >= self._planned and done not in manifest.looks:
+            manifest.looks = [*manifest.looks, done]
+        self.history.write()
 
     def _planned_numbers(self, measured: set[int]) -> Iterator[int]:
         """Yield the plan's launches that are not measured yet; with a budget, those for which it
@@ -255,11 +247,8 @@ class LaunchSchedule:
         measure, history = self._plan.measurement, self.history
         if measure.max_minutes is None or history.elapsed_s > 60 * measure.max_minutes:
             return False
-        planned = (
-            measure.launches if self._planned is None or measure.minutes is None else self._planned
-        )
-        done = len(self._complete())
-        if done < next_analysis(history.manifest.looks, launches=planned):
+        assert self._planned is not None
+        if len(self._complete()) < next_analysis(history.manifest.looks, launches=self._planned):
             return True
         self.note_look()
         return bool(conclude(self._folder).undecided)

@@ -276,7 +276,11 @@ def judge_parity(reports: list[ParityReport]) -> ParityResult:
         )
     else:
         gradients = _against_mean(reports, scale=first.gradient_scale)
-        failures += _gradient_failures(gradients, first.tolerances)
+        failures += [
+            f"rank {r}: gradient of '{name}' is off by {e:.2g} (relative L2, tolerance"
+            f" {first.tolerances.get(name, EXACT):g})"
+            for r, name, e in gradients.beyond()
+        ]
     drifted = drift_between([report.drift for report in reports])
     if drifted:
         failures.insert(0, drifted)
@@ -302,12 +306,11 @@ def _same_samples(reports: list[ParityReport]) -> list[str]:
     seen: dict[str, int] = {}
     failures = []
     for rank, report in enumerate(reports):
-        if report.samples and report.samples in seen:
+        first = seen.setdefault(report.samples, rank)
+        if report.samples and first != rank:
             failures.append(
-                f"ranks {seen[report.samples]} and {rank} consumed the same samples: the shards are"
-                " not disjoint"
+                f"ranks {first} and {rank} consumed the same samples: the shards are not disjoint"
             )
-        seen.setdefault(report.samples, rank)
     return failures
 
 
@@ -322,35 +325,23 @@ def _against_mean(reports: list[ParityReport], *, scale: float) -> Distances:
         sketches = Sketches.of(report.local, local.names)
         table += sketches.table
         lengths += sketches.norms
-    mean, usual = (
-        Sketches(names=local.names, table=scale * table / len(reports)),
-        scale * lengths / len(reports),
-    )
-    tolerances = np.array([first.tolerances.get(name, EXACT) for name in local.names])
-    rounding = scale * rounding_of(local, first.sizes, FLOAT32, tried=first.noise)
-    synced = [report.synced for report in reports]
     return rank_gradient_distances(
-        synced, mean, rounding=rounding, tolerances=tolerances, usual=usual
+        [report.synced for report in reports],
+        Sketches(names=local.names, table=scale * table / len(reports)),
+        rounding=scale * rounding_of(local, first.sizes, FLOAT32, tried=first.noise),
+        tolerances=np.array([first.tolerances.get(name, EXACT) for name in local.names]),
+        usual=scale * lengths / len(reports),
     )
-
-
-def _gradient_failures(distances: Distances, allowed: dict[str, float]) -> list[str]:
-    return [
-        f"rank {rank}: gradient of '{name}' is off by {error:.2g} (relative L2, tolerance"
-        f" {allowed.get(name, EXACT):g})"
-        for rank, name, error in distances.beyond()
-    ]
 
 
 def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -> StateComparison:
     """Compare two arms' states after the gate's steps, by the reports of their ranks 0."""
     if first.in_some_steps and first.steps_zeros != other.steps_zeros:
-        names = shortened(first.in_some_steps)
-        reason = (
-            f"{names} take part in some steps only; one library steps zeros then, the other leaves"
-            " them as they are"
+        note = (
+            f"state not compared with {first_arm}'s: {shortened(first.in_some_steps)} take part in"
+            " some steps only; one library steps zeros then, the other leaves them as they are"
         )
-        return StateComparison(notes=[f"state not compared with {first_arm}'s: {reason}"])
+        return StateComparison(notes=[note])
     firsts, others = _state(first), _state(other)
     notes = [
         f"{kind} not all compared with {first_arm}'s: one of both does not keep it, or not for all"
@@ -388,13 +379,11 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -
                 line = f"{what}, relative to what they changed (tolerance {allowed:.2g})"
                 beyond.append((bool(owner), -distance / allowed, line))
     if not (first.is_exact and other.is_exact):
-        reason = (
-            "not compared with it: options of one ask for other gradients, or for less exact ones"
+        note = (
+            f"after {GATE_STEPS} steps {worst:.2g} from {first_arm}'s state; not compared with it:"
+            " options of one ask for other gradients, or for less exact ones"
         )
-        return StateComparison(
-            distance=worst,
-            notes=[f"after {GATE_STEPS} steps {worst:.2g} from {first_arm}'s state; {reason}"],
-        )
+        return StateComparison(distance=worst, notes=[note])
     failures = _shown([line for _, _, line in sorted(beyond)], most=MAX_TENSORS)
     return StateComparison(distance=worst, failures=failures, notes=notes)
 

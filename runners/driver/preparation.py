@@ -98,8 +98,8 @@ class Preparation:
     _passed_path: Path | None = field(default=None, init=False)
     """Where it is stored that this rehearsal was passed."""
     _is_shown: bool = field(default=False, init=False)
-    _shown_notes: set[str] = field(default_factory=set, init=False)
     """Whether it was shown what the scripts do differently."""
+    _shown_notes: set[str] = field(default_factory=set, init=False)
 
     def prepare(self, history: ComparisonHistory) -> list[str]:
         """Find batches and rehearse at the first call of a session; returns notes for readers of

@@ -143,16 +143,11 @@ class UncountedLaunches:
         launch = self.run("traces", plan, arms, act=trace, workload=workload, refused=refused)
         for file, content in files.items():
             write_result(self.folder / "traces" / file, content)
-        failed = [
-            ArmTrace(arm=arm.record.arm, error=reason_of(arm.record))
-            for arm in launch.arms
-            if arm.record.arm not in traces
+        ordered = [
+            traces.get(record.arm) or ArmTrace(arm=record.arm, error=reason_of(record))
+            for record in (arm.record for arm in launch.arms)
         ]
-        ordered = [traces[arm.name] for arm in arms if arm.name in traces]
-        write_result(
-            self.folder / "traces" / TRACES_FILE,
-            Traces(arms=[*ordered, *failed]).model_dump_json(),
-        )
+        write_result(self.folder / "traces" / TRACES_FILE, Traces(arms=ordered).model_dump_json())
 
     def run(
         self,

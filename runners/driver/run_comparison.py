@@ -13,7 +13,7 @@ import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 from backends import backend_class
@@ -73,7 +73,7 @@ class ComparisonRun:
         self.compared = ComparedArms(plan, say=progress.say)
         make_reports(plan.reports)  # refused before anything is measured
         self._notes = [left_out_line(plan.left_out)] if plan.left_out else []
-        self._schedule = LaunchSchedule(plan, folder, progress)
+        self.schedule = LaunchSchedule(plan, folder, progress)
         self.preparation = Preparation(
             plan, folder, compared=self.compared, progress=progress, tried=list(tried)
         )
@@ -87,7 +87,7 @@ class ComparisonRun:
             PlanError, RecordError, LaunchError: what cannot work, and what to do.
         """
         require_same_plan(self.folder, self.plan)
-        if not self.is_measured:
+        if not self.schedule.is_measured:
             self.check_hosts()
             if self.earlier is not None:
                 self.earlier.require_like(
@@ -97,11 +97,6 @@ class ComparisonRun:
                 )
             self.compared.require_data()
         open_folder(self.folder, self.plan)
-
-    @cached_property
-    def is_measured(self) -> bool:
-        """See ``LaunchSchedule.is_measured``."""
-        return self._schedule.is_measured
 
     def check_hosts(self) -> None:
         """Check hosts, launchers and the environment of earlier launches.
@@ -122,7 +117,7 @@ class ComparisonRun:
             sources=digests(sources) | compared.revisions(),
             warnings=list(compared.inspection.warnings),
         )
-        self.history = self._schedule.history = ComparisonHistory(
+        self.history = self.schedule.history = ComparisonHistory(
             self.folder, now, sources=sources | compared.own_work.files
         )
         if self.history.changes and not self.resume_elsewhere:
@@ -143,7 +138,7 @@ class ComparisonRun:
         """Run the launches that have no records yet, then write the reports, also after Ctrl-C,
         which is raised again.
         """
-        if self.is_measured:
+        if self.schedule.is_measured:
             return self._write(self.earlier, why="every launch is measured already; ")
         busy = busy_warning(usable_cores()) if self.compared.has_ranks_here else None
         self.history.begin(notes=self._notes)
@@ -154,7 +149,7 @@ class ComparisonRun:
                 self.compared.inspection.placement, has_store=not self.plan.are_scripts
             )
             with opened as endpoint, _without_garbage_collection():
-                for number in self._schedule.numbers():
+                for number in self.schedule.numbers():
                     self.folder.require_room()
                     self._note_trial(self.preparation.prepare(self.history))
                     self._launch(number, endpoint)
@@ -164,11 +159,11 @@ class ComparisonRun:
                 else:
                     self._trace_once()
         except BaseException:
-            self._schedule.note_look()
+            self.schedule.note_look()
             if self.folder.records():
                 self._write(None)
             raise
-        self._schedule.note_look()
+        self.schedule.note_look()
         return self._write(self.earlier)
 
     def _write(self, earlier: StoredComparison | None, *, why: str = "") -> Comparison:
@@ -245,12 +240,9 @@ class ComparisonRun:
             endpoint = dataclasses.replace(endpoint, placement=drawn)
         compared = self.compared
         setups = [*compared.arms.values(), *([compared.floor] if compared.floor else [])]
-        for old in (
-            path
-            for setup in setups
-            for path in self._events_folder(number, setup.name).glob(EVENT_FILES)
-        ):
-            old.unlink()
+        for setup in setups:
+            for old in self._events_folder(number, setup.name).glob(EVENT_FILES):
+                old.unlink()
         return Launch(
             plan=self.plan,
             setups=setups,
@@ -264,7 +256,7 @@ class ComparisonRun:
             progress=self.progress,
             events_folder=partial(self._events_folder, number) if self.plan.writes_events else None,
             refused=self.preparation.refused,
-            limit=self._schedule.limit,
+            limit=self.schedule.limit,
             tries=self.plan.training.epochs if self.plan.training else None,
         )
 
@@ -308,7 +300,7 @@ class StudyRun:
         require_same_plan(self.folder, self.study)
         is_data_read = False
         for name, run in self.runs.items():
-            if not run.is_measured:
+            if not run.schedule.is_measured:
                 with about(f"point '{name}'"):
                     run.check_hosts()
                 if run.compared.has_ranks_here and not is_data_read:
@@ -330,7 +322,7 @@ class StudyRun:
                 manifest.failed_points.pop(name, None)
                 try:
                     with run.progress:
-                        if not run.is_measured:
+                        if not run.schedule.is_measured:
                             run.check_hosts()  # again, since other points were measured meanwhile
                         open_folder(run.folder, run.plan)
                         run.run()

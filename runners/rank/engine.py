@@ -127,7 +127,7 @@ class Engine:
     def run_epoch(self, command: EpochCommand) -> EpochReport:
         """Train one epoch, then evaluate; the first builds the model. Collective."""
         assert self.epochs is not None, "the job has no training"
-        return self.epochs.run(command)
+        return self.epochs.run(command.epoch)
 
 
 def start_engine(
@@ -174,13 +174,27 @@ def start_engine(
             workload=benchmark, backend=backend, world=counted, device=device
         )
     else:
-        runner = trainer = _build(job, setup, backend, counted, device, threads_before)
+        runner = trainer = Trainer(
+            workload=setup.build(local_batch_size=job.local_batch_size, seed=job.seed),
+            backend=backend,
+            world=counted,
+            device=device,
+            seed=job.seed,
+            step_precision=StepPrecision(
+                precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device
+            ),
+            speed=job.speed,
+            threads_before=threads_before,
+        )
         if job.training:
             epochs = EpochRunner(
                 trainer, job.training, reference=job.workload, scale=job.learning_rate_scale
             )
         trainer.build()
-    settle_garbage()
+    # imported objects are frozen, so that garbage collection scans only what training makes
+    gc.collect()
+    gc.freeze()
+    gc.enable()
     return Engine(
         job=job,
         setup=setup,
@@ -207,8 +221,7 @@ def _checked_backend(job: Job, device: torch.device) -> Backend:
     backend = make_backend(
         job.backend, transport=job.transport, options=job.options, micro_steps=job.micro_steps
     )
-    refused = backend.refused_environment(os.environ)
-    if refused:
+    if refused := backend.refused_environment(os.environ):
         raise PlanError(refused)
     check_precision(job.precision, device)
     backend.check_device(device.type)
@@ -230,30 +243,6 @@ def _connect(
     return counted
 
 
-def _build(
-    job: Job,
-    setup: WorkloadSetup,
-    backend: Backend,
-    world: World,
-    device: torch.device,
-    threads_before: frozenset[int],
-) -> Trainer:
-    """Make the workload and its trainer. Not collective."""
-    step_precision = StepPrecision(
-        precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device
-    )
-    return Trainer(
-        workload=setup.build(local_batch_size=job.local_batch_size, seed=job.seed),
-        backend=backend,
-        world=world,
-        device=device,
-        seed=job.seed,
-        step_precision=step_precision,
-        speed=job.speed,
-        threads_before=threads_before,
-    )
-
-
 def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
     """Refuse training settings for a micro-benchmark, which has neither epochs nor gradients."""
     settings = job.model_dump(
@@ -264,15 +253,6 @@ def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
             f"workload '{job.workload}' is a micro-benchmark, for which {next(iter(settings))}"
             " means nothing; leave it out, or train a model"
         )
-
-
-def settle_garbage() -> None:
-    """Freeze everything imported so far, so that garbage collection scans only what training
-    makes.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.enable()
 
 
 @dataclass(kw_only=True, eq=False)

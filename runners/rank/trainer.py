@@ -341,32 +341,25 @@ class Trainer:
         }
         if self.prepared is None:
             return description
-        bare, optimizer, precision = (
-            self.prepared.bare,
-            self.prepared.optimizer,
-            self.step_precision,
-        )
-        model = {
-            **self._model,
-            "precision": precision.precision,
-            "max_gradient_norm": precision.max_gradient_norm,
-        }
-        kept = {
-            "parameters": sum(map(local_bytes, bare.parameters())),
-            "buffers": sum(map(local_bytes, bare.buffers())),
-            "optimizer_state": sum(map(local_bytes, self.prepared.kept_optimizer_state())),
-        }
+        bare, optimizer = self.prepared.bare, self.prepared.optimizer
+        names = [type(member).__name__ for member in members_of(optimizer)]
         group = {
             k: v
             for k, v in optimizer.param_groups[0].items()
             if isinstance(v, int | float | bool | str)
         }
-        names = [type(member).__name__ for member in members_of(optimizer)]
-        described = {"class": " and ".join(names[1:]) or names[0], **group}
         return description | {
-            "model": model,
-            "optimizer": described,
-            "kept_bytes": kept,
+            "model": {
+                **self._model,
+                "precision": self.step_precision.precision,
+                "max_gradient_norm": self.step_precision.max_gradient_norm,
+            },
+            "optimizer": {"class": " and ".join(names[1:]) or names[0], **group},
+            "kept_bytes": {
+                "parameters": sum(map(local_bytes, bare.parameters())),
+                "buffers": sum(map(local_bytes, bare.buffers())),
+                "optimizer_state": sum(map(local_bytes, self.prepared.kept_optimizer_state())),
+            },
             "owns_step": self.prepared.owns_step,
         }
 

@@ -175,22 +175,16 @@ class ArmChannel:
         self._messages, self._diagnosis = messages, diagnosis
         self._ended_s: float | None = None
         """When the first rank was seen to have ended by itself."""
-        self._arm, self._launch = diagnosis.arm, diagnosis.launch
+        self._place = diagnosis.arm, diagnosis.launch
 
     def give(self, job: Job) -> None:
         """Send the arm's job to its ranks."""
-        self._messages.set(
-            self._arm, self._launch, job_key(self._arm, self._launch), job.model_dump_json()
-        )
+        self._messages.set(*self._place, job_key(*self._place), job.model_dump_json())
 
     def send(self, command: Command) -> None:
         """Give every rank its next command; ``receive`` takes the replies."""
-        self._messages.set(
-            self._arm,
-            self._launch,
-            command_key(self._arm, self._launch, self.number),
-            command.model_dump_json(),
-        )
+        key = command_key(*self._place, self.number)
+        self._messages.set(*self._place, key, command.model_dump_json())
         self.number += 1
 
     def receive(
@@ -210,8 +204,7 @@ class ArmChannel:
         while missing or world_size is None:
             if world_size is None and (world_size := self._diagnosis.world_size) is not None:
                 missing = {
-                    reply_key(self._arm, self._launch, number, rank): rank
-                    for rank in range(world_size)
+                    reply_key(*self._place, number, rank): rank for rank in range(world_size)
                 }
             if not self._take(missing, heard, POLL):
                 self._raise_if_dead(missing, heard)
@@ -232,7 +225,7 @@ class ArmChannel:
         Each is parsed as it comes: the gate's have a megabyte each and would fill the memory.
         """
         try:
-            arrived = self._messages.take(self._arm, self._launch, missing, timeout)
+            arrived = self._messages.take(*self._place, missing, timeout)
             replies = {place: read_message(REPLIES, text) for place, text in arrived.items()}
         except LaunchError as error:
             raise self._diagnosis.failed(str(error)) from error

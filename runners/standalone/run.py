@@ -233,8 +233,13 @@ class StandaloneRun:
     def _lead(self, engine: Engine, rank: EngineRank, *, began: float) -> None:
         from runners.standalone.leading_rank import CollectiveSession, lead
 
-        where: dict[str, Any] = {"backend": engine.backend, "folder": self.folder.root}
-        session = CollectiveSession(self.plan.baseline, rank=rank, started_s=began, **where)
+        session = CollectiveSession(
+            self.plan.baseline,
+            rank=rank,
+            backend=engine.backend,
+            folder=self.folder.root,
+            started_s=began,
+        )
         try:
             lead(
                 session,
@@ -261,11 +266,7 @@ class StandaloneRun:
         if isinstance(error, RingsideError):
             say_once(error)
             return
-        who = (
-            f"rank {self.world.rank} on {socket.gethostname()}"
-            if self.world.world_size > 1
-            else "the rank"
-        )
+        who = _who(self.world) if self.world.world_size > 1 else "the rank"
         described = describe_error(error)
         path = self.folder.root / f"rank-{self.world.rank}-traceback.txt"
         text = "".join(traceback.format_exception(error))

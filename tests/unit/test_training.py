@@ -65,7 +65,7 @@ def report(rank, losses, **changes):
     phases_s = [[0.1, 0.2, 0.3, 0.4, 0.0], [0.0, 0.0, 0.5 * rank, 0.0, 0.0]]
     steps = RankSteps(rank=rank, untimed_s=0.5 - 0.1 * rank, samples=[8, 8], phases_s=phases_s)
     told = EpochReport(
-        block=EpochCommand(turn=3, epoch=7).record(steps),
+        steps=steps,
         losses=losses,
         learning_rates=[0.1, 0.2],
         top1=3 + rank,
