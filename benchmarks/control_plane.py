@@ -34,9 +34,9 @@ from runners.driver import gates, run_comparison
 from runners.driver.launch import Launch
 from runners.driver.rounds import Rounds
 from runners.progress import LaunchProgress
-from runners.session.arm_channel import ArmChannel
 from runners.session.arm_processes import ArmProcesses
 from runners.session.arm_session import ArmSession
+from runners.session.endpoint import ArmChannel
 
 LAUNCHER = f"{Path(__file__).parent / 'plugins' / 'idle_ranks.py'}:IdleRanks"
 PARTS: dict[str, tuple[Any, str]] = {

@@ -38,11 +38,11 @@ from scipy import stats
 from measurement.agent.ringside_agent.place import World
 from runners.launchers import read_own_world
 from runners.processes.local import search_path
-from runners.protocol.messages import Job
-from runners.rank.batches import Batches
+from runners.protocol import Job
 from runners.rank.engine import Engine, start_engine
 from runners.rank.resources import take_resources, threads_of
-from runners.standalone.rendezvous import rendezvous_store
+from runners.rank.trainer import Batches
+from runners.standalone.run import rendezvous_store
 from tests.kit.ratios import equal_work, ratio_interval
 
 WARMUP_STEPS = 2

@@ -27,7 +27,7 @@ from measurement.plans.settings import SpeedSettings, TrainingSettings
 from reports.schema import Comparison
 from runners.cli import app as ringside
 from runners.spawn import _arguments as spawn_arguments
-from runners.standalone.command import command_line, epilog
+from runners.standalone.run import command_line, epilog
 from workloads import REGISTRY as WORKLOADS
 from workloads import workload_class
 

@@ -107,7 +107,7 @@ def check(
     with the line and the remedy.
     """
     from measurement.plans.plan_file import check_plan
-    from runners.driver.rehearsal_here import rehearse_here
+    from runners.driver.rehearsal import rehearse_here
     from runners.planning.plan_reading import is_plan, read_plan
     from runners.planning.standalone_flags import settings
 

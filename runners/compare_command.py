@@ -132,7 +132,7 @@ compare = command(
 def print_commands(plan: Plan) -> None:
     """Check all that needs no start, then print the command of each arm at each point of a plan."""
     from runners.driver.compared_arms import ComparedArms
-    from runners.driver.run_study import point_plans
+    from runners.driver.run_comparison import point_plans
 
     say = partial(print, file=sys.stderr)
     for point, point_plan in point_plans(plan).items() if plan.points else [("", plan)]:
@@ -192,8 +192,7 @@ def measure(
 
     On Ctrl-C, print how to resume.
     """
-    from runners.driver.run_comparison import ComparisonRun
-    from runners.driver.run_study import StudyRun
+    from runners.driver.run_comparison import ComparisonRun, StudyRun
     from runners.progress import LaunchProgress
 
     progress = LaunchProgress(seconds_per_launch=plan.measurement.expected_launch_s)

@@ -35,9 +35,9 @@ from measurement.agent.ringside_agent.supervision.frames import (
 )
 from measurement.records.block import CoreUse, RankSteps, ThreadTimes
 from measurement.records.record import RankReport
+from runners import protocol
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchRequest
-from runners.protocol import messages
-from runners.protocol.messages import COMMANDS, FinishCommand
+from runners.protocol import COMMANDS, FinishCommand
 
 RANKS_PER_HOST = 8
 RANKS_PER_PROCESS = 64
@@ -110,20 +110,20 @@ class Rank:
         """Where its reply to a command goes."""
         return reply_key(self._given.settings.arm, self._given.settings.launch, number, self._rank)
 
-    def answer(self, command: messages.Command) -> str:
+    def answer(self, command: protocol.Command) -> str:
         """Its reply to a command."""
         match command:
-            case messages.BlockCommand():
-                return messages.BlockReply(steps=self._steps(command.steps)).model_dump_json()
-            case messages.GateCommand():
+            case protocol.BlockCommand():
+                return protocol.BlockReply(steps=self._steps(command.steps)).model_dump_json()
+            case protocol.GateCommand():
                 return self._given.gate[self._rank == 0].replace(
                     "SAMPLES", f"samples-of-{self._rank}"
                 )
             case FinishCommand():
-                return messages.FinishedReply(
+                return protocol.FinishedReply(
                     report=self._report(), peak_memory_bytes=1 << 30
                 ).model_dump_json()
-        return messages.StartedReply(
+        return protocol.StartedReply(
             report=self._report(), can=["block", "gate", "steps_apart"]
         ).model_dump_json()
 
@@ -175,14 +175,14 @@ def gate_reply(*, is_first: bool) -> str:
     ``is_first``: of rank 0.
     """
     sketches = {f"layer{number // 16}.{number % 16}.weight": SKETCH for number in range(TENSORS)}
-    report = messages.ParityReport(
+    report = protocol.ParityReport(
         **dict.fromkeys(("started", "local", "synced", "ended"), sketches),
         wanted=sketches if is_first else {},
         sizes=dict.fromkeys(sketches, 180_000),
         samples="SAMPLES",
         gradient_scale=1.0,
     )
-    return messages.GateReply(report=report).model_dump_json()
+    return protocol.GateReply(report=report).model_dump_json()
 
 
 class StandInHost:

@@ -367,11 +367,6 @@ class BlockRecord(Written):
         )
 
 
-def ranks_of(blocks: Sequence[BlockRecord]) -> list[RankSteps]:
-    """All ranks' steps of a block, from the record of each."""
-    return [steps for block in blocks for steps in block.ranks]
-
-
 def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
     """The load fields of a block from its ranks' core use.
 

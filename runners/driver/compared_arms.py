@@ -76,11 +76,11 @@ class ComparedArms:
             for name, size in batches.items()
         }
         self.plan = self.plan.model_copy(update={"arms": self.plan.arms | arms})
-        for name in (name for name, arm in self.plan.compared_arms().items() if arm.fit):
-            arm = resolve_arm(name, self.plan.compared_arms()[name], self.plan)
-            self.arms[name] = dataclasses.replace(
-                arm, recorded={**self.arms[name].recorded, **arm.recorded}
-            )
+        for name, arm in self.plan.compared_arms().items():
+            if arm.fit:
+                fitted = resolve_arm(name, arm, self.plan)
+                recorded = {**self.arms[name].recorded, **fitted.recorded}
+                self.arms[name] = dataclasses.replace(fitted, recorded=recorded)
 
     def learn(self, learned: dict[str, TrialFacts]) -> None:
         """Keep the results of trials by arm name, for later starts."""
@@ -132,15 +132,12 @@ class ComparedArms:
                 arm.backend,
                 network_interface=self.plan.network_interface,
             )
-        facts = self.inspection.facts
-        require_gpus(facts, workers)
+        require_gpus(self.inspection.facts, workers)
         self._find_own_work()
         return [
-            f"{name} runs {setup.arm.commit}, without the changes that are not committed"
-            for name, setup in self.arms.items()
-            if setup.place.repository
-            and self.plan.role(name) != "control"
-            and has_changes(setup.place.repository)
+            f"{setup.name} runs {setup.arm.commit}, without the changes that are not committed"
+            for setup in self.without_control
+            if setup.place.repository and has_changes(setup.place.repository)
         ]
 
     def _find_own_work(self) -> None:
@@ -163,23 +160,22 @@ class ComparedArms:
     def sources(self) -> dict[str, Path]:
         """The user's source files that are measured, by name."""
         arms = self.arms.values()
-        named_files = [arm.sources for arm in arms if self.plan.role(arm.name) != "control"]
         classes = [*(type(arm.backend) for arm in arms), *(type(arm.launcher) for arm in arms)]
         classes = [self.workload.workload, *classes] if self.workload else classes
         return sources_of_all(dict.fromkeys(classes)) | {
-            name: path for files in named_files for name, path in files.items()
+            name: path for arm in self.without_control for name, path in arm.sources.items()
         }
 
     def revisions(self) -> dict[str, str]:
         """Revisions, versions and digests of files of arms that have their own workload, commit or
         image.
         """
-        recorded = [
-            (f"{name}/{field}", arm.recorded.get(field))
+        return {
+            f"{name}/{field}": arm.recorded[field]
             for name, arm in self.arms.items()
             for field in ("commit", "image")
-        ]
-        return {field: value for field, value in recorded if value} | self.own_work.sources
+            if arm.recorded.get(field)
+        } | self.own_work.sources
 
     def require_data(self) -> None:
         """Read a workload's data once on every host that ranks run on. Scripts load their own data.
@@ -210,15 +206,15 @@ class ComparedArms:
 
     def _crowded(self) -> list[str]:
         """Warnings of hosts on which ranks share cores, or GPUs if they compute on GPUs."""
-        placement, gpus, warnings = self.inspection.placement, self._gpus, []
-        for entry in placement.hosts:
-            warning = (
-                shared_gpus_warning(entry.slots, gpus.get(entry.host, 0))
-                if self.are_on_gpus
-                else crowded_warning(entry.slots, placement.cores.get(entry.host))
-            )
-            if warning:
-                warnings.append(
-                    warning if entry.host == HERE else f"host '{entry.host}': {warning}"
-                )
-        return warnings
+        placement, gpus = self.inspection.placement, self._gpus
+        by_host = {
+            entry.host: shared_gpus_warning(entry.slots, gpus.get(entry.host, 0))
+            if self.are_on_gpus
+            else crowded_warning(entry.slots, placement.cores.get(entry.host))
+            for entry in placement.hosts
+        }
+        return [
+            warning if host == HERE else f"host '{host}': {warning}"
+            for host, warning in by_host.items()
+            if warning
+        ]

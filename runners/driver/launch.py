@@ -30,9 +30,9 @@ from runners.planning.arm_specs import PlannedArm
 from runners.planning.arms import job_of
 from runners.planning.workload import WorkloadSetup
 from runners.progress import LaunchProgress
-from runners.protocol.messages import StartedReply
+from runners.protocol import StartedReply
 from runners.scripts.initial_state import SharedInitialState
-from runners.session.arm_run import ArmRun, Session, merge_reports
+from runners.session.arm_run import ArmRun, Session
 from runners.session.diagnosis import ArmFailed
 
 KEEP_EVERY_S = 30.0
@@ -92,10 +92,7 @@ class Launch:
             1, MAX_PADDING
         )
         self._wanted_rounds = self.limit.rounds if self.limit else None
-        self._rounds = self._new_rounds(
-            seconds=self.measure.seconds_per_launch
-            / (1 if self._is_interleaved else len(self.setups))
-        )
+        self._rounds = self._new_rounds()
         self._events: dict[str, TensorboardLog] = {}
         self.arms = [self._arm(setup) for setup in self.setups]
         for arm in self.arms:
@@ -107,18 +104,22 @@ class Launch:
         """The records of the arms that failed or were wrong, by name."""
         return {arm.record.arm: arm.record for arm in self.arms if arm.record.status != "ok"}
 
-    def _new_rounds(self, *, seconds: float) -> Rounds | TrainingRounds:
-        plan, rng, progress = self.plan, self._rng, self.progress
-        if plan.training is not None:
+    def _new_rounds(self) -> Rounds | TrainingRounds:
+        if self.plan.training is not None:
             return TrainingRounds(
-                plan, plan.training, rng=rng, progress=progress, note=self._note_epoch
+                self.plan,
+                self.plan.training,
+                rng=self._rng,
+                progress=self.progress,
+                note=self._note_epoch,
             )
+        at_a_time = 1 if self._is_interleaved else len(self.setups)
         return Rounds(
-            plan,
+            self.plan,
             cases=[case.name for case in self.cases],
-            rng=rng,
-            progress=progress,
-            seconds=seconds,
+            rng=self._rng,
+            progress=self.progress,
+            seconds=self.measure.seconds_per_launch / at_a_time,
             keep=self._keep,
             is_enough=self._is_enough if self.limit else None,
         )
@@ -334,8 +335,11 @@ class Launch:
 
     def _finish(self, arm: ArmRun) -> None:
         replies = arm.session.finish()
-        pairs = zip((reply.report for reply in replies), arm.record.ranks, strict=True)
-        arm.record.ranks = [merge_reports(new, old) for new, old in pairs]
+        for reply, old in zip(replies, arm.record.ranks, strict=True):
+            # the last report knows the rebuilt buckets, but may have no model
+            reply.report.optimizer = old.optimizer or reply.report.optimizer
+            reply.report.model = old.model or reply.report.model
+        arm.record.ranks = [reply.report for reply in replies]
         arm.record.peak_memory_bytes = [reply.peak_memory_bytes for reply in replies]
         for script, reply in zip(arm.record.scripts, replies, strict=False):
             script.written_files = sorted({*script.written_files, *reply.written_files})

@@ -19,13 +19,13 @@ from typing import Any
 
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, TrainingSettings
-from measurement.records.block import BlockKind, BlockRecord, ranks_of
+from measurement.records.block import BlockKind, BlockRecord
+from measurement.records.record import BlockRecord
 from reports.statistics.budget import MIN_ROUNDS, Cost, pilot
 from reports.wording.formatting import count
-from runners.driver.gates import require_together
+from runners.driver.gates import drift_between, require_together
 from runners.progress import LaunchProgress
-from runners.protocol.gate_verdict import drift_between
-from runners.protocol.messages import BlockCommand, BlockReply, EpochCommand, EpochReport, combine
+from runners.protocol import BlockCommand, BlockReply, EpochCommand, EpochReport, combine
 from runners.session.arm_run import ArmRun, Exchange
 from runners.session.diagnosis import ArmFailed
 
@@ -97,7 +97,6 @@ class Rounds:
 
     def __post_init__(self) -> None:
         self._measure, self._turn = self.plan.measurement, 0
-        self._is_micro_benchmark = bool(self.cases)
         self._is_uninterrupted = self._measure.mode == "separate" and not self.cases
         """Whether a model goes on from block to block, since no other arm has a turn."""
         self._cases: Sequence[CaseName] = list(self.cases) or [None]
@@ -160,7 +159,7 @@ class Rounds:
                 if case not in arm.record.not_offered
             ]
             if (
-                not self._is_micro_benchmark
+                not self.cases
                 and self._measure.local_every
                 and number % self._measure.local_every == 0
             ):
@@ -174,7 +173,7 @@ class Rounds:
     def _find_size(self, case: CaseName, arms: Sequence[ArmRun]) -> None:
         """Find a case's block size by a trial block of each arm. Trial blocks are not recorded."""
         # one late step would hide short ones
-        typical = statistics.median if self._is_micro_benchmark else statistics.fmean
+        typical = statistics.median if self.cases else statistics.fmean
         step_s: dict[str, float] = {}
 
         def probe(arm: ArmRun) -> None:
@@ -202,7 +201,7 @@ class Rounds:
         usual = step_s.get(self.plan.baseline, min(step_s.values()))
         number = max(1, round(min(block_s / usual, SLOWEST_BLOCK * block_s / max(step_s.values()))))
         number = min(number, self._measure.steps_per_launch or number)
-        if not self._is_micro_benchmark:
+        if not self.cases:
             return BlockSize(steps=number)
         repetitions = min(number, max(1, round(STEP_S / usual)))
         return BlockSize(steps=max(1, round(number / repetitions)), repetitions=repetitions)
@@ -312,14 +311,13 @@ class TrainingRounds:
             command, EpochReport, timeout_s=EPOCH_BLOCKS * self.plan.measurement.block_timeout_s
         )
         self.measuring_s += done.took_s
-        reports = done.replies
+        reports, ranks = done.replies, [reply.steps for reply in done.replies]
         record = combine(reports, epoch=epoch)
-        outside = measured_outside(done, self.plan)
         block = BlockRecord.joined(
-            reports[0].block,
-            ranks_of([report.block for report in reports]),
+            command.record(ranks[0]),
+            ranks,
             started_s=started - began,
-            **outside,
+            **measured_outside(done, self.plan),
         )
         arm.record.epochs.append(record)
         arm.record.blocks.append(block.packed())

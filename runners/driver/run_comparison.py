@@ -1,6 +1,8 @@
-"""Runs a whole comparison: all launches of the plan, records after each, reports at the end.
+"""Runs a plan whole: all launches of a comparison, records after each, reports at the end.
 
-Resumes an interrupted one.
+Resumes an interrupted one. A study is the same comparison at several points, one after another,
+each with the whole method and a folder of its own. What cannot run is refused before the first
+point begins. If a point fails later, its cause is recorded and the others go on.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
+from backends import backend_class
+from backends.single import Single
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
-from measurement.errors import PlanError, RecordError
+from measurement.errors import PlanError, RecordError, RingsideError, about
 from measurement.host import BUSY_REMEDY, busy_warning
 from measurement.plans.plan import Plan
+from measurement.plans.plan_file import plan_at, world_size_at
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from measurement.registry import digests
@@ -27,21 +32,23 @@ from reports.schema import Comparison
 from runners.driver.compared_arms import ComparedArms
 from runners.driver.comparison_folder import (
     ComparisonHistory,
+    LaunchSchedule,
     new_manifest,
     open_folder,
     require_same_plan,
 )
 from runners.driver.launch import Launch, is_comparable
-from runners.driver.launch_schedule import LaunchSchedule
 from runners.driver.preparation import Preparation
 from runners.event_log import EVENT_FILES
 from runners.hosts.batch_jobs import job_id
 from runners.hosts.preflight import lost_hosts
 from runners.planning.arm_specs import seed_of
 from runners.planning.available import left_out_line
+from runners.planning.workload import resolve_workload
 from runners.progress import LaunchProgress
 from runners.session.arm_session import ArmSession
 from runners.session.endpoint import DriverEndpoint, open_endpoint
+from workloads import MicroBenchmark
 
 
 class ComparisonRun:
@@ -66,7 +73,7 @@ class ComparisonRun:
         self.compared = ComparedArms(plan, say=progress.say)
         make_reports(plan.reports)  # refused before anything is measured
         self._notes = [left_out_line(plan.left_out)] if plan.left_out else []
-        self._schedule = LaunchSchedule(plan, folder, progress)
+        self.schedule = LaunchSchedule(plan, folder, progress)
         self.preparation = Preparation(
             plan, folder, compared=self.compared, progress=progress, tried=list(tried)
         )
@@ -80,7 +87,7 @@ class ComparisonRun:
             PlanError, RecordError, LaunchError: what cannot work, and what to do.
         """
         require_same_plan(self.folder, self.plan)
-        if not self.is_measured:
+        if not self.schedule.is_measured:
             self.check_hosts()
             if self.earlier is not None:
                 self.earlier.require_like(
@@ -90,11 +97,6 @@ class ComparisonRun:
                 )
             self.compared.require_data()
         open_folder(self.folder, self.plan)
-
-    @cached_property
-    def is_measured(self) -> bool:
-        """See ``LaunchSchedule.is_measured``."""
-        return self._schedule.is_measured
 
     def check_hosts(self) -> None:
         """Check hosts, launchers and the environment of earlier launches.
@@ -115,7 +117,7 @@ class ComparisonRun:
             sources=digests(sources) | compared.revisions(),
             warnings=list(compared.inspection.warnings),
         )
-        self.history = self._schedule.history = ComparisonHistory(
+        self.history = self.schedule.history = ComparisonHistory(
             self.folder, now, sources=sources | compared.own_work.files
         )
         if self.history.changes and not self.resume_elsewhere:
@@ -136,7 +138,7 @@ class ComparisonRun:
         """Run the launches that have no records yet, then write the reports, also after Ctrl-C,
         which is raised again.
         """
-        if self.is_measured:
+        if self.schedule.is_measured:
             return self._write(self.earlier, why="every launch is measured already; ")
         busy = busy_warning(usable_cores()) if self.compared.has_ranks_here else None
         self.history.begin(notes=self._notes)
@@ -147,7 +149,7 @@ class ComparisonRun:
                 self.compared.inspection.placement, has_store=not self.plan.are_scripts
             )
             with opened as endpoint, _without_garbage_collection():
-                for number in self._schedule.numbers():
+                for number in self.schedule.numbers():
                     self.folder.require_room()
                     self._note_trial(self.preparation.prepare(self.history))
                     self._launch(number, endpoint)
@@ -157,11 +159,11 @@ class ComparisonRun:
                 else:
                     self._trace_once()
         except BaseException:
-            self._schedule.note_look()
+            self.schedule.note_look()
             if self.folder.records():
                 self._write(None)
             raise
-        self._schedule.note_look()
+        self.schedule.note_look()
         return self._write(self.earlier)
 
     def _write(self, earlier: StoredComparison | None, *, why: str = "") -> Comparison:
@@ -238,12 +240,9 @@ class ComparisonRun:
             endpoint = dataclasses.replace(endpoint, placement=drawn)
         compared = self.compared
         setups = [*compared.arms.values(), *([compared.floor] if compared.floor else [])]
-        for old in (
-            path
-            for setup in setups
-            for path in self._events_folder(number, setup.name).glob(EVENT_FILES)
-        ):
-            old.unlink()
+        for setup in setups:
+            for old in self._events_folder(number, setup.name).glob(EVENT_FILES):
+                old.unlink()
         return Launch(
             plan=self.plan,
             setups=setups,
@@ -257,7 +256,7 @@ class ComparisonRun:
             progress=self.progress,
             events_folder=partial(self._events_folder, number) if self.plan.writes_events else None,
             refused=self.preparation.refused,
-            limit=self._schedule.limit,
+            limit=self.schedule.limit,
             tries=self.plan.training.epochs if self.plan.training else None,
         )
 
@@ -265,6 +264,93 @@ class ComparisonRun:
         """The folder of TensorBoard's events of an arm in a launch."""
         run = f"seed-{seed_of(self.plan, number)}" if self.plan.training else f"launch-{number}"
         return self.folder.events_folder(arm, run)
+
+
+class StudyRun:
+    """Runs every point of a plan into a folder."""
+
+    def __init__(
+        self, study: Plan, folder: ResultsFolder, *, resume_elsewhere: bool = False
+    ) -> None:
+        if issubclass(
+            resolve_workload(study.workload, study.workload_options).workload, MicroBenchmark
+        ):
+            raise PlanError(
+                f"workload '{study.workload}' is a micro-benchmark, and points are for training;"
+                " make a plan for each place"
+            )
+        self.study = study
+        self.folder = folder
+        self.runs: dict[str, ComparisonRun] = {}
+        self.comparison: Comparison | None = None
+        plans = point_plans(study)
+        for number, (name, plan) in enumerate(plans.items(), start=1):
+            progress = LaunchProgress(
+                seconds_per_launch=plan.measurement.expected_launch_s,
+                point=f"{name} ({number} of {len(plans)})",
+                later_launches=plan.measurement.expected_launches * (len(plans) - number),
+            )
+            with about(f"point '{name}'"):
+                self.runs[name] = ComparisonRun(
+                    plan, folder.point(name), progress=progress, resume_elsewhere=resume_elsewhere
+                )
+
+    def prepare(self) -> None:
+        """Refuse what cannot work at some point, before a process starts or a file is written."""
+        require_same_plan(self.folder, self.study)
+        is_data_read = False
+        for name, run in self.runs.items():
+            if not run.schedule.is_measured:
+                with about(f"point '{name}'"):
+                    run.check_hosts()
+                if run.compared.has_ranks_here and not is_data_read:
+                    run.compared.require_data()  # all points train on the same
+                    is_data_read = True
+        open_folder(self.folder, self.study)
+
+    def run(self) -> Comparison:
+        """Run the launches that have no records yet, then write all reports, also after Ctrl-C,
+        which is raised again.
+        """
+        is_resumed = self.folder.manifest_path.is_file()
+        manifest = (
+            self.folder.read_manifest() if is_resumed else new_manifest(self.folder, self.study)
+        )
+        self.folder.write_manifest(manifest)
+        try:
+            for name, run in self.runs.items():
+                manifest.failed_points.pop(name, None)
+                try:
+                    with run.progress:
+                        if not run.schedule.is_measured:
+                            run.check_hosts()  # again, since other points were measured meanwhile
+                        open_folder(run.folder, run.plan)
+                        run.run()
+                except RingsideError as error:
+                    manifest.failed_points[name] = str(error)
+                self.folder.write_manifest(manifest)
+        finally:
+            self.comparison = write_reports(self.folder)
+        return self.comparison
+
+
+def point_plans(study: Plan) -> dict[str, Plan]:
+    """Return the plan of each point.
+
+    Arms of a single process are left out of points with more ranks, unless they train: then they
+    have the global batch.
+    """
+    is_timed = study.training is None
+    backends = {name: backend_class(arm.backend) for name, arm in study.arms.items() if is_timed}
+    alone = {
+        name
+        for name, cls in backends.items()
+        if issubclass(cls, Single) and not cls.takes_all_ranks_batches
+    }
+    return {
+        name: plan_at(study, name, without=alone if world_size_at(study, name) > 1 else ())
+        for name in study.points
+    }
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from runners.launchers import HERE, make_launcher
 from runners.planning.arm_specs import ArmSpec, computes_on_gpu, seed_of
 from runners.planning.command_place import CommandPlace, resolve_place
 from runners.processes.local import search_path
-from runners.protocol.messages import Job
+from runners.protocol import Job
 
 GATE_SAMPLES = 4
 """Samples of a rank in a micro-step that should take little memory. Batch norm over two samples has

@@ -22,7 +22,7 @@ from measurement.agent.ringside_agent.users_lines import at_line, place_of
 from measurement.errors import PlanError, about, shortened
 from measurement.registry import place_of_definition
 from runners.planning.workload import WorkloadSetup, steps_per_epoch
-from runners.protocol.messages import Job
+from runners.protocol import Job
 from workloads import Workload
 from workloads.base import EvaluationSums
 from workloads.optimizers import as_one, seed_generators

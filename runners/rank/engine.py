@@ -1,14 +1,16 @@
 """One rank, ready to run: makes backend, device and trainer (or micro-benchmark) from a job.
 
-Used by the worker under a driver and by standalone runs.
+Used by the worker under a driver and by standalone runs. A micro-benchmark times repeated
+operations instead of training steps, and checks their results.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,12 +23,13 @@ from measurement.agent.ringside_agent.machine.host import rank_facts
 from measurement.agent.ringside_agent.place import World
 from measurement.environment import recorded_environment
 from measurement.errors import PlanError, WorldSizeMismatchError
-from measurement.host import pci_address
+from measurement.host import gpu_number, pci_address
 from measurement.records.block import CoreUse, RankSteps
 from measurement.records.record import RankReport
 from measurement.registry import digests, sources_of
+from measurement.step_timer import StepTimer
 from runners.planning.workload import WorkloadSetup, resolve_workload
-from runners.protocol.messages import (
+from runners.protocol import (
     BlockCommand,
     Can,
     CheckReport,
@@ -36,13 +39,13 @@ from runners.protocol.messages import (
     ParityReport,
 )
 from runners.rank.epochs import EpochRunner
-from runners.rank.micro_benchmark_runner import MicroBenchmarkRunner
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision, check_precision
 from runners.rank.reference_step import rank_flops
 from runners.rank.resources import make_forks_safe
-from runners.rank.trainer import Trainer, resolve_device
-from workloads import Workload
+from runners.rank.trainer import BACKWARD, Trainer, synchronize_ranks
+from workloads import MicroBenchmark, Workload
+from workloads.micro_benchmark import Repetition
 
 
 @dataclass(kw_only=True)
@@ -125,7 +128,7 @@ class Engine:
     def run_epoch(self, command: EpochCommand) -> EpochReport:
         """Train one epoch, then evaluate; the first builds the model. Collective."""
         assert self.epochs is not None, "the job has no training"
-        return self.epochs.run(command)
+        return self.epochs.run(command.epoch)
 
 
 def start_engine(
@@ -147,7 +150,7 @@ def start_engine(
     gc.freeze()  # imported objects are no garbage, and scanning all of torch takes long
     setup = resolve_workload(job.workload, job.workload_options)
     _check_benchmark(job, setup)
-    device = resolve_device(job.device, local_rank=world.local_rank)
+    device = _resolve_device(job.device, local_rank=world.local_rank)
     backend = _checked_backend(job, device)
     if timeout is not None:
         backend.timeout = timeout
@@ -172,13 +175,27 @@ def start_engine(
             workload=benchmark, backend=backend, world=counted, device=device
         )
     else:
-        runner = trainer = _build(job, setup, backend, counted, device, threads_before)
+        runner = trainer = Trainer(
+            workload=setup.build(local_batch_size=job.local_batch_size, seed=job.seed),
+            backend=backend,
+            world=counted,
+            device=device,
+            seed=job.seed,
+            step_precision=StepPrecision(
+                precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device
+            ),
+            speed=job.speed,
+            threads_before=threads_before,
+        )
         if job.training:
             epochs = EpochRunner(
                 trainer, job.training, reference=job.workload, scale=job.learning_rate_scale
             )
         trainer.build()
-    settle_garbage()
+    # imported objects are frozen, so that garbage collection scans only what training makes
+    gc.collect()
+    gc.freeze()
+    gc.enable()
     return Engine(
         job=job,
         setup=setup,
@@ -190,13 +207,22 @@ def start_engine(
     )
 
 
+def _resolve_device(wanted: str, *, local_rank: int) -> torch.device:
+    """A rank's device: ``auto`` takes a GPU if there is one."""
+    gpu = torch.cuda.is_available() if wanted == "auto" else wanted == "cuda"
+    if not gpu:
+        return torch.device("cpu")
+    device = torch.device("cuda", gpu_number(local_rank) or 0)
+    torch.cuda.set_device(device)
+    return device
+
+
 def _checked_backend(job: Job, device: torch.device) -> Backend:
     """Check what the job asks of the backend and of the device, and make the backend."""
     backend = make_backend(
         job.backend, transport=job.transport, options=job.options, micro_steps=job.micro_steps
     )
-    refused = backend.refused_environment(os.environ)
-    if refused:
+    if refused := backend.refused_environment(os.environ):
         raise PlanError(refused)
     check_precision(job.precision, device)
     backend.check_device(device.type)
@@ -218,30 +244,6 @@ def _connect(
     return counted
 
 
-def _build(
-    job: Job,
-    setup: WorkloadSetup,
-    backend: Backend,
-    world: World,
-    device: torch.device,
-    threads_before: frozenset[int],
-) -> Trainer:
-    """Make the workload and its trainer. Not collective."""
-    step_precision = StepPrecision(
-        precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device
-    )
-    return Trainer(
-        workload=setup.build(local_batch_size=job.local_batch_size, seed=job.seed),
-        backend=backend,
-        world=world,
-        device=device,
-        seed=job.seed,
-        step_precision=step_precision,
-        speed=job.speed,
-        threads_before=threads_before,
-    )
-
-
 def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
     """Refuse training settings for a micro-benchmark, which has neither epochs nor gradients."""
     settings = job.model_dump(
@@ -254,10 +256,86 @@ def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
         )
 
 
-def settle_garbage() -> None:
-    """Freeze everything imported so far, so that garbage collection scans only what training
-    makes.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+@dataclass(kw_only=True, eq=False)
+class MicroBenchmarkRunner:
+    """Repeats one rank's operations. Holds the tensors of one case at a time."""
+
+    workload: MicroBenchmark
+    backend: Backend
+    world: World
+    device: torch.device
+    _made: Repetition | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.cases = {case.name: case for case in self.workload.cases(self.world.world_size)}
+        self.communicator = self.backend.communicator()
+
+    def describe(self) -> dict[str, Any]:
+        """Describe this for the rank's report: there is no model and no batch."""
+        return {"seed": self.workload.seed, "local_batch_size": 0, "micro_steps": 1}
+
+    def drift(self) -> None:
+        """Nothing: there are no parameters that ranks must have in common."""
+
+    def run_gate(self) -> CheckReport:
+        """Run every case once and check its result. Collective; releases all tensors."""
+        reasons = {
+            name: self.workload.unsupported_reason(case, self.communicator)
+            for name, case in self.cases.items()
+        }
+        offered = [name for name, reason in reasons.items() if reason is None]
+        results = [self.build(name) for name in offered]
+        self.release()
+        return CheckReport(
+            failures=[failure for failure in results if failure],
+            not_offered={name: reason for name, reason in reasons.items() if reason is not None},
+        )
+
+    def build(self, name: str) -> str | None:
+        """Make new tensors for a case and run it once; returns the error of this rank's result, if
+        there is one. Collective.
+        """
+        self.release()
+        made = self.workload.repetition(self.cases[name], self.communicator, device=self.device)
+        made.fill()
+        made.run()
+        wrong = made.check()
+        made.clear()
+        self._made = made
+        return f"{name} gives {wrong}" if wrong else None
+
+    def release(self) -> None:
+        """Drop the tensors and collect garbage now, so that it is not collected inside a step."""
+        self._made = None
+        gc.collect()
+
+    def run_block(self, *, case: str, steps: int, warmup_steps: int, repetitions: int) -> RankSteps:
+        """Make and check new tensors, warm up, wait for all ranks, time ``steps`` steps of
+        ``repetitions``. Collective.
+        """
+        began = time.perf_counter()
+        wrong = self.build(case)
+        assert self._made is not None
+        run, timer = self._made.run, StepTimer(self.device)
+        for _ in range(warmup_steps * repetitions):
+            run()
+        synchronize_ranks(self.backend, self.device)
+        self._made.settle()
+        untimed_s = time.perf_counter() - began
+        timer.start()
+        for _ in range(steps):
+            for _ in range(repetitions):
+                run()
+            timer.mark(BACKWARD)
+            timer.end_step()
+        # rank 0 counts the size, so that samples of all ranks over time are the algbw
+        timed = self.cases[case]
+        samples = [timed.size * timed.messages * repetitions if self.world.rank == 0 else 0] * steps
+        phases_s = timer.read()
+        return RankSteps(
+            rank=self.world.rank,
+            untimed_s=untimed_s,
+            samples=samples,
+            phases_s=phases_s,
+            wrong=wrong,
+        )

@@ -23,7 +23,7 @@ from measurement.plans.settings import TrainingSettings
 from measurement.records.block import RankSteps
 from measurement.step_timer import StepTimer
 from runners.planning.workload import steps_per_epoch
-from runners.protocol.messages import EpochCommand, EpochReport
+from runners.protocol import EpochReport
 from runners.rank.trainer import StepOutputs, Trainer, synchronize_ranks
 from workloads.base import EvaluationSums, shard_sums
 from workloads.optimizers import seed_generators
@@ -125,12 +125,12 @@ class EpochRunner:
             beside_schedule=trainer.has_after_step,
         )
 
-    def run(self, command: EpochCommand) -> EpochReport:
+    def run(self, epoch: int) -> EpochReport:
         """Train one epoch and evaluate.
 
         The first epoch that this rank trains builds the model. Collective.
         """
-        trainer, epoch = self.trainer, command.epoch
+        trainer = self.trainer
         if epoch == 0 or self._rates is None:
             self._rates = self._begin()
         batches, outputs = self._batches(epoch), StepOutputs()
@@ -144,7 +144,7 @@ class EpochRunner:
             )
             samples.append(trainer.step(timer, batches=batches, outputs=outputs))
         phases_s, skipped_steps = timer.read().tolist(), trainer.step_precision.skipped_since(scale)
-        hits = outputs.hits()
+        top1, top5 = outputs.hits() or (None, None)
         synchronize_ranks(trainer.backend, trainer.device)
         began = time.perf_counter()
         sums = self.evaluate()
@@ -156,11 +156,11 @@ class EpochRunner:
             skipped_steps=skipped_steps,
         )
         return EpochReport(
-            block=command.record(steps),
+            steps=steps,
             losses=outputs.losses(micro_steps=trainer.micro_steps),
             learning_rates=[learning_rates[0], learning_rates[-1]],
-            top1=hits[0] if hits else None,
-            top5=hits[1] if hits else None,
+            top1=top1,
+            top5=top5,
             held_out_loss_sum=sums.loss_sum,
             held_out_top1=sums.top1,
             held_out_top5=sums.top5,
@@ -178,10 +178,10 @@ class EpochRunner:
             epoch, rank=world.rank, world_size=world.world_size, device=trainer.device
         )
         yield from batches
-        name = type(trainer.workload).__name__
         raise PlanError(
-            f"epoch_batches({epoch}) of workload '{name}' gave rank {world.rank} fewer than"
-            f" the {wanted} batches needed; batches_per_epoch must say how many each rank has"
+            f"epoch_batches({epoch}) of workload '{type(trainer.workload).__name__}' gave rank"
+            f" {world.rank} fewer than the {wanted} batches needed; batches_per_epoch must say how"
+            " many each rank has"
         )
 
     def evaluate(self) -> EvaluationSums:

@@ -16,7 +16,7 @@ Each run of a step, the arm's and the reference's (``reference_step``), has its 
 and batches. Batches have separate generators, and the process's generators have the same seed when
 a step begins.
 
-Ranks exchange sketches of tensors. ``protocol.gate_verdict`` judges the reports of one arm and of
+Ranks exchange sketches of tensors. ``driver.gates`` judges the reports of one arm and of
 two.
 """
 
@@ -39,8 +39,7 @@ from measurement.distances import EXACT
 from measurement.errors import PlanError
 from measurement.records.record import GATE_STEPS
 from measurement.step_timer import StepTimer
-from runners.protocol.messages import DriftReport, ParityReport, Sketches
-from runners.rank.batches import Batches
+from runners.protocol import DriftReport, ParityReport, Sketches
 from runners.rank.reference_step import (
     SKETCH_SIZE,
     ReferenceSteps,
@@ -49,7 +48,7 @@ from runners.rank.reference_step import (
     sketch_tensors,
     tolerance_of,
 )
-from runners.rank.trainer import Trainer
+from runners.rank.trainer import Batches, Trainer
 from workloads.optimizers import as_one, seed_generators
 from workloads.tensors import digest_of, is_finite, leaves_in
 

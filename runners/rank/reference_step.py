@@ -24,9 +24,7 @@ from measurement.distances import ROUNDING, Sketches, Tensors, arithmetic_of
 from measurement.errors import PlanError
 from measurement.flops import count_flops
 from measurement.records.record import GATE_STEPS, FlopCount
-from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
-from runners.rank.batches import Batches
-from runners.rank.trainer import Trainer
+from runners.rank.trainer import Batches, Trainer
 from workloads import Workload
 from workloads.optimizers import as_one, members_of, seed_generators, torch_states
 from workloads.tensors import is_finite
@@ -98,10 +96,9 @@ class ReferenceSteps:
         """
         alone = self._with_gradients(self._parameters)
         self._require_finite(alone)
-        parameters = alone.prepared.bare.named_parameters()
         missing = [
             name
-            for name, parameter in parameters
+            for name, parameter in alone.prepared.bare.named_parameters()
             if parameter.requires_grad and parameter.grad is None
         ]
         first_step = ReferenceStep(gradients=alone.gradients, missing=missing, draws=self._drew)
@@ -112,8 +109,10 @@ class ReferenceSteps:
         )
         if seen:
             raise PlanError(
-                f"{NOT_REPEATABLE}: {seen}, from the same parameters, batch and seeds;"
-                f" {REPEATABLE_SO}"
+                f"the workload's loss is not repeatable: {seen}, from the same parameters, batch"
+                " and seeds; draw from the generators of torch, numpy and random, or from one that"
+                " the workload's constructor makes from self.seed, and keep state in the workload"
+                " or the model"
             )
         if self._rank == 0:
             self._find_rounding(
@@ -126,10 +125,7 @@ class ReferenceSteps:
         loss, first = self._loss, Sketches.of(gradients)
         again = self._with_gradients(self._parameters)
         # a layer may be skipped at random
-        repeated = {
-            **dict.fromkeys(gradients, (math.nan,)),
-            **again.gradients,
-        }
+        repeated = {**dict.fromkeys(gradients, (math.nan,)), **again.gradients}
         size, distance = first.norm, (Sketches.of(repeated, gradients) - first).norm
         coarsest = max(map(tolerance_of, again.prepared.bare.parameters()))
         if (
@@ -159,11 +155,9 @@ class ReferenceSteps:
             for name in sorted(trained)
         }
         other = self._with_gradients({**self._parameters, **perturbed})
-        # a branch may have skipped some
-        names = [name for name in first_step.gradients if name in other.gradients]
-        noise = (
-            Sketches.of(other.gradients, names) - Sketches.of(first_step.gradients, names)
-        ).norms
+        gradients = other.gradients
+        names = [name for name in first_step.gradients if name in gradients]  # of taken branches
+        noise = (Sketches.of(gradients, names) - Sketches.of(first_step.gradients, names)).norms
         first_step.noise = {
             name: float(value)
             for name, value in zip(names, noise, strict=True)

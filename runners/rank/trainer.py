@@ -1,4 +1,7 @@
-"""The training loop of every arm: build, step, block. It is independent of the backend."""
+"""The training loop of every arm: build, step, block. It is independent of the backend.
+
+A rank's batches start again after the last.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ import math
 import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -24,16 +28,15 @@ from measurement.agent.ringside_agent.machine.core_use import (
 )
 from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.reading.values import hyperparameters, some_elements
-from measurement.host import gpu_number
+from measurement.errors import PlanError
 from measurement.plans.settings import SpeedSettings
 from measurement.records.block import PHASES, RankSteps, ThreadTimes
 from measurement.records.record import Case
 from measurement.step_timer import StepTimer
-from runners.protocol.messages import DriftReport
-from runners.rank.batches import Batches
+from runners.protocol import DriftReport
 from runners.rank.precision import StepPrecision
 from workloads import Workload
-from workloads.optimizers import as_one, members_of, seed_generators
+from workloads.optimizers import IsolatedRng, as_one, members_of, seed_generators
 from workloads.tensors import to_channels_last
 
 LEARNING_RATE = "lr"
@@ -338,34 +341,59 @@ class Trainer:
         }
         if self.prepared is None:
             return description
-        bare, optimizer, precision = (
-            self.prepared.bare,
-            self.prepared.optimizer,
-            self.step_precision,
-        )
-        model = {
-            **self._model,
-            "precision": precision.precision,
-            "max_gradient_norm": precision.max_gradient_norm,
-        }
-        kept = {
-            "parameters": sum(map(local_bytes, bare.parameters())),
-            "buffers": sum(map(local_bytes, bare.buffers())),
-            "optimizer_state": sum(map(local_bytes, self.prepared.kept_optimizer_state())),
-        }
+        bare, optimizer = self.prepared.bare, self.prepared.optimizer
+        names = [type(member).__name__ for member in members_of(optimizer)]
         group = {
             k: v
             for k, v in optimizer.param_groups[0].items()
             if isinstance(v, int | float | bool | str)
         }
-        names = [type(member).__name__ for member in members_of(optimizer)]
-        described = {"class": " and ".join(names[1:]) or names[0], **group}
         return description | {
-            "model": model,
-            "optimizer": described,
-            "kept_bytes": kept,
+            "model": {
+                **self._model,
+                "precision": self.step_precision.precision,
+                "max_gradient_norm": self.step_precision.max_gradient_norm,
+            },
+            "optimizer": {"class": " and ".join(names[1:]) or names[0], **group},
+            "kept_bytes": {
+                "parameters": sum(map(local_bytes, bare.parameters())),
+                "buffers": sum(map(local_bytes, bare.buffers())),
+                "optimizer_state": sum(map(local_bytes, self.prepared.kept_optimizer_state())),
+            },
             "owns_step": self.prepared.owns_step,
         }
+
+
+class Batches(Iterator[Any]):
+    """One rank's batches, restarted when they end."""
+
+    def __init__(
+        self, workload: Workload, world: World, device: torch.device, *, seed: int | None = None
+    ) -> None:
+        """``seed``: of separate generators for their draws; None: they draw from the process's
+        generators.
+        """
+        begin = partial(
+            workload.batches, rank=world.rank, world_size=world.world_size, device=device
+        )
+        self._begin = begin if seed is None else partial(IsolatedRng(seed).iterate, begin)
+        self._batches = self._begin()
+        self._none = (
+            f"batches() of workload '{type(workload).__name__}' gave none to rank {world.rank} of"
+            f" {world.world_size}; give each rank at least one batch of local_batch_size"
+            f" {workload.local_batch_size}"
+        )
+        self.restarts = 0
+        """How often they ended and were restarted."""
+
+    def __next__(self) -> Any:
+        """Return the next batch; raises a ``PlanError`` if there is none at all."""
+        for _ in range(2):
+            with suppress(StopIteration):
+                return next(self._batches)
+            self.restarts += 1
+            self._batches = self._begin()
+        raise PlanError(self._none)
 
 
 def sampled(model: nn.Module) -> dict[str, list[float]]:
@@ -391,16 +419,6 @@ def local_bytes(tensor: Tensor) -> int:
     # a DTensor, whose module takes long to import
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local.numel() * local.element_size()
-
-
-def resolve_device(wanted: str, *, local_rank: int) -> torch.device:
-    """A rank's device: ``auto`` takes a GPU if there is one."""
-    gpu = torch.cuda.is_available() if wanted == "auto" else wanted == "cuda"
-    if not gpu:
-        return torch.device("cpu")
-    device = torch.device("cuda", gpu_number(local_rank) or 0)
-    torch.cuda.set_device(device)
-    return device
 
 
 def _page_faults() -> int:

@@ -3,6 +3,8 @@ variable in its environment.
 
 It starts its supervisor, which passes messages on, redirects its output to a log and answers
 commands until ``finish``.
+
+An exception is explained to the workload's author: the error, their line, and what to do.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from measurement.agent.ringside_agent.agent import Agent, Handler
 from measurement.agent.ringside_agent.channel import join
 from measurement.agent.ringside_agent.machine.host import peak_memory_bytes
 from measurement.agent.ringside_agent.settings import RANK_VARIABLE, Settings
-from measurement.errors import LaunchError, PlanError
+from measurement.errors import LaunchError, PlanError, RingsideError, printable
 from measurement.registry import search_beside
 from runners.launchers import make_launcher
 from runners.launchers.base import RUN_ID
 from runners.launchers.rank_variables import read_world
 from runners.processes import remote_results
-from runners.protocol.messages import (
+from runners.protocol import (
     CAUSE_FIRST_S,
     COMMANDS,
     JOBS,
@@ -52,13 +54,37 @@ from runners.protocol.messages import (
     mentions_lost_peer,
     read_message,
 )
-from runners.rank.remote_error import describe_error
 from runners.rank.resources import take_resources
 
 if TYPE_CHECKING:
     from runners.rank.engine import Engine
 
 FOREVER = timedelta(days=30)
+FULL = (
+    "see 'df -h /dev/shm', through which loader processes pass tensors (docker run --shm-size=8g"
+    " gives more), TMPDIR and the results folder; or set loader_workers: 0"
+)
+REMEDIES = {
+    "Expected to have finished reduction in the prior iteration": (
+        "DDP waits for the gradients of parameters that took no part in the loss; give the arm"
+        " options: {find_unused_parameters: true}, or set requires_grad = False if they are never"
+        " trained"
+    ),
+    "mark a variable ready only once": (
+        "DDP met a parameter twice in one backward pass; checkpoint with use_reentrant=False, or "
+        "give the arm options: {static_graph: true}"
+    ),
+    "Expected all tensors to be on the same device": (
+        "batches() must yield tensors on the device that it is given, where "
+        "the runner moves the model"
+    ),
+    "No space left on device": FULL,
+    "Read-only file system": FULL,
+    "Cannot re-initialize CUDA in forked subprocess": (
+        "loader processes must not touch the GPU; move batches there in batches()"
+    ),
+}
+"""Remedies for errors of PyTorch that name none, or one for another interface."""
 
 
 def main(settings: Settings) -> NoReturn:
@@ -122,6 +148,16 @@ def error_reply(error: Exception) -> dict[str, Any]:
     return users_lines.error_reply(
         describe_error(error), cause="bad input" if isinstance(error, PlanError) else "exception"
     )
+
+
+def describe_error(error: Exception) -> users_lines.Described:
+    """Describe the exception being handled: class, message, the user's line, and what to do."""
+    if isinstance(error, RingsideError):  # its message has all of these
+        first, *more = printable(str(error)).splitlines() or [""]
+        return users_lines.Described(f"{type(error).__name__}: {first}", more)
+    remedy = next((f"; {remedy}" for text, remedy in REMEDIES.items() if text in str(error)), "")
+    message, excerpt = users_lines.describe(error)
+    return users_lines.Described(printable(message) + remedy, [printable(line) for line in excerpt])
 
 
 def serve(agent: Agent, handlers: Mapping[str, Handler]) -> None:

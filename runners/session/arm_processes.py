@@ -77,10 +77,7 @@ class ArmProcesses:
     def wait(self, *, timeout_s: float) -> None:
         """Wait until every launcher has ended by itself, at most ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
-        while (
-            any(process.poll() is None for process in self._launchers)
-            and time.monotonic() < deadline
-        ):
+        while None in self.codes and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def exit_summary(self) -> str:
@@ -100,7 +97,7 @@ class ArmProcesses:
             return
         if not self.exit_codes:
             self.exit_codes = self.codes
-        if any(process.poll() is None for process in self._launchers):
+        if None in self.codes:
             kill_ranks()
         for process in self._launchers:
             if process.stdin is not None:

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from measurement.records.block import HostUse
 from measurement.records.record import LaunchRecord, LineUse, RankReport
-from runners.protocol.messages import Can, Command, FinishedReply, Job, ParityReport, StartedReply
-from runners.session.arm_channel import Expected
+from runners.protocol import (
+    Can,
+    Command,
+    FinishedReply,
+    Job,
+    Message,
+    ParityReport,
+    StartedReply,
+)
 from runners.session.diagnosis import ArmFailed
 
+Expected = TypeVar("Expected", bound=Message)
 Say = Callable[[str], None]
 """Tells the user something."""
 
@@ -30,14 +38,17 @@ class Exchange(Generic[Expected]):
 
 
 class Session(Protocol):
-    """What a launch needs of an arm's ranks, whether a driver started them or rank 0 leads them."""
+    """What a launch needs of an arm's ranks, whether a driver started them or rank 0 leads them.
+
+    What has a value or does nothing here is so of ranks that a person has started.
+    """
 
     name: str
     started_s: float
     """When they were started last, by the monotonic clock."""
-    starts: int
+    starts: int = 1
     """How often they were started in this launch."""
-    restarting_s: float
+    restarting_s: float = 0.0
     """Seconds that restarting them took."""
 
     @property
@@ -51,12 +62,14 @@ class Session(Protocol):
         """The shell line that the arm stands for with a seed, for the record; empty if it is not
         known.
         """
+        return ""
 
     def log_of(self, rank: int) -> Path:
         """The path of a rank's log, or of what is kept of it."""
 
     def start(self, job: Job) -> None:
-        """Start the ranks; returns at once."""
+        """Start the ranks, unless they run; returns at once."""
+        return
 
     def await_ready(self) -> list[StartedReply]:
         """Wait until all have built their models; returns their first reports, by rank, while they
@@ -71,7 +84,8 @@ class Session(Protocol):
         """
 
     def ask_to_finish(self) -> None:
-        """Ask for the last reports, which ``finish`` waits for."""
+        """Ask for the last reports, unless ``finish`` does, which waits for them."""
+        return
 
     def finish(self) -> list[FinishedReply]:
         """Wait for the last reports."""
@@ -138,12 +152,3 @@ class ArmRun:
         )
         if failure.excerpt and failure.ranks:
             self.say(f"the rank's whole log: {self.session.log_of(failure.ranks[0])}")
-
-
-def merge_reports(new: RankReport, old: RankReport) -> RankReport:
-    """A rank's last report, with model and optimizer of its first: the last knows the rebuilt
-    buckets, but may have no model.
-    """
-    return new.model_copy(
-        update={"optimizer": old.optimizer or new.optimizer, "model": old.model or new.model}
-    )

@@ -20,7 +20,7 @@ from runners.planning.arm_specs import ArmSpec, ArmStart
 from runners.processes import remote
 from runners.processes.remote_results import log_name
 from runners.processes.sandbox import Sandbox
-from runners.protocol.messages import (
+from runners.protocol import (
     BlockCommand,
     Command,
     FinishCommand,
@@ -29,11 +29,10 @@ from runners.protocol.messages import (
     StartCommand,
     StartedReply,
 )
-from runners.session.arm_channel import ArmChannel, ArmEnded, Expected, raise_if
 from runners.session.arm_processes import ArmProcesses
-from runners.session.arm_run import Exchange, Say
+from runners.session.arm_run import Exchange, Expected, Say
 from runners.session.diagnosis import ArmFailed, Diagnosis
-from runners.session.endpoint import DriverEndpoint
+from runners.session.endpoint import ArmChannel, ArmEnded, DriverEndpoint, raise_if
 
 EXIT_TIMEOUT_S = 30.0
 NOTES_TIMEOUT_S = 20.0

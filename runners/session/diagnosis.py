@@ -17,7 +17,7 @@ from runners.hosts.placement import Placement
 from runners.processes.sandbox import Sandbox
 from runners.processes.supervised_arm import SupervisedArm
 from runners.processes.supervisor_server import SupervisorServer
-from runners.protocol.messages import ErrorReply, Reply, mentions_lost_peer
+from runners.protocol import ErrorReply, Reply, mentions_lost_peer
 from runners.scripts.arrival import (
     SLOW_START,
     explain_no_ranks,

@@ -32,7 +32,7 @@ def _serve(backend: str) -> None:
     import typer
 
     from measurement.registry import search_beside
-    from runners.standalone.command import command_line, epilog
+    from runners.standalone.run import command_line, epilog
 
     search_beside(Path.cwd())  # as ``python -m`` does
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -48,11 +48,8 @@ def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     shares = step_shares(
         timed.rank_blocks, step_terms(terms_by_launch(both, None), confidence=CONFIDENCE)
     )
-    lines = [
-        limit_sentence({record.arm: shares}),
-        oversubscription_warning(record.ranks),
-    ]
-    table.caption = "\n".join(line for line in lines if line)
+    lines = limit_sentence({record.arm: shares}), oversubscription_warning(record.ranks)
+    table.caption = "\n".join(filter(None, lines))
     table.caption_justify, table.caption_style = "left", "none"
     return table
 

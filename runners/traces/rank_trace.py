@@ -25,7 +25,7 @@ from backends.base import Backend, Prepared
 from measurement.records.block import PHASES
 from measurement.records.record import Row, Span
 from measurement.step_timer import StepTimer
-from runners.protocol.messages import TraceReply
+from runners.protocol import TraceReply
 from runners.traces.trace_file import TRAINING
 
 STEP_PREFIX = "ProfilerStep#"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from measurement.records.record import Span
-from runners.protocol.messages import TraceReply
+from runners.protocol import TraceReply
 
 TRAINING, EXCHANGE = "training thread", "exchange"
 """Rows, as viewers name them."""

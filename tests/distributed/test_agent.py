@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from runners.protocol.messages import (
+from runners.protocol import (
     BlockReply,
     ErrorReply,
     FinishedReply,

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from runners.protocol.gate_verdict import compare_state, drift_between, judge_parity
-from runners.protocol.messages import DriftReport, ParityReport
+from runners.driver.gates import compare_state, drift_between, judge_parity
+from runners.protocol import DriftReport, ParityReport
 from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import idioms
 from tests.kit.commands import forked, seen_by_ranks

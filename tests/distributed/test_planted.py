@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from runners.protocol.gate_verdict import compare_state, judge_parity
-from runners.protocol.messages import ParityReport
+from runners.driver.gates import compare_state, judge_parity
+from runners.protocol import ParityReport
 from tests.distributed.ranks import planted
 from tests.kit.commands import forked, seen_by_ranks
 

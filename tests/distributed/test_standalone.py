@@ -15,7 +15,7 @@ from measurement.environment import KEEP_FREED_MEMORY
 from measurement.host import core_count
 from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
-from runners.standalone.command import command_line
+from runners.standalone.run import command_line
 from tests.conftest import needs_horovod, ringside_here, run_here
 from tests.kit.commands import HOROVODRUN_HVD, MPIRUN, NO_LOCAL, SHORT, TORCHRUN_DDP, run, warm
 

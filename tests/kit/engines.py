@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from measurement.agent.ringside_agent.place import World
-from runners.protocol.messages import Job
+from runners.protocol import Job
 from runners.rank.engine import Engine, start_engine
 
 

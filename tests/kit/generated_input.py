@@ -31,7 +31,7 @@ from measurement.errors import RingsideError
 from reports import conclude
 from reports.formats.html import HtmlReport
 from reports.formats.texts import JunitReport, MarkdownReport
-from runners.driver.run_study import point_plans
+from runners.driver.run_comparison import point_plans
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.planning.arms import resolve_arms
 from runners.planning.plan_reading import read_plan

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from measurement.agent.ringside_agent.reading.sketches import sketch
-from runners.protocol.messages import ParityReport
+from runners.protocol import ParityReport
 from tests.kit.changed import changed
 
 SHAPES = {"weight": (40, 30), "bias": (30,), "dead": (5,)}

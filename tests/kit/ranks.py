@@ -13,8 +13,8 @@ from torch.distributed import PrefixStore
 from measurement.agent.ringside_agent.place import HOROVOD
 from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
-from runners.protocol.messages import Job
-from runners.standalone.rendezvous import rendezvous_store
+from runners.protocol import Job
+from runners.standalone.run import rendezvous_store
 
 USUAL = {
     "arm": "x",

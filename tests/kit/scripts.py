@@ -15,7 +15,7 @@ from datetime import timedelta
 from measurement.addresses import free_port
 from measurement.agent.ringside_agent.channel import command_key, reply_key
 from runners.processes.supervisor_server import SupervisorServer
-from runners.protocol.messages import REPLIES, BlockCommand, FinishCommand, StartCommand
+from runners.protocol import REPLIES, BlockCommand, FinishCommand, StartCommand
 from tests.conftest import REPOSITORY
 from tests.kit.commands import environment
 

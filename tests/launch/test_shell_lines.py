@@ -17,7 +17,7 @@ from runners.launchers import HostSlots
 from runners.planning.arms import job_of, resolve_arms
 from runners.planning.command_place import CommandPlace
 from runners.planning.standalone_flags import FLAGS, MODULES, RunOptions, plan_content
-from runners.standalone.command import resolve_plan
+from runners.standalone.run import resolve_plan
 from tests.conftest import needs_horovod, ringside_here, write_plan
 from tests.kit.plans import tiny
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from measurement.records.results import ResultsFolder
-from runners.driver.run_study import point_plans
+from runners.driver.run_comparison import point_plans
 from runners.planning.plan_reading import read_plan
 from tests.conftest import ringside, ringside_here, write_plan
 from tests.kit.changed import changed

@@ -19,7 +19,7 @@ from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostCommand, HostSlots
 from runners.processes.remote_results import log_name
 from runners.processes.supervisor_server import SupervisorServer
-from runners.protocol.messages import CheckReport, ErrorReply, GateReply, mentions_lost_peer
+from runners.protocol import CheckReport, ErrorReply, GateReply, mentions_lost_peer
 from runners.rank.worker import error_reply
 from runners.session.arm_processes import LAUNCHER_LOG, ArmProcesses
 from runners.session.diagnosis import Diagnosis

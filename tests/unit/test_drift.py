@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runners.protocol.gate_verdict import drift_between
-from runners.protocol.messages import DriftReport
+from runners.driver.gates import drift_between
+from runners.protocol import DriftReport
 
 
 def rank(rate=0.1, *, weight=(1.0, 2.0)):

@@ -8,8 +8,8 @@ import pytest
 
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
-from runners.protocol.messages import ErrorReply
-from runners.rank.remote_error import describe_error
+from runners.protocol import ErrorReply
+from runners.rank.worker import describe_error
 from tests.conftest import parsed
 
 HOUSE = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ import pytest
 
 from measurement.errors import PlanError
 from measurement.records.record import Failure
-from runners.driver.batch_search import MAX_DOUBLINGS, RESOLUTION, is_out_of_memory, largest
 from runners.driver.compared_arms import ComparedArms
+from runners.driver.preparation import MAX_DOUBLINGS, RESOLUTION, is_out_of_memory, largest
 from tests.conftest import TINY
 from tests.kit.plans import tiny
 from tests.kit.results_factory import make_record

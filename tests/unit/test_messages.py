@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from measurement.errors import LaunchError
-from runners.protocol.messages import JOBS, REPLIES, read_message
+from runners.protocol import JOBS, REPLIES, read_message
 
 OTHER = "the driver and its ranks run different code of Ringside"
 

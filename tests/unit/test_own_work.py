@@ -19,7 +19,7 @@ from reports.wording.first_screen import first_screen
 from runners.driver import gates
 from runners.driver.gates import run_gates
 from runners.planning.arms import resolve_arms
-from runners.protocol.messages import GateReply
+from runners.protocol import GateReply
 from runners.scripts.script_setup import resolve_scripts
 from runners.session.arm_run import ArmRun, Exchange
 from tests.conftest import TINY

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from measurement.agent.ringside_agent.reading.sketches import CHUNK, sketch
-from runners.protocol.gate_verdict import judge_parity
+from runners.driver.gates import judge_parity
 from runners.rank.parity import sketch_states
 from runners.rank.reference_step import put_state, tolerance_of
 from tests.kit.changed import changed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runners.protocol.gate_verdict import compare_state
+from runners.driver.gates import compare_state
 from tests.kit.changed import changed
 from tests.kit.parity_reports import reports, sketches, tensors
 

@@ -14,7 +14,7 @@ from reports.against import StoredComparison
 from reports.by_key import table_by_key
 from reports.projection.what_if import Links
 from reports.tables.sections import what_if_table
-from runners.driver.run_study import StudyRun, point_plans
+from runners.driver.run_comparison import StudyRun, point_plans
 from tests.conftest import TINY
 from tests.kit.changed import changed
 from tests.kit.plans import read_tiny, written_again

@@ -13,7 +13,7 @@ from measurement.agent.ringside_agent.place import World
 from measurement.errors import PlanError
 from measurement.plans.settings import SpeedSettings
 from measurement.step_timer import StepTimer
-from runners.protocol.gate_verdict import judge_parity
+from runners.driver.gates import judge_parity
 from runners.rank.engine import start_engine
 from runners.rank.parity import run_gate
 from runners.rank.precision import INITIAL_SCALE

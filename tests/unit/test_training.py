@@ -12,7 +12,7 @@ from measurement.errors import PlanError
 from measurement.plans.settings import SpeedSettings, TrainingSettings
 from measurement.records.block import RankSteps
 from runners.planning.workload import resolve_workload, steps_per_epoch
-from runners.protocol.messages import EpochCommand, EpochReport, combine
+from runners.protocol import EpochCommand, EpochReport, combine
 from runners.rank.epochs import LearningRates
 from runners.rank.precision import StepPrecision
 from tests.conftest import REPOSITORY
@@ -65,7 +65,7 @@ def report(rank, losses, **changes):
     phases_s = [[0.1, 0.2, 0.3, 0.4, 0.0], [0.0, 0.0, 0.5 * rank, 0.0, 0.0]]
     steps = RankSteps(rank=rank, untimed_s=0.5 - 0.1 * rank, samples=[8, 8], phases_s=phases_s)
     told = EpochReport(
-        block=EpochCommand(turn=3, epoch=7).record(steps),
+        steps=steps,
         losses=losses,
         learning_rates=[0.1, 0.2],
         top1=3 + rank,

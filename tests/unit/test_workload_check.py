@@ -14,7 +14,7 @@ from backends import make_backend
 from measurement.errors import PlanError
 from runners.planning.workload import resolve_workload
 from runners.planning.workload_check import check_workload
-from runners.protocol.messages import Job
+from runners.protocol import Job
 from tests.conftest import write_plan
 from tests.kit.refusals import refusal, refused_command
 from tests.outside import mistakes

@@ -5,7 +5,7 @@ Named by path in plans."""
 import os
 
 from backends.ddp import DDP
-from runners.protocol.messages import BlockReply
+from runners.protocol import BlockReply
 from runners.rank.worker import EngineRank
 
 LAST_BLOCK = 3

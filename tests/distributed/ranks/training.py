@@ -12,8 +12,8 @@ import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from measurement.plans.settings import TrainingSettings
-from runners.protocol.gate_verdict import judge_gate
-from runners.protocol.messages import CheckReport, EpochCommand, ParityReport
+from runners.driver.gates import judge_gate
+from runners.protocol import CheckReport, EpochCommand, ParityReport
 from runners.rank.engine import start_engine
 from tests.kit.ranks import job_of, leave_what_is_seen
 from workloads.base import EvaluationSums

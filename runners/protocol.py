@@ -1,4 +1,7 @@
-"""The messages between driver and ranks: the job, commands and replies. Plain JSON."""
+"""The messages between driver and ranks: the job, commands and replies. Plain JSON.
+
+Driver and ranks share nothing else.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,15 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from measurement.errors import LaunchError
 from measurement.plans.settings import EpochRecord, Precision, SpeedSettings, TrainingSettings
-from measurement.records.block import BlockKind, BlockRecord, RankSteps, Sketch, ranks_of
-from measurement.records.record import FlopCount, NcclChoices, RankReport, ScriptReport, Span
+from measurement.records.block import BlockKind, BlockRecord, RankSteps, Sketch
+from measurement.records.record import (
+    BlockRecord,
+    FlopCount,
+    NcclChoices,
+    RankReport,
+    ScriptReport,
+    Span,
+)
 
 Read = TypeVar("Read")
 
@@ -141,7 +151,7 @@ Sketches = dict[str, Sketch]
 
 class DriftReport(Message):
     """What must be equal on all ranks after the same steps; see
-    ``runners.protocol.gate_verdict``.
+    ``runners.driver.gates``.
     """
 
     hyperparameters: dict[str, list[float]]
@@ -216,8 +226,8 @@ class EpochReport(Message):
     """One rank's results of an epoch and the evaluation after it."""
 
     kind: Literal["epoch"] = "epoch"
-    block: BlockRecord
-    """Its steps; the evaluation is untimed."""
+    steps: RankSteps
+    """The evaluation is untimed."""
     losses: list[float]
     """Per step: the mean loss of this rank's batch."""
     learning_rates: list[float]
@@ -374,7 +384,7 @@ def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
     Counts and held-out sums are added, since each sample belongs to one rank. A step's loss is the
     mean over ranks, whose batches have the same size. Times are those of the slowest rank.
     """
-    first, ranks = reports[0], ranks_of([report.block for report in reports])
+    first, ranks = reports[0], [report.steps for report in reports]
 
     def total(name: str) -> int | None:
         counts = [getattr(report, name) for report in reports]
