@@ -15,14 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from measurement.errors import LaunchError
 from measurement.plans.settings import EpochRecord, Precision, SpeedSettings, TrainingSettings
 from measurement.records.block import BlockKind, BlockRecord, RankSteps, Sketch
-from measurement.records.record import (
-    BlockRecord,
-    FlopCount,
-    NcclChoices,
-    RankReport,
-    ScriptReport,
-    Span,
-)
+from measurement.records.record import FlopCount, NcclChoices, RankReport, ScriptReport, Span
 
 Read = TypeVar("Read")
 

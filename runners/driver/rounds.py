@@ -20,7 +20,6 @@ from typing import Any
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, TrainingSettings
 from measurement.records.block import BlockKind, BlockRecord
-from measurement.records.record import BlockRecord
 from reports.statistics.budget import MIN_ROUNDS, Cost, pilot
 from reports.wording.formatting import count
 from runners.driver.gates import drift_between, require_together
