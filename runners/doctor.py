@@ -28,7 +28,7 @@ from measurement.errors import LaunchError
 from measurement.own_packages import clashes, on_python_path
 from measurement.probes.fingerprint import BUSY_REMEDY, busy_warning, core_count
 from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
-from runners.launchers.slurm_job import slurm_hosts
+from runners.launchers.slurm import slurm_hosts
 from runners.processes.local import find_program
 from runners.processes.remote import last_line
 

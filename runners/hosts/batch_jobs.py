@@ -14,7 +14,7 @@ from pathlib import Path
 from measurement.errors import PlanError, RingsideError
 from runners.hosts.hostfile import read_hostfile
 from runners.launchers.base import HostSlots
-from runners.launchers.slurm_job import slurm_hosts
+from runners.launchers.slurm import slurm_hosts
 
 SLURM, KUBERNETES, SKYPILOT = "slurm", "kubernetes", "skypilot"
 JOBS: Mapping[str, tuple[str, str]] = {

@@ -29,7 +29,7 @@ from runners.launchers.command_lines import (
     ranks_of,
     read_command,
 )
-from runners.launchers.slurm_job import slurm_hosts
+from runners.launchers.slurm import slurm_hosts
 from runners.processes import remote
 
 PORT_TIMEOUT_S = 20.0

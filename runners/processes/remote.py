@@ -18,8 +18,7 @@ from measurement.environment import steering_environment
 from measurement.errors import LaunchError, printable, quoted
 from runners.launchers import HostCommand
 from runners.launchers.base import RUN_ID
-from runners.launchers.slurm_job import slurm_hosts
-from runners.launchers.srun import step_command
+from runners.launchers.slurm import slurm_hosts, step_command
 from runners.processes.answers import MARK, new_mark, taken
 from runners.processes.local import base_environment
 

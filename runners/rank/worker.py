@@ -29,8 +29,7 @@ from measurement.agent.ringside_agent.settings import RANK_VARIABLE, Settings
 from measurement.errors import LaunchError, PlanError
 from measurement.registry import search_beside
 from runners.launchers import make_launcher
-from runners.launchers.base import RUN_ID
-from runners.launchers.rank_variables import read_world
+from runners.launchers.base import RUN_ID, read_world
 from runners.processes import remote_results
 from runners.protocol.messages import (
     CAUSE_FIRST_S,

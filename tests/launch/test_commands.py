@@ -23,8 +23,7 @@ from runners.launchers import (
     make_launcher,
     without_rank_variables,
 )
-from runners.launchers.base import interface_environment
-from runners.launchers.rank_variables import read_world
+from runners.launchers.base import interface_environment, read_world
 from runners.planning.arm_checks import require_executables
 from runners.planning.arms import resolve_arms, usable_launchers
 from tests.conftest import BIN
