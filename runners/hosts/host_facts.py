@@ -26,7 +26,7 @@ from measurement.addresses import free_port, listen, split_port
 from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.probes.fingerprint import cards
 from measurement.probes.installed_libraries import installed_mpi
-from runners.processes.answers import give
+from runners.processes.remote import give
 
 FREE_PORT = "--free-port"
 NAMES, CARDS = "names", "cards"
