@@ -12,7 +12,7 @@ from backends import make_backend
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
 from measurement.errors import LaunchError, PlanError
 from measurement.probes.installed_libraries import mpi_that_says
-from runners.hosts.hostfile import parse_hosts
+from runners.hosts.host_lists import parse_hosts
 from runners.launchers import (
     HERE,
     REGISTRY,

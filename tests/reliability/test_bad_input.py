@@ -17,7 +17,7 @@ from measurement.errors import HostfileError, PlanError, RecordError, RingsideEr
 from measurement.files import lock_folder, write_whole
 from measurement.plans.plan_file import check_plan, read_content
 from reports import conclude
-from runners.hosts.hostfile import read_hostfile
+from runners.hosts.host_lists import read_hostfile
 from runners.launchers import known_rank_variables
 from runners.launchers.base import read_world
 from tests.conftest import REPOSITORY, TINY, ringside_here, write_plan
