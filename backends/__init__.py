@@ -18,7 +18,7 @@ REGISTRY = Registry(
     table={
         "single": "backends.single:Single",
         "dp": "backends.single:DataParallel",
-        "naive": "backends.naive:Naive",
+        "naive": "backends.torch_distributed:Naive",
         "ddp": "backends.ddp:DDP",
         "fsdp2": "backends.fsdp2:FSDP2",
         "replicate": "backends.fsdp2:Replicate",

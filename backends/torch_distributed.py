@@ -1,4 +1,5 @@
-"""What every backend over a process group of ``torch.distributed`` shares, over NCCL, Gloo or MPI.
+"""What every backend over a process group of ``torch.distributed`` shares, over NCCL, Gloo or MPI,
+its single operations, and the plainest such backend.
 
 There are two kinds of MPI: PyTorch's own, where it was built from source against an MPI, and this
 repository's process group over mpi4py (``backends.mpi.process_group``), which stock wheels can use.
@@ -6,28 +7,30 @@ repository's process group over mpi4py (``backends.mpi.process_group``), which s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from backends.base import (
     NCCL_HEARTBEAT,
     WHILE_STOPPED,
     Backend,
+    BuildOptimizer,
     Prepared,
     Store,
     bytes_of,
+    state_tensors,
     tensor_of,
+    trained_parameters,
 )
-from backends.communicator import TorchCommunicator
 from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
-from measurement.communicator import Communicator
+from measurement.communicator import Communicator, ReduceOp
 from measurement.errors import PlanError
 from measurement.host import nccl_of
 from measurement.plans.settings import PlanOptions
@@ -173,3 +176,123 @@ class TorchDistributed(Backend):
             from backends.mpi.library import finalize
 
             finalize()
+
+
+Groups = Mapping[tuple[int, ...], Any]
+"""Process groups by their ranks."""
+REDUCE_OPS: dict[ReduceOp, Any] = {
+    "sum": dist.ReduceOp.SUM,
+    "prod": dist.ReduceOp.PRODUCT,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "avg": dist.ReduceOp.AVG,
+}
+
+
+class TorchCommunicator(Communicator):
+    """Calls the function of ``torch.distributed`` of the same name, or its
+    ``_into_tensor``/``_tensor`` form; synchronous.
+    """
+
+    library = "torch.distributed"
+
+    def __init__(
+        self, *, ranks: Sequence[int] | None = None, group: Any = None, groups: Groups | None = None
+    ) -> None:
+        super().__init__(
+            rank=dist.get_rank(), ranks=ranks if ranks is not None else range(dist.get_world_size())
+        )
+        self._group = group
+        self._groups = groups or {}
+
+    def all_reduce(self, tensor: Tensor, *, op: ReduceOp = "sum") -> None:
+        dist.all_reduce(tensor, op=REDUCE_OPS[op], group=self._group)
+
+    def reduce(self, tensor: Tensor, *, op: ReduceOp, root: int) -> None:
+        dist.reduce(tensor, dst=root, op=REDUCE_OPS[op], group=self._group)
+
+    def broadcast(self, tensor: Tensor, *, root: int) -> None:
+        dist.broadcast(tensor, src=root, group=self._group)
+
+    def all_gather(self, tensor: Tensor, *, out: Tensor) -> Tensor:
+        dist.all_gather_into_tensor(out, tensor, group=self._group)
+        return out
+
+    def reduce_scatter(self, tensor: Tensor, *, out: Tensor, op: ReduceOp = "sum") -> Tensor:
+        dist.reduce_scatter_tensor(out, tensor, op=REDUCE_OPS[op], group=self._group)
+        return out
+
+    def gather(self, tensor: Tensor, *, root: int, out: Tensor) -> None:
+        parts = list(out.chunk(len(self.ranks))) if self.rank == root else None
+        dist.gather(tensor, gather_list=parts, dst=root, group=self._group)
+
+    def scatter(self, tensor: Tensor, *, root: int, out: Tensor) -> None:
+        parts = list(tensor.chunk(len(self.ranks))) if self.rank == root else None
+        dist.scatter(out, scatter_list=parts, src=root, group=self._group)
+
+    def all_to_all(self, tensor: Tensor, *, out: Tensor) -> Tensor:
+        dist.all_to_all_single(out, tensor, group=self._group)
+        return out
+
+    def send(self, tensor: Tensor, *, to: int) -> None:
+        dist.send(tensor, dst=to, group=self._group)
+
+    def recv(self, tensor: Tensor, *, source: int) -> None:
+        dist.recv(tensor, src=source, group=self._group)
+
+    def group(self, ranks: Sequence[int]) -> Communicator:
+        """Return the communicator of a group that was made with this one."""
+        return type(self)(ranks=ranks, group=self._groups[tuple(ranks)])
+
+
+class NaivePrepared(Prepared):
+    """Gradients are exchanged before each step, unless it is local."""
+
+    @contextmanager
+    def exchanged(self) -> Iterator[None]:
+        """``sync_gradients``, unless the step is local."""
+        if not self.is_local:
+            sync_gradients(self.bare)
+        yield
+
+
+class Naive(TorchDistributed):
+    """Data parallelism as the tutorials write it by hand: ``sync_hyperparameters`` once, and one
+    ``all_reduce`` for each parameter after backward (``sync_gradients``).
+
+    The value of DDP and Horovod is their gain over this: it has no buckets, no fusion, no overlap
+    with backward. Source: S. Arnold, "Writing Distributed Applications with PyTorch"
+    (``average_gradients``).
+    """
+
+    def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
+        """Rank 0 sends its parameters and buffers to each other rank in turn. Collective."""
+        sync_hyperparameters(model)
+        return NaivePrepared(model, build_optimizer(model))
+
+
+@torch.no_grad()
+def sync_hyperparameters(model: nn.Module) -> None:
+    """Every rank takes rank 0's parameters and buffers, by send and recv. Collective."""
+    for tensor in state_tensors(model).values():
+        sent = tensor.contiguous()  # itself, unless its memory is in another order
+        if dist.get_rank() == 0:
+            for rank in range(1, dist.get_world_size()):
+                dist.send(sent, dst=rank)
+        else:
+            dist.recv(sent, src=0)
+            tensor.copy_(sent)
+
+
+@torch.no_grad()
+def sync_gradients(model: nn.Module) -> None:
+    """Every gradient becomes the mean of all ranks' gradients. Collective.
+
+    A parameter without gradient counts as zero, as in Horovod: a rank must not wait for an exchange
+    that others skip.
+    """
+    for parameter in trained_parameters(model).values():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        dist.all_reduce(parameter.grad, op=dist.ReduceOp.SUM)
+        parameter.grad /= dist.get_world_size()

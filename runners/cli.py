@@ -168,7 +168,7 @@ def hosts(
     where.
     """
     from reports.formats.console import new_console
-    from runners.hosts.hosts_command import named_hosts, show_hosts
+    from runners.hosts.preflight import named_hosts, show_hosts
 
     if not show_hosts(
         named_hosts(hostfile, listed), world_size=world_size, reach=reach, console=new_console()

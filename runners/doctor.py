@@ -27,7 +27,7 @@ from measurement.conditions import faults
 from measurement.errors import LaunchError
 from measurement.host import BUSY_REMEDY, OPEN_MPI, busy_warning, core_count, installed_mpi
 from measurement.registry import clashes, on_python_path
-from runners.launchers.slurm_job import slurm_hosts
+from runners.launchers.slurm import slurm_hosts
 from runners.processes.local import find_program
 from runners.processes.remote import last_line
 

@@ -119,7 +119,7 @@ def _place(
         are on one, or scripts' commands list hosts.
     """
     from measurement.plans.plan_file import read_content, world_size_at
-    from runners.hosts.batch_jobs import JOBS, KUBERNETES
+    from runners.hosts.host_lists import JOBS, KUBERNETES
     from runners.hosts.placement import (
         commands_of,
         hosts_of_commands,

@@ -22,8 +22,7 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 
 from backends.mpi import operations
 from backends.mpi.library import check_rank, load_mpi, rendezvous
-from backends.mpi.operations import Stage
-from backends.mpi.reductions import HALVES, Reduction, find_reduction
+from backends.mpi.operations import HALVES, Reduction, Stage, find_reduction
 from backends.mpi.works import PointWork, Queue, Work
 
 NAME = "mpi4py"

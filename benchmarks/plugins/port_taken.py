@@ -6,7 +6,7 @@ import socket
 
 from runners.launchers import LaunchRequest
 from runners.launchers.base import HostCommand
-from runners.launchers.spawn import Spawn
+from runners.launchers.torchrun import Spawn
 
 
 class PortTaken(Spawn):

@@ -40,7 +40,7 @@ from runners.driver.comparison_folder import (
 from runners.driver.launch import Launch, is_comparable
 from runners.driver.preparation import Preparation
 from runners.event_log import EVENT_FILES
-from runners.hosts.batch_jobs import job_id
+from runners.hosts.host_lists import job_id
 from runners.hosts.preflight import lost_hosts
 from runners.planning.arm_specs import seed_of
 from runners.planning.available import left_out_line

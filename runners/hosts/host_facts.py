@@ -25,7 +25,7 @@ import psutil
 from measurement.addresses import free_port, listen, split_port
 from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.host import cards, installed_mpi
-from runners.processes.answers import give
+from runners.processes.remote import give
 
 FREE_PORT = "--free-port"
 NAMES, CARDS = "names", "cards"

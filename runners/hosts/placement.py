@@ -17,9 +17,15 @@ from typing import Any
 from measurement.addresses import LOOPBACK, free_port
 from measurement.errors import PlanError, about, quoted
 from measurement.plans.plan import Plan
-from runners.hosts.batch_jobs import JOBS, SLURM, job_hosts
 from runners.hosts.host_facts import FREE_PORT
-from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
+from runners.hosts.host_lists import (
+    JOBS,
+    SLURM,
+    job_hosts,
+    parse_hosts,
+    place_ranks,
+    read_hostfile,
+)
 from runners.launchers.base import HERE, HostSlots
 from runners.launchers.command_lines import (
     TORCHRUN,
@@ -29,7 +35,7 @@ from runners.launchers.command_lines import (
     ranks_of,
     read_command,
 )
-from runners.launchers.slurm_job import slurm_hosts
+from runners.launchers.slurm import slurm_hosts
 from runners.processes import remote
 
 PORT_TIMEOUT_S = 20.0

@@ -1,5 +1,5 @@
 """Checks every host of a plan before anything starts: reachability, software, network interface,
-connection to the driver.
+connection to the driver; and for ``ringside hosts`` shows which hosts can take ranks.
 """
 
 from __future__ import annotations
@@ -10,15 +10,19 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from measurement.addresses import family_of, listen, with_port
 from measurement.conditions import conditions
 from measurement.conditions.differences import differing, in_words
-from measurement.errors import LaunchError, PlanError
+from measurement.errors import HostfileError, LaunchError, PlanError
 from measurement.host import cards, core_count
 from measurement.plans.plan import Plan
-from runners.hosts.batch_jobs import unused_nodes
 from runners.hosts.host_facts import (
     CARDS,
     NAMES,
@@ -28,8 +32,16 @@ from runners.hosts.host_facts import (
     unfindable_hosts,
     unknown_names,
 )
+from runners.hosts.host_lists import (
+    job_hosts,
+    job_system,
+    parse_hosts,
+    place_ranks,
+    read_hostfile,
+    unused_nodes,
+)
 from runners.hosts.placement import Placement, planned_hosts, spare_hosts
-from runners.launchers.base import HERE
+from runners.launchers.base import HERE, HostSlots
 from runners.processes import remote
 from runners.processes.local import base_environment
 
@@ -233,3 +245,69 @@ def _mixed_gpu_warnings(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
         f"'{host}' has {' and '.join(models) or 'none'}" for host, models in kinds.items()
     )
     return [f"GPUs are of several kinds, and all ranks wait for the slowest: {listed}"]
+
+
+def named_hosts(path: Path | None, listed: str | None) -> tuple[HostSlots, ...]:
+    """The hosts of a hostfile, of a ``-H`` list or, if neither is given, of the current batch job.
+
+    Raises:
+        HostfileError: neither or both are given, or the hosts are not accepted.
+    """
+    job = job_system(os.environ)
+    if path is None and listed is None and job is not None:
+        return job_hosts(job, os.environ)
+    if (path is None) == (listed is None):
+        raise HostfileError(
+            "give a hostfile (such as hostfiles/two-hosts) or a list (-H host1:4,host2:4), and not"
+            " both"
+        )
+    return read_hostfile(path) if path is not None else parse_hosts(listed or "")
+
+
+def show_hosts(
+    hosts: Sequence[HostSlots], *, world_size: int | None, reach: bool, console: Console
+) -> bool:
+    """Print the hosts as a table, and after it what is wrong with them.
+
+    ``world_size``: None: one for each slot. ``reach``: whether to check the hosts. Returns whether
+    all checked hosts can take ranks, find each other and reach this machine.
+
+    Raises:
+        HostfileError: more ranks than slots.
+    """
+    placed = place_ranks(
+        hosts, sum(entry.slots for entry in hosts) if world_size is None else world_size
+    )
+    table = Table("host", box=None, pad_edge=False, header_style="bold")
+    table.add_column("slots", justify="right")
+    table.add_column("ranks", justify="right")
+    for column in ("address", "reachable") if reach else ():
+        table.add_column(column, overflow="fold")
+    addresses, failures = find_addresses([entry.host for entry in hosts]) if reach else ({}, [])
+    facts: dict[str, dict[str, Any]] = {}
+    if addresses:
+        here = places_here(addresses)
+        driver = route_to_others(addresses, here=here)
+        facts, silent = gather_facts(addresses, here=here, address=driver)
+        failures += [*silent, *unreached(facts, address=driver)]
+    views = {host: host_facts[NAMES] for host, host_facts in facts.items()}
+    if len(views) > 1:  # on one host ranks find each other
+        failures += unknown_names(views)
+        failures += [f"host '{host}': {why}" for host, why in unfindable_hosts(views).items()]
+    for entry in hosts:
+        answer = f"yes: Python {facts[entry.host]['python']}" if entry.host in facts else "no"
+        checked = [escape(addresses.get(entry.host, "")), answer] if reach else []
+        table.add_row(escape(entry.host), str(entry.slots), span(placed[entry.host]), *checked)
+    console.print(table)
+    as_list = ",".join(map(str, hosts))
+    notes = [f"note: {line}" for line in shared_addresses(views)]
+    for line in (f"for horovodrun and mpirun: -H {as_list}", *failures, *notes):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return not failures
+
+
+def span(ranks: range) -> str:
+    """Ranks as people write them: ``0-3``, ``4`` or ``none``."""
+    if not ranks:
+        return "none"
+    return str(ranks.start) if len(ranks) == 1 else f"{ranks.start}-{ranks.stop - 1}"

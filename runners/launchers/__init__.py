@@ -9,19 +9,26 @@ from contextlib import suppress
 from measurement.agent.ringside_agent.place import World
 from measurement.errors import PlanError
 from measurement.registry import Registry
-from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchRequest
-from runners.launchers.rank_variables import RankVariables, read_world
+from runners.launchers.base import (
+    HERE,
+    HostCommand,
+    HostSlots,
+    Launcher,
+    LaunchRequest,
+    RankVariables,
+    read_world,
+)
 
 REGISTRY = Registry(
     kind="launcher",
     group="ringside.launchers",
     table={
         "torchrun": "runners.launchers.torchrun:Torchrun",
-        "horovodrun": "runners.launchers.horovodrun:Horovodrun",
+        "horovodrun": "runners.launchers.mpirun:Horovodrun",
         "mpirun": "runners.launchers.mpirun:Mpirun",
         "mpiexec-mpich": "runners.launchers.mpirun:MpichMpiexec",
-        "spawn": "runners.launchers.spawn:Spawn",
-        "srun": "runners.launchers.srun:Srun",
+        "spawn": "runners.launchers.torchrun:Spawn",
+        "srun": "runners.launchers.slurm:Srun",
     },
 )
 

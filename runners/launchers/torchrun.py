@@ -1,11 +1,12 @@
-"""torchrun (``python -m torch.distributed.run``): PyTorch's own launcher, started once per host."""
+"""PyTorch's own launchers, started once per host: torchrun (``python -m torch.distributed.run``)
+and spawn, which is ``torch.multiprocessing`` in ``runners.spawn``.
+"""
 
 from __future__ import annotations
 
 from measurement.addresses import LOOPBACK
 from measurement.agent.ringside_agent.place import RENDEZVOUS, VariableNames
-from runners.launchers.base import HERE, HostCommand, Launcher, LaunchRequest
-from runners.launchers.rank_variables import RankVariables
+from runners.launchers.base import HERE, HostCommand, Launcher, LaunchRequest, RankVariables
 
 RANK_VARIABLES = RankVariables(
     names=VariableNames(
@@ -51,6 +52,35 @@ class Torchrun(Launcher):
                     *(*program, "--nnodes", nodes, "--node-rank", str(node), *meeting),
                     *("--nproc-per-node", str(entry.slots), *ranks),
                 ),
+                environment=request.environment,
+            )
+            for node, entry in enumerate(request.hosts)
+        )
+
+
+class Spawn(Launcher):
+    """One Python per host that spawns its ranks and sets torchrun's variables in each."""
+
+    executable = "python"
+    rank_variables = (RANK_VARIABLES,)
+
+    def commands(self, request: LaunchRequest) -> tuple[HostCommand, ...]:
+        """One ``python -m runners.spawn`` per host."""
+        ranks = ",".join(str(entry.slots) for entry in request.hosts)
+        spawn = (*request.container, request.python, "-m", "runners.spawn")
+        each = ("--nproc-per-node", ranks)
+        module = ("-m", request.module, *request.arguments)
+        if request.is_local:
+            argv = (*spawn, *each, *module)
+            return (HostCommand(host=HERE, argv=argv, environment=request.environment),)
+        meeting = (
+            *("--master-addr", request.rendezvous_host),
+            *("--master-port", str(request.master_port)),
+        )
+        return tuple(
+            HostCommand(
+                host=entry.host,
+                argv=(*spawn, *each, "--node-rank", str(node), *meeting, *module),
                 environment=request.environment,
             )
             for node, entry in enumerate(request.hosts)

@@ -25,7 +25,7 @@ from measurement.records.record import LaunchRecord, LineUse
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand, Launcher, LaunchRequest
 from runners.launchers.base import RUN_ID, interface_environment
-from runners.launchers.slurm_job import shared_cores
+from runners.launchers.slurm import shared_cores
 from runners.planning.command_place import CommandPlace
 from runners.planning.standalone_flags import MODULES, flags_for
 from runners.processes import remote

@@ -27,8 +27,8 @@ from runners.planning.command_place import CommandPlace
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.planning.workload_check import require_data
 from runners.processes import remote
-from runners.processes.answers import give
 from runners.processes.local import base_environment, search_path
+from runners.processes.remote import give
 from workloads import Workload
 
 TIMEOUT_S = 300.0

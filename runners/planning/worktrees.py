@@ -17,7 +17,7 @@ from pathlib import Path
 
 from install.build_horovod import cache_root
 from measurement.errors import PlanError, cut, quoted
-from runners.processes.run_processes import remove_left_folders
+from runners.processes.local import remove_left_folders
 
 NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
 """A checkout of ours runs no post-checkout hook of the user's."""

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 
 from measurement.errors import LaunchError
 from runners.processes import remote, remote_results
-from runners.processes.local import base_environment
-from runners.processes.run_processes import end_run
+from runners.processes.local import base_environment, end_run
 
 TIMEOUT_S = 20.0
 

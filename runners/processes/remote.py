@@ -1,11 +1,17 @@
-"""Runs commands on other hosts: over the user's own ssh, or by steps of a Slurm job.
+"""Runs commands on other hosts, over the user's own ssh or by steps of a Slurm job, and takes the
+answers of our own modules there.
 
-ssh never asks, and checks host keys as usual. Every word is quoted.
+ssh never asks, and checks host keys as usual. Every word is quoted. Answers are framed on standard
+output, so that a shell's greeting and other output can be skipped. The caller gives the process a
+new mark in its environment each time. The frame is more than the mark, since shells may print the
+command line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import shlex
 import subprocess
 import sys
@@ -18,9 +24,7 @@ from measurement.environment import steering_environment
 from measurement.errors import LaunchError, printable, quoted
 from runners.launchers import HostCommand
 from runners.launchers.base import RUN_ID
-from runners.launchers.slurm_job import slurm_hosts
-from runners.launchers.srun import step_command
-from runners.processes.answers import MARK, new_mark, taken
+from runners.launchers.slurm import slurm_hosts, step_command
 from runners.processes.local import base_environment
 
 T = TypeVar("T")
@@ -47,6 +51,8 @@ NEEDED = (
 )
 PER_HOST = ("CUDA_VISIBLE_DEVICES",)
 MAX_SAID = 4096
+MARK = "RINGSIDE_ANSWER_MARK"
+STDOUT = 1
 
 
 def forwarded_environment(inherited: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -85,7 +91,7 @@ def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[b
     )
     folder = command.folder or Path.cwd()
     line = command_line(
-        python("runners.processes.run_processes", *command.argv),
+        python("runners.processes.local", *command.argv),
         folder=folder,
         environment=environment,
     )
@@ -110,7 +116,7 @@ def ask(
     folder: Path | None = None,
 ) -> bytes:
     """Run one of our modules on a host, or here for None, to its end; returns its answer
-    (``runners.processes.answers``).
+    (``give``).
 
     ``environment``: for a process here. ``folder``: its working folder; None: this process's.
 
@@ -233,3 +239,33 @@ def is_by_step(host: str) -> bool:
 def last_line(text: str) -> str:
     """Return the last line that is not blank, or an empty text."""
     return printable(text).strip().rpartition("\n")[2].strip()
+
+
+def new_mark() -> str:
+    """Return a random mark, which nothing else prints."""
+    return secrets.token_hex(16)
+
+
+def give(answer: str | bytes) -> None:
+    """Write an answer to standard output; without a frame if there is no mark, as when a person
+    runs the command.
+    """
+    content = answer.encode() if isinstance(answer, str) else answer
+    mark = os.environ.get(MARK)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    # a user's module may have replaced sys.stdout
+    with open(STDOUT, "wb", closefd=False) as output:
+        output.write(framed(content, mark) if mark else content + b"\n")
+
+
+def framed(content: bytes, mark: str) -> bytes:
+    """Return an answer in its frame. Pure."""
+    return f"<{mark}>".encode() + content + f"</{mark}>\n".encode()
+
+
+def taken(output: bytes, mark: str) -> bytes | None:
+    """Return the first answer in some output; None if there is no whole one. Pure."""
+    begin, end = f"<{mark}>".encode(), f"</{mark}>\n".encode()
+    answer, ended, _ = output.partition(begin)[2].partition(end)
+    return answer if ended else None

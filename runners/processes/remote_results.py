@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from measurement.errors import LaunchError
-from runners.processes.answers import give
-from runners.processes.run_processes import end_run
+from runners.processes.local import end_run
+from runners.processes.remote import give
 
 MAX_BYTES = 4 * 2**20
 """Only the end of each file is sent, so that a rank that floods its log does not delay the

@@ -31,8 +31,7 @@ from measurement.agent.ringside_agent.settings import RANK_VARIABLE, Settings
 from measurement.errors import LaunchError, PlanError, RingsideError, printable
 from measurement.registry import search_beside
 from runners.launchers import make_launcher
-from runners.launchers.base import RUN_ID
-from runners.launchers.rank_variables import read_world
+from runners.launchers.base import RUN_ID, read_world
 from runners.processes import remote_results
 from runners.protocol import (
     CAUSE_FIRST_S,

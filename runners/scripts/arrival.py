@@ -16,8 +16,8 @@ import psutil
 from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from runners.launchers.command_lines import PYTHON_NAME
 from runners.launchers.users_command import AGENT_FOLDER, PYTHONPATH
-from runners.processes.run_processes import run_processes_left
-from runners.processes.supervised_arm import SupervisedRank
+from runners.processes.local import run_processes_left
+from runners.processes.supervisor_server import SupervisedRank
 
 LIBRARIES = ("libtorch", "libtorch_cpu", "libtorch_python")
 """Names of mapped files of a process that has loaded torch."""
@@ -28,7 +28,7 @@ LAUNCHER_FILES = (
     "torch.distributed.run",
     "horovodrun",
     "mpirun",
-    "run_processes",
+    "runners.processes.local",
     "multiprocessing",
 )
 HINTS = (

@@ -16,7 +16,7 @@ from measurement.files import write_whole
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand
 from runners.processes import local, remote, remote_results
-from runners.processes.run_processes import end_run, remove_open_mpi_files
+from runners.processes.local import end_run, remove_open_mpi_files
 
 LOG_LINES = 40
 LINE_CHARACTERS = 2000

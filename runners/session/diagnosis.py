@@ -15,8 +15,7 @@ from measurement.errors import LaunchError, cut
 from measurement.records.record import Failure
 from runners.hosts.placement import Placement
 from runners.processes.sandbox import Sandbox
-from runners.processes.supervised_arm import SupervisedArm
-from runners.processes.supervisor_server import SupervisorServer
+from runners.processes.supervisor_server import SupervisedArm, SupervisorServer
 from runners.protocol import ErrorReply, Reply, mentions_lost_peer
 from runners.scripts.arrival import (
     SLOW_START,

@@ -29,7 +29,7 @@ from measurement.errors import LaunchError
 from runners.hosts.placement import Placement
 from runners.processes import remote
 from runners.processes.driver_watch import ended_with_driver
-from runners.processes.run_processes import remove_left_folders
+from runners.processes.local import remove_left_folders
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol import (
     REPLIES,

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from measurement.records.results import ResultsFolder
-from runners.launchers.srun import pmix_environment
+from runners.launchers.slurm import pmix_environment
 from tests import conftest
 from tests.cluster.conftest import enter, nothing_stays, processes_of
 from tests.conftest import REPOSITORY, drawn, needs_horovod, wait_until

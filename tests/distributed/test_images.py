@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from runners.launchers.base import RUN_ID, LaunchRequest
-from runners.processes.run_processes import end_run
+from runners.processes.local import end_run
 from runners.scripts.environments import with_image
 from tests.conftest import no_process_stays, ringside_here, wait_until
 from tests.kit.commands import started

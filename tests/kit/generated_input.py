@@ -32,7 +32,7 @@ from reports import conclude
 from reports.formats.html import HtmlReport
 from reports.formats.texts import JunitReport, MarkdownReport
 from runners.driver.run_comparison import point_plans
-from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
+from runners.hosts.host_lists import parse_hosts, place_ranks, read_hostfile
 from runners.planning.arms import resolve_arms
 from runners.planning.plan_reading import read_plan
 from runners.planning.workload import resolve_cases, resolve_workload

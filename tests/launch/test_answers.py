@@ -14,7 +14,7 @@ from runners.hosts.preflight import ask
 from runners.planning.check_process import facts_of, require_data_on
 from runners.planning.workload import resolve_workload
 from runners.processes import remote, remote_results
-from runners.processes.answers import MARK, framed, new_mark, taken
+from runners.processes.remote import MARK, framed, new_mark, taken
 from runners.session.endpoint import shared_key
 from tests.kit.plans import tiny
 

@@ -12,7 +12,7 @@ from backends import make_backend
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
 from measurement.errors import LaunchError, PlanError
 from measurement.host import mpi_that_says
-from runners.hosts.hostfile import parse_hosts
+from runners.hosts.host_lists import parse_hosts
 from runners.launchers import (
     HERE,
     REGISTRY,
@@ -23,8 +23,7 @@ from runners.launchers import (
     make_launcher,
     without_rank_variables,
 )
-from runners.launchers.base import interface_environment
-from runners.launchers.rank_variables import read_world
+from runners.launchers.base import interface_environment, read_world
 from runners.planning.arm_checks import require_executables
 from runners.planning.arms import resolve_arms, usable_launchers
 from tests.conftest import BIN

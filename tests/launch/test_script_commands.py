@@ -28,7 +28,7 @@ from runners.launchers.users_command import (
 )
 from runners.planning.arm_specs import ArmStart, TrialFacts
 from runners.planning.plan_reading import read_plan
-from runners.processes.supervised_arm import SupervisedRank
+from runners.processes.supervisor_server import SupervisedRank
 from runners.scripts.arm_names import names_for
 from runners.scripts.arrival import (
     SeenPython,

@@ -17,9 +17,9 @@ from measurement.errors import HostfileError, PlanError, RecordError, RingsideEr
 from measurement.files import lock_folder, write_whole
 from measurement.plans.plan_file import check_plan, read_content
 from reports import conclude
-from runners.hosts.hostfile import read_hostfile
+from runners.hosts.host_lists import read_hostfile
 from runners.launchers import known_rank_variables
-from runners.launchers.rank_variables import read_world
+from runners.launchers.base import read_world
 from tests.conftest import REPOSITORY, TINY, ringside_here, write_plan
 from tests.kit.results_factory import make_plan, write_results
 

@@ -13,7 +13,7 @@ import pytest
 
 from runners.launchers.base import RUN_ID
 from runners.processes import local
-from runners.processes.run_processes import SHARED_MEMORY, end_run
+from runners.processes.local import SHARED_MEMORY, end_run
 from tests.conftest import HAS_HOROVOD, started_processes, wait_until
 from tests.kit.commands import environment, run, started, warm
 from tests.kit.script_comparisons import write_script_plan

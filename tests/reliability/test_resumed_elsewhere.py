@@ -43,7 +43,7 @@ class Small(Workload):
         return model(batch).square().mean()
 """
 FLAT = """
-from backends.naive import Naive
+from backends.torch_distributed import Naive
 
 
 class Flat(Naive):

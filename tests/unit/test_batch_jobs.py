@@ -7,7 +7,7 @@ import os
 import pytest
 
 from measurement.errors import HostfileError, LaunchError, PlanError
-from runners.hosts.batch_jobs import JOBS, job_hosts, job_id, job_system, unused_nodes
+from runners.hosts.host_lists import JOBS, job_hosts, job_id, job_system, unused_nodes
 from runners.hosts.placement import planned_hosts
 from runners.hosts.preflight import inspect
 from tests.kit.plans import read_tiny

@@ -9,7 +9,7 @@ import pytest
 
 from measurement.errors import HostfileError
 from runners.hosts.host_facts import is_here
-from runners.hosts.hostfile import (
+from runners.hosts.host_lists import (
     parse_hostfile,
     parse_hosts,
     place_ranks,

@@ -11,8 +11,7 @@ import torch.distributed as dist
 
 from backends.mpi import library as mpi_library
 from backends.mpi import operations as mpi_staging
-from backends.mpi.operations import Stage
-from backends.mpi.reductions import find_reduction
+from backends.mpi.operations import Stage, find_reduction
 from measurement.errors import PlanError
 from tests.kit.commands import run_python
 

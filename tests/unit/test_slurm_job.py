@@ -9,10 +9,8 @@ from measurement.conditions.same_environment import changes_since, format_change
 from measurement.errors import LaunchError
 from measurement.records.record import Manifest
 from runners.launchers import known_rank_variables, meeting_place, without_rank_variables
-from runners.launchers.base import HostSlots, LaunchRequest
-from runners.launchers.rank_variables import read_world
-from runners.launchers.slurm_job import expand_nodes, slurm_hosts
-from runners.launchers.srun import Srun
+from runners.launchers.base import HostSlots, LaunchRequest, read_world
+from runners.launchers.slurm import Srun, expand_nodes, slurm_hosts
 
 JOB = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_TASKS_PER_NODE": "2,1"}
 TASK = {

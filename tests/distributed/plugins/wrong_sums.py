@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from backends.communicator import TorchCommunicator
 from backends.ddp import DDP
+from backends.torch_distributed import TorchCommunicator
 
 
 class AddsOne(TorchCommunicator):

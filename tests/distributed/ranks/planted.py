@@ -11,7 +11,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from backends.naive import Naive, NaivePrepared, sync_gradients
+from backends.torch_distributed import Naive, NaivePrepared, sync_gradients
 from runners.rank.engine import start_engine
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision

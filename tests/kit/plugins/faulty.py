@@ -24,9 +24,8 @@ from backends.ddp import DDP
 from backends.horovod.backend import Horovod
 from measurement.agent.ringside_agent.supervision.rank_supervisor import is_supervisor
 from reports.base import Report
-from runners.launchers.horovodrun import Horovodrun
-from runners.launchers.mpirun import Mpirun
-from runners.launchers.spawn import Spawn
+from runners.launchers.mpirun import Horovodrun, Mpirun
+from runners.launchers.torchrun import Spawn
 
 THIRD_ROUND = 4
 """Which block it is: the trial that sets the blocks' length comes first."""

@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from measurement.agent.ringside_agent.place import HOROVOD
-from runners.launchers.spawn import Spawn
-from runners.launchers.torchrun import RANK_VARIABLES
+from runners.launchers.torchrun import RANK_VARIABLES, Spawn
 
 
 class Forked(Spawn):
