@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from measurement.agent.ringside_agent.machine.host import select
+from measurement.agent.ringside_agent.machine import select
 from measurement.conditions.disturbing_variables import disturbing_variables
 from measurement.errors import PlanError
 

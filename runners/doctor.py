@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from install import cache, toolchain
-from measurement.agent.ringside_agent.machine.core_use import usable_cores
+from measurement.agent.ringside_agent.machine import usable_cores
 from measurement.conditions.known_bad import faults
 from measurement.errors import LaunchError
 from measurement.own_packages import clashes, on_python_path

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 
-from measurement.agent.ringside_agent.machine.core_use import usable_cores
+from measurement.agent.ringside_agent.machine import usable_cores
 from measurement.conditions.sources import digests
 from measurement.errors import PlanError, RecordError
 from measurement.plans.plan import Plan

@@ -22,8 +22,7 @@ from datetime import timedelta
 from pydantic import ValidationError
 
 from measurement.addresses import listen, with_port
-from measurement.agent.ringside_agent.channel import seal, unseal
-from measurement.agent.ringside_agent.supervision.frames import pack, say
+from measurement.agent.ringside_agent.supervision.frames import pack, say, seal, unseal
 from measurement.agent.ringside_agent.supervision.host_relay import FOLLOWER_S, LATEST
 from measurement.agent.ringside_agent.supervision.rank_supervisor import (
     COUNTERS,

@@ -33,8 +33,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from backends.base import Prepared
-from measurement.agent.ringside_agent.reading.sketches import sketch
-from measurement.agent.ringside_agent.reading.values import hyperparameters
+from measurement.agent.ringside_agent.reading.values import hyperparameters, sketch
 from measurement.errors import PlanError
 from measurement.judging.distances import EXACT
 from measurement.probes.step_timer import StepTimer

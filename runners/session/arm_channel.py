@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TypeVar
 
-from measurement.agent.ringside_agent.channel import command_key, job_key, reply_key
+from measurement.agent.ringside_agent.supervision.frames import command_key, job_key, reply_key
 from measurement.errors import LaunchError
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import (

@@ -1,5 +1,5 @@
 """One rank of a script: it connects at its first step, reports after the first few, and then does
-as the driver says.
+as the driver says: blocks of steps, or its end.
 
 Commands are read at an iteration's end only, inside the optimizer's hook, where no collective is
 under way.
@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Mapping
+from time import perf_counter_ns
+from typing import Any, Callable, Mapping, Sequence
 
-from . import blocks, endings, sandbox
-from .agent import Agent
-from .channel import join
-from .machine.host import peak_memory_bytes
+from . import agent, machine, sandbox
 from .meeting import Meeting
 from .place import World, find_world
-from .reading import libraries, reports
+from .reading import configuration, libraries
 from .reading.first_steps import FirstSteps
-from .recorder import Recorder
+from .reading.script import Script
+from .reading.values import losses_of, means, synchronize
+from .recorder import Recorder, Row
 from .reporting import call_safely, message_of, never_compile, say, uncompiled
 from .settings import COMPARED_STEPS, RANK_VARIABLE, Settings
 from .users_lines import Described, agent_lines, error_reply
+
+GAP_TIMES = 10
+GAP_S = 0.05
 
 
 class Rank:
@@ -36,7 +41,7 @@ class Rank:
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self.settings, self.recorder = settings, recorder
         self.place = World()
-        self.agent: Agent | None = None
+        self.agent: agent.Agent | None = None
         self.first = FirstSteps(settings, recorder)
         self._forwards_s: deque[float] = deque(maxlen=256)
         recorder.on_batch, recorder.on_loader = self.first.on_batch, self.first.on_loader
@@ -71,13 +76,13 @@ class Rank:
     def _claim(self) -> None:
         """Become a rank: start the supervisor, connect, and count the steps that are compared."""
         never_compile(*self.recorder.hot)
-        endings.show_stack_on_signal()
+        agent.show_stack_on_signal()
         settings, place = self.settings, find_world(self.settings)
         self.place, self.first.script.world_size = place, place.world_size
         os.environ[RANK_VARIABLE] = str(os.getpid())
         python = settings.python if os.access(settings.python, os.X_OK) else sys.executable
-        self.agent = Agent(join(settings, place, python=python))
-        endings.watch(self._tell_last, lambda: self.recorder.iterations)
+        self.agent = agent.Agent(agent.join(settings, place, python=python))
+        agent.report_end(self._tell_last, lambda: self.recorder.iterations)
         call_safely(libraries.watch_exchange, self.recorder)
         self.recorder.left, self.recorder.at_boundary = COMPARED_STEPS, uncompiled(self._end_first)
 
@@ -96,10 +101,8 @@ class Rank:
         self.agent.serve({"start": self._start, "block": self._block, "finish": self._finish})
         if self.agent.is_over:  # a script that catches its end ends at its next step
             self.recorder.left = 1
-            self.recorder.at_boundary = uncompiled(
-                partial(endings.leave_in_order, self.agent.leave)
-            )
-            endings.end_script(self.agent.leave)
+            self.recorder.at_boundary = uncompiled(partial(agent.leave_in_order, self.agent.leave))
+            agent.end_script(self.agent.leave)
 
     def _start(self, _: Mapping[str, Any]) -> str:
         places = Meeting(self.settings).asked()
@@ -108,13 +111,13 @@ class Rank:
             "ports": places["ports"],
             "store_files": places["store_files"],
         }
-        report = reports.rank_report(self.first.script, self.place)
+        report = configuration.rank_report(self.first.script, self.place)
         return json.dumps({"kind": "started", "can": ["block"], "report": report, "script": script})
 
     def _block(self, command: dict[str, Any]) -> None:
         rank_fields = {"rank": self.place.rank, "start": self.settings.start}
         script = self.first.script
-        block = blocks.Block(
+        block = Block(
             command,
             recorder=self.recorder,
             script=script,
@@ -130,9 +133,9 @@ class Rank:
 
     def _finish(self, _: Mapping[str, Any]) -> str:
         script = self.first.script
-        report, drift = reports.rank_report(script, self.place), reports.drift(script)
+        report, drift = configuration.rank_report(script, self.place), configuration.drift(script)
         figures = {
-            "peak_memory_bytes": peak_memory_bytes(script.device),
+            "peak_memory_bytes": machine.peak_memory_bytes(script.device),
             "drift": drift,
             "written_files": sandbox.written(),
         }
@@ -151,3 +154,105 @@ class Rank:
         message = f"the agent failed: {message_of(error)}"
         say(message)
         self._tell_last(error_reply(Described(message, agent_lines(error))))
+
+
+@dataclass
+class Block:
+    """Carries out one ``block`` command.
+
+    A device is waited for where the timed steps begin and end, and never between.
+    """
+
+    command: dict[str, Any]
+    recorder: Recorder
+    script: Script
+    forwards_s: deque[float]
+    """Forward phases of the last timed steps, in seconds; this block's are added."""
+    rank_fields: dict[str, Any]
+    """More fields of the rank's part of the reply."""
+
+    def __post_init__(self) -> None:
+        self._first_step = self.recorder.iterations
+        self._received = perf_counter_ns()
+        self._untimed_s = 0.0
+        self._warm: tuple[list[Row], list[float]] = ([], [])
+        self._then: Callable[[dict[str, Any]], None]
+
+    def begin(self, then: Callable[[dict[str, Any]], None]) -> None:
+        """Start counting steps; ``then`` gets the reply in the hook of the last one."""
+        self._then = then
+        warmup = int(self.command["warmup_steps"])
+        if warmup:
+            self.recorder.at_boundary = uncompiled(self._time)
+            self.recorder.begin(warmup)
+        else:
+            self._time()
+
+    def _time(self) -> None:
+        recorder = self.recorder
+        synchronize(self.script.device)
+        self._warm = (recorder.rows, losses_of(recorder))
+        self._before = machine.read_core_use(machine.usable_cores())
+        self._threads = machine.read_threads()
+        self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        self._untimed_s = (perf_counter_ns() - self._received) / 1e9
+        recorder.at_boundary = uncompiled(self._end)
+        recorder.begin(int(self.command["steps"]))
+
+    def _end(self) -> None:
+        recorder = self.recorder
+        began = recorder.start
+        synchronize(self.script.device)
+        rows = recorder.rows
+        rows[-1] = (rows[-1][0] + perf_counter_ns() - began, *rows[-1][1:])
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
+        threads = machine.threads_between(self._threads, machine.read_threads())
+        use = machine.core_use_between(self._before, machine.read_core_use(machine.usable_cores()))
+        warm, warm_losses = self._warm
+        phases = [phases_of(row) for row in rows]
+        samples = self.script.samples_of
+        skipped = {number for number, row in enumerate(rows) if row[7]}
+        # rows in which a fused optimizer found that gradients had overflowed, and changed nothing
+        skipped |= {row for row, overflow in recorder.overflows if row >= 0 and float(overflow)}
+        steps = {
+            **self.rank_fields,
+            "untimed_s": self._untimed_s + sum(row[4] for row in rows) / 1e9,
+            "samples": [samples(row[5]) for row in rows],
+            "phases_s": phases,
+            "skipped_steps": len(skipped),
+            "first_step": self._first_step,
+            "losses": means(warm, warm_losses) + means(rows, losses_of(recorder)),
+            "loss_samples": [samples(row[5]) for row in [*warm, *rows]],
+            "gaps": gaps_in([row[1] for row in phases], self.forwards_s),
+            "core_use": use,
+            "threads": threads,
+            "page_faults": faults,
+        }
+        self._then({"kind": "block", "steps": steps, "drift": configuration.drift(self.script)})
+
+
+def phases_of(row: Row) -> list[float]:
+    """Seconds of waiting for data, forward, backward, optimizer and waiting for exchange, which sum
+    to the step's.
+    """
+    whole, wait, backward, optimizer, left_out = row[:5]
+    exchange = row[8]
+    forward = max(0, whole - left_out - wait - backward - optimizer - exchange)
+    return [time_ns / 1e9 for time_ns in (wait, forward, backward, optimizer, exchange)]
+
+
+def gaps_in(forward_s: Sequence[float], known_s: deque[float]) -> list[tuple[int, float]]:
+    """Steps that contain a long pause, such as an evaluation, and its seconds.
+
+    ``known_s``: forward phases of earlier blocks, so that a block of one step can be judged. This
+    block's are added.
+    """
+    known_s.extend(forward_s)
+    if not forward_s:
+        return []
+    usual = sorted(known_s)[len(known_s) // 2]
+    return [
+        (step, seconds)
+        for step, seconds in enumerate(forward_s)
+        if seconds > max(GAP_S, GAP_TIMES * usual)
+    ]

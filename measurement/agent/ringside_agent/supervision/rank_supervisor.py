@@ -69,7 +69,7 @@ def start(
     launch. ``python`` runs it, and reads the host's counters where it has Ringside's packages.
 
     Returns:
-        The connection to the driver, see ``frames`` and ``channel``.
+        The connection to the driver, see ``frames`` and ``agent.Channel``.
     """
     keep_orphans()
     ours, theirs = socket.socketpair()

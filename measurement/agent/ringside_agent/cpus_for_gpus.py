@@ -19,8 +19,8 @@ from time import perf_counter
 from types import SimpleNamespace
 from typing import Any, Callable, Sequence
 
-from ..imposing import with_arguments
-from ..place import World, world_of_variables
+from .place import World, world_of_variables
+from .settings import with_arguments
 
 USUAL_DEVICES = 2
 """GPUs of a host where no variable says how many: the smallest number that exchanges."""
