@@ -119,6 +119,40 @@ class Agent:
             child.terminate()
         leave(code)
 
+    def end_script(self) -> NoReturn:
+        """Raise ``SystemExit`` in the middle of a script, so that its ``finally`` and ``atexit``
+        run. The process ends after the last of them, or where they take too long.
+
+        All ranks call it.
+        """
+
+        def cut_short() -> None:
+            time.sleep(END_TIMEOUT_S)
+            say(
+                f"the script has not ended within {END_TIMEOUT_S:g} s of its last step, so its"
+                " 'finally' and 'atexit' are cut short"
+            )
+            self.leave(0)
+
+        at_exit.append(self.leave_in_order)
+        if os.getpid() != STARTED:
+            at_multiprocessing_end(run_at_exit, priority=-sys.maxsize)
+        threading.Thread(target=cut_short, daemon=True).start()
+        raise SystemExit(0)
+
+    def leave_in_order(self) -> None:
+        """Shut down Horovod and MPI, as their launchers expect, and leave the process.
+
+        All ranks call it.
+        """
+        horovod: Any = sys.modules.get("horovod.torch")
+        if horovod is not None and horovod.is_initialized():
+            call_safely(horovod.shutdown)
+        mpi: Any = sys.modules.get("mpi4py.MPI")
+        if mpi is not None and mpi.Is_initialized():
+            call_safely(mpi.Finalize)
+        self.leave(0)
+
     def _end_alone(self, error: OSError) -> NoReturn:
         say(f"the connection to the driver is lost, so this rank ends: {error}")
         self.leave(1)
@@ -267,41 +301,3 @@ def show_stack_on_signal() -> None:
     """
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         faulthandler.register(signal.SIGUSR1, file=2)
-
-
-def end_script(leave: Callable[[int], Any]) -> NoReturn:
-    """Raise ``SystemExit`` in the middle of a script, so that its ``finally`` and ``atexit`` run.
-
-    All ranks call it.
-
-    ``leave`` ends the process: after the script's last ``atexit`` function, or where these take too
-    long.
-    """
-
-    def cut_short() -> None:
-        time.sleep(END_TIMEOUT_S)
-        say(
-            f"the script has not ended within {END_TIMEOUT_S:g} s of its last step, so its"
-            " 'finally' and 'atexit' are cut short"
-        )
-        leave(0)
-
-    at_exit.append(lambda: leave_in_order(leave))
-    if os.getpid() != STARTED:
-        at_multiprocessing_end(run_at_exit, priority=-sys.maxsize)
-    threading.Thread(target=cut_short, daemon=True).start()
-    raise SystemExit(0)
-
-
-def leave_in_order(leave: Callable[[int], Any]) -> None:
-    """Shut down Horovod and MPI, as their launchers expect, and leave the process.
-
-    All ranks call it.
-    """
-    horovod: Any = sys.modules.get("horovod.torch")
-    if horovod is not None and horovod.is_initialized():
-        call_safely(horovod.shutdown)
-    mpi: Any = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", None)
-    if mpi is not None and mpi():
-        call_safely(sys.modules["mpi4py.MPI"].Finalize)
-    leave(0)

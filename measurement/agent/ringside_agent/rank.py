@@ -12,17 +12,15 @@ import os
 import resource
 import sys
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 from . import agent, machine, sandbox
 from .meeting import Meeting
 from .place import World, find_world
 from .reading import configuration, libraries
 from .reading.first_steps import FirstSteps
-from .reading.script import Script
 from .reading.values import losses_of, means, synchronize
 from .recorder import Recorder, Row
 from .reporting import call_safely, message_of, never_compile, say, uncompiled
@@ -43,7 +41,8 @@ class Rank:
         self.place = World()
         self.agent: agent.Agent | None = None
         self.first = FirstSteps(settings, recorder)
-        self._forwards_s: deque[float] = deque(maxlen=256)
+        self.forwards_s: deque[float] = deque(maxlen=256)
+        """Forward phases of the last timed steps, in seconds."""
         recorder.on_batch, recorder.on_loader = self.first.on_batch, self.first.on_loader
         recorder.unread = self.first.script.unread
         recorder.before_backward = partial(
@@ -101,45 +100,34 @@ class Rank:
         self.agent.serve({"start": self._start, "block": self._block, "finish": self._finish})
         if self.agent.is_over:  # a script that catches its end ends at its next step
             self.recorder.left = 1
-            self.recorder.at_boundary = uncompiled(partial(agent.leave_in_order, self.agent.leave))
-            agent.end_script(self.agent.leave)
+            self.recorder.at_boundary = uncompiled(self.agent.leave_in_order)
+            self.agent.end_script()
 
     def _start(self, _: Mapping[str, Any]) -> str:
-        places = Meeting(self.settings).asked()
-        script = {
-            **self.first.report(self.place.rank),
-            "ports": places["ports"],
-            "store_files": places["store_files"],
-        }
+        script = {**self.first.report(self.place.rank), **Meeting(self.settings).asked()}
         report = configuration.rank_report(self.first.script, self.place)
         return json.dumps({"kind": "started", "can": ["block"], "report": report, "script": script})
 
     def _block(self, command: dict[str, Any]) -> None:
-        rank_fields = {"rank": self.place.rank, "start": self.settings.start}
-        script = self.first.script
-        block = Block(
-            command,
-            recorder=self.recorder,
-            script=script,
-            forwards_s=self._forwards_s,
-            rank_fields=rank_fields,
-        )
-        block.begin(self._end_block)
+        Block(self, steps=int(command["steps"])).begin(int(command["warmup_steps"]))
 
-    def _end_block(self, reply: dict[str, Any]) -> None:
+    def end_block(self, steps: dict[str, Any]) -> None:
+        """Reply to a ``block`` command, and obey the next ones."""
         assert self.agent is not None
-        self.agent.reply(json.dumps(reply))
+        drift = configuration.drift(self.first.script)
+        self.agent.reply(json.dumps({"kind": "block", "steps": steps, "drift": drift}))
         self._obey()
 
     def _finish(self, _: Mapping[str, Any]) -> str:
         script = self.first.script
-        report, drift = configuration.rank_report(script, self.place), configuration.drift(script)
-        figures = {
+        reply = {
+            "kind": "finished",
+            "report": configuration.rank_report(script, self.place),
+            "drift": configuration.drift(script),
             "peak_memory_bytes": machine.peak_memory_bytes(script.device),
-            "drift": drift,
             "written_files": sandbox.written(),
         }
-        return json.dumps({"kind": "finished", "report": report, **figures})
+        return json.dumps(reply)
 
     def _tell_last(self, message: Mapping[str, Any]) -> None:
         self.recorder.off = True
@@ -156,79 +144,67 @@ class Rank:
         self._tell_last(error_reply(Described(message, agent_lines(error))))
 
 
-@dataclass
 class Block:
-    """Carries out one ``block`` command.
+    """Carries out one ``block`` command of a rank.
 
     A device is waited for where the timed steps begin and end, and never between.
     """
 
-    command: dict[str, Any]
-    recorder: Recorder
-    script: Script
-    forwards_s: deque[float]
-    """Forward phases of the last timed steps, in seconds; this block's are added."""
-    rank_fields: dict[str, Any]
-    """More fields of the rank's part of the reply."""
-
-    def __post_init__(self) -> None:
-        self._first_step = self.recorder.iterations
+    def __init__(self, rank: Rank, *, steps: int) -> None:
+        """``steps``: those that are timed."""
+        self._rank, self._recorder, self._script = rank, rank.recorder, rank.first.script
+        self._steps, self._first_step = steps, rank.recorder.iterations
         self._received = perf_counter_ns()
-        self._untimed_s = 0.0
-        self._warm: tuple[list[Row], list[float]] = ([], [])
-        self._then: Callable[[dict[str, Any]], None]
 
-    def begin(self, then: Callable[[dict[str, Any]], None]) -> None:
-        """Start counting steps; ``then`` gets the reply in the hook of the last one."""
-        self._then = then
-        warmup = int(self.command["warmup_steps"])
-        if warmup:
-            self.recorder.at_boundary = uncompiled(self._time)
-            self.recorder.begin(warmup)
+    def begin(self, warmup_steps: int) -> None:
+        """Start counting steps; the hook of the last one replies."""
+        if warmup_steps:
+            self._recorder.at_boundary = uncompiled(self._time)
+            self._recorder.begin(warmup_steps)
         else:
             self._time()
 
     def _time(self) -> None:
-        recorder = self.recorder
-        synchronize(self.script.device)
-        self._warm = (recorder.rows, losses_of(recorder))
+        recorder = self._recorder
+        synchronize(self._script.device)
+        self._warm, self._warm_losses = recorder.rows, losses_of(recorder)
         self._before = machine.read_core_use(machine.usable_cores())
         self._threads = machine.read_threads()
         self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self._untimed_s = (perf_counter_ns() - self._received) / 1e9
         recorder.at_boundary = uncompiled(self._end)
-        recorder.begin(int(self.command["steps"]))
+        recorder.begin(self._steps)
 
     def _end(self) -> None:
-        recorder = self.recorder
+        recorder, rank, warm = self._recorder, self._rank, self._warm
         began = recorder.start
-        synchronize(self.script.device)
+        synchronize(self._script.device)
         rows = recorder.rows
         rows[-1] = (rows[-1][0] + perf_counter_ns() - began, *rows[-1][1:])
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
         threads = machine.threads_between(self._threads, machine.read_threads())
         use = machine.core_use_between(self._before, machine.read_core_use(machine.usable_cores()))
-        warm, warm_losses = self._warm
         phases = [phases_of(row) for row in rows]
-        samples = self.script.samples_of
+        samples = self._script.samples_of
         skipped = {number for number, row in enumerate(rows) if row[7]}
         # rows in which a fused optimizer found that gradients had overflowed, and changed nothing
         skipped |= {row for row, overflow in recorder.overflows if row >= 0 and float(overflow)}
         steps = {
-            **self.rank_fields,
+            "rank": rank.place.rank,
+            "start": rank.settings.start,
             "untimed_s": self._untimed_s + sum(row[4] for row in rows) / 1e9,
             "samples": [samples(row[5]) for row in rows],
             "phases_s": phases,
             "skipped_steps": len(skipped),
             "first_step": self._first_step,
-            "losses": means(warm, warm_losses) + means(rows, losses_of(recorder)),
+            "losses": means(warm, self._warm_losses) + means(rows, losses_of(recorder)),
             "loss_samples": [samples(row[5]) for row in [*warm, *rows]],
-            "gaps": gaps_in([row[1] for row in phases], self.forwards_s),
+            "gaps": gaps_in([row[1] for row in phases], rank.forwards_s),
             "core_use": use,
             "threads": threads,
             "page_faults": faults,
         }
-        self._then({"kind": "block", "steps": steps, "drift": configuration.drift(self.script)})
+        rank.end_block(steps)
 
 
 def phases_of(row: Row) -> list[float]:

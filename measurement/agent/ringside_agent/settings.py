@@ -44,13 +44,13 @@ OF_DDP = {
         "static_graph",
     )
 }
-OF_OPTIMIZER = ("fused", "foreach")
+OF_OPTIMIZER = {f"optimizer.0.0.{name}": name for name in ("fused", "foreach")}
 IMPOSABLE = (
     THREADS,
     f"{ENVIRONMENT}NAME",
     *OF_LOADER,
     *OF_DDP,
-    *(f"optimizer.0.0.{name}" for name in OF_OPTIMIZER),
+    *OF_OPTIMIZER,
 )
 """As a message names them."""
 
@@ -151,7 +151,8 @@ def impose_variables(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         if name.startswith(ENVIRONMENT):
             os.environ.pop(name[len(ENVIRONMENT) :], None)
-            os.environ.update({name[len(ENVIRONMENT) :]: str(value)} if value is not None else {})
+            if value is not None:
+                os.environ[name[len(ENVIRONMENT) :]] = str(value)
 
 
 def impose_on_torch(torch: Any, settings: Mapping[str, Any]) -> None:
@@ -160,18 +161,13 @@ def impose_on_torch(torch: Any, settings: Mapping[str, Any]) -> None:
         torch.set_num_threads(settings[THREADS])
         torch.set_num_threads = _only_in_children(torch.set_num_threads)
     owners = {
-        torch.utils.data.DataLoader: _arguments(OF_LOADER, settings),
-        torch.nn.parallel.DistributedDataParallel: _arguments(OF_DDP, settings),
+        torch.utils.data.DataLoader: OF_LOADER,
+        torch.nn.parallel.DistributedDataParallel: OF_DDP,
     }
-    for owner, arguments in owners.items():
-        if arguments:
+    for owner, names in owners.items():
+        if arguments := _arguments(names, settings):
             owner.__init__ = with_arguments(owner.__init__, arguments)
-    chosen = {
-        name: settings[f"optimizer.0.0.{name}"]
-        for name in OF_OPTIMIZER
-        if f"optimizer.0.0.{name}" in settings
-    }
-    if chosen:
+    if chosen := _arguments(OF_OPTIMIZER, settings):
         _choose_kernels(torch.optim.Optimizer, chosen)
 
 

@@ -199,9 +199,9 @@ class FirstSteps:
                 sketches_by_name[name] = sketch(tensor)
                 self._sizes[name] = tensor.numel()
             except Exception as error:  # noqa: BLE001 - tensors of a class of their own raise what they like
-                note = f"'{name}' could not be compared: {type(error).__name__}: {str(error)[:100]}"
-                if note not in self.script.notes:
-                    self.script.notes.append(note)
+                self.script.note(
+                    f"'{name}' could not be compared: {type(error).__name__}: {str(error)[:100]}"
+                )
         return sketches_by_name
 
     def _read_gradients(self, optimizer: Any) -> None:
@@ -231,10 +231,12 @@ class FirstSteps:
         recorder = self._recorder
         passes, self._backwards = recorder.backwards - self._backwards, recorder.backwards
         losses = values_of(recorder.losses[recorder.losses_before :])
-        rates = [
-            group.get("lr") for optimizer in script.optimizers for group in optimizer.param_groups
+        learning_rates = [
+            float(group["lr"])
+            for optimizer in script.optimizers
+            for group in optimizer.param_groups
+            if group.get("lr") is not None
         ]
-        learning_rates = [float(rate) for rate in rates if rate is not None]
         script.rates += learning_rates[:1]
         samples = script.samples_of(recorder.samples())
         script.yielded.steps.append([])
@@ -294,7 +296,7 @@ class FirstSteps:
         """The fields of ``ScriptReport``, after the compared steps."""
         script = self.script
         script.record_safely(self._match)
-        report: dict[str, Any] = {
+        return {
             "rank": rank,
             "configuration": {**configuration.read(script), **self._uses()},
             "defaults": script.record_safely(libraries.defaults, script) or {},
@@ -307,9 +309,6 @@ class FirstSteps:
             "written_files": sandbox.written(),
             "lines": self.lines.report(),
             "trackers": [name for name in self._settings.trackers if name in sys.modules],
-        }
-        return {
-            **report,
             **(script.record_safely(self._read_end) or {}),
             "notes": script.notes,
         }
@@ -326,12 +325,10 @@ class FirstSteps:
         script.roots = roots or script.roots[:1]
         state = state_of(script.roots)
         buffers = {name: tensor for name, tensor in state.items() if name.startswith(BUFFER)}
-        parameters = {name: tensor for name, tensor in state.items() if name not in buffers}
-        compared = {} if script.is_sharded else parameters
         without = [
             name
-            for name, tensor in compared.items()
-            if tensor.grad is not None and id(tensor) not in trained
+            for name, tensor in ({} if script.is_sharded else state).items()
+            if name not in buffers and tensor.grad is not None and id(tensor) not in trained
         ]
         return {"buffers": self._sketched(buffers), "without_optimizer": without}
 

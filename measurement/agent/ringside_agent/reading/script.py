@@ -12,7 +12,7 @@ import gc
 import os
 import sys
 import time
-from typing import Any, Callable, Iterable, Iterator, List, Tuple
+from typing import Any, Callable, Iterable, Iterator
 
 from ..place import find_world
 from ..recorder import Recorder
@@ -34,8 +34,6 @@ SCHEDULES = frozenset(("LRScheduler", "_LRScheduler", "ReduceLROnPlateau"))
 START_TIMEOUT_S = 600.0
 """How long to wait for the baseline's first parameters, which its rank 0 saves and other arms load
 (``same_start``)."""
-
-Named = List[Tuple[str, Any]]
 
 
 class Script:
@@ -83,21 +81,22 @@ class Script:
 
     def unread(self, error: BaseException, name: str = "steps") -> None:
         """Add a note of what could not be read, once."""
-        note = f"the agent could not read all of the first steps ({name}): {message_of(error)}"
-        self.notes += [] if note in self.notes else [note]
+        self.note(f"the agent could not read all of the first steps ({name}): {message_of(error)}")
+
+    def note(self, sentence: str) -> None:
+        """Add a note to the script's report, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         """All parameters of the optimizers, by name; one that no model has, by its place in its
         optimizer.
         """
-        names = {}
-        for prefix, root in prefixes(self.roots):
-            names.update(
-                {
-                    id(parameter): prefix + name
-                    for name, parameter in named_tensors(root, "_parameters")
-                }
-            )
+        names = {
+            id(parameter): prefix + name
+            for prefix, root in prefixes(self.roots)
+            for name, parameter in named_tensors(root, "_parameters")
+        }
         for index, optimizer in enumerate(self.optimizers):
             for number, group in enumerate(optimizer.param_groups):
                 for place, parameter in enumerate(group["params"]):
@@ -139,15 +138,12 @@ def share_start(settings: Settings, script: Script) -> None:
     elif settings.state == "load":
         load_state(settings.state_file, script)
     elif find_world(settings).rank == 0:
-        save_state(settings.state_file, state_of(script.roots))
-
-
-def save_state(path: str, state: dict[str, Any]) -> None:
-    """Write parameters and buffers, atomically."""
-    torch: Any = sys.modules["torch"]
-    new = f"{path}.{os.getpid()}"
-    torch.save({name: tensor.detach().cpu().clone() for name, tensor in state.items()}, new)
-    os.replace(new, path)
+        state = state_of(script.roots)
+        new = f"{settings.state_file}.{os.getpid()}"
+        sys.modules["torch"].save(
+            {name: tensor.detach().cpu().clone() for name, tensor in state.items()}, new
+        )
+        os.replace(new, settings.state_file)
 
 
 def load_state(path: str, script: Script) -> None:
@@ -174,7 +170,7 @@ def load_state(path: str, script: Script) -> None:
     with torch.no_grad():
         for name in matching:
             state[name].copy_(saved[name])
-    missing = sorted({*state, *saved} - set(matching))
+    missing = sorted({*state, *saved}.difference(matching))
     if missing:
         script.notes.append(
             f"{len(missing)} tensors were not loaded from the baseline, since the other has none of"
@@ -275,12 +271,11 @@ def is_wrapper(module: Any, child: str) -> bool:
     return child in WRAPPED or (child == "module" and alone)
 
 
-def named_tensors(root: Any, kind: str) -> Named:
+def named_tensors(root: Any, kind: str) -> list[tuple[str, Any]]:
     """Each parameter (``_parameters``) or buffer (``_buffers``) of a module once, by its name
     without wrappers' prefixes.
     """
-    seen: set[int] = set()
-    return list(_named(root, kind, "", seen, set()))
+    return list(_named(root, kind, "", set(), set()))
 
 
 def _named(

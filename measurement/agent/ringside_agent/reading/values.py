@@ -132,14 +132,9 @@ def means(rows: Sequence[tuple[int, ...]], losses: Sequence[float]) -> list[floa
 
 def synchronize(device: Any) -> None:
     """Wait for a device's work; nothing on a CPU."""
-    torch: Any = sys.modules["torch"]
-    wait = (
-        getattr(getattr(torch, device.type, None), "synchronize", None)
-        if device is not None and device.type != "cpu"
-        else None
-    )
-    if wait is not None:
-        wait()
+    if device is not None and device.type != "cpu":
+        module = getattr(sys.modules["torch"], device.type, None)
+        getattr(module, "synchronize", lambda: None)()
 
 
 def sketch(tensor: Any, size: int = SIZE, *, is_state: bool = False) -> list[float]:
