@@ -12,6 +12,7 @@ import math
 import os
 import sys
 import threading
+import time
 from collections import UserDict, deque
 from dataclasses import dataclass
 
@@ -492,6 +493,17 @@ def test_losses_are_means_by_step_and_those_that_were_changed_since_are_unknown(
 )
 def test_gaps_are_long_and_unusual(steps, before, gaps):
     assert rank.gaps_in(steps, deque(before)) == gaps
+
+
+def test_a_block_without_warmup_has_its_own_losses_only(monkeypatch):
+    """It also had those of the block before, under its own steps' numbers."""
+    blocks = []
+    this_rank = rank.Rank(settings.decode(encoded()), Recorder())
+    monkeypatch.setattr(this_rank, "end_block", blocks.append)
+    for _ in range(2):
+        rank.Block(this_rank, steps=1).begin(0)
+        this_rank.recorder.end_iteration(time.perf_counter_ns())
+    assert [(block["first_step"], len(block["losses"])) for block in blocks] == [(0, 1), (1, 1)]
 
 
 def test_what_an_evaluation_waits_for_its_loader_is_no_wait_of_a_training():

@@ -158,10 +158,9 @@ class Block:
 
     def begin(self, warmup_steps: int) -> None:
         """Start counting steps; the hook of the last one replies."""
-        if warmup_steps:
-            self._recorder.at_boundary = uncompiled(self._time)
-            self._recorder.begin(warmup_steps)
-        else:
+        self._recorder.at_boundary = uncompiled(self._time)
+        self._recorder.begin(warmup_steps)  # what was counted before is no part of this block
+        if not warmup_steps:
             self._time()
 
     def _time(self) -> None:
