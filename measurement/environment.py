@@ -22,7 +22,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from measurement.agent.ringside_agent.machine.host import select
+from measurement.agent.ringside_agent.machine import select
 from measurement.errors import PlanError, cut
 from measurement.files import read_text
 

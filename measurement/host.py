@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from measurement.agent.ringside_agent.machine import core_use
-from measurement.agent.ringside_agent.machine.core_use import usable_cores
+from measurement.agent.ringside_agent import machine
+from measurement.agent.ringside_agent.machine import usable_cores
 from measurement.host_counters import nvml
 
 
@@ -92,9 +92,9 @@ def busy_warning(cores: Sequence[int]) -> str | None:
     """A sentence where other processes use enough of these cores to disturb a comparison; watches
     for ``WATCHED_S``.
     """
-    before = core_use.read(cores)
+    before = machine.read_core_use(cores)
     time.sleep(WATCHED_S)
-    use = core_use.between(before, core_use.read(cores))
+    use = machine.core_use_between(before, machine.read_core_use(cores))
     if use is None:
         return None
     share = (use["busy_s"] - use["own_s"]) / (use["wall_s"] * len(cores))

@@ -95,7 +95,7 @@ class StepTerms(Stored):
 
 class ThreadFigures(Stored):
     """Who had the core, seconds per step: the mean over ranks and launches
-    (``ringside_agent.machine.core_use``).
+    (``ringside_agent.machine``).
     """
 
     running_s: Estimate

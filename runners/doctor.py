@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from install import build_horovod, toolchain
-from measurement.agent.ringside_agent.machine.core_use import usable_cores
+from measurement.agent.ringside_agent.machine import usable_cores
 from measurement.conditions import faults
 from measurement.errors import LaunchError
 from measurement.host import BUSY_REMEDY, OPEN_MPI, busy_warning, core_count, installed_mpi

@@ -139,7 +139,7 @@ Command = StartCommand | GateCommand | BlockCommand | EpochCommand | TraceComman
 
 
 Sketches = dict[str, Sketch]
-"""By tensor name; see ``ringside_agent.reading.sketches``."""
+"""By tensor name; see ``ringside_agent.reading.values``."""
 
 
 class DriftReport(Message):

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from measurement.addresses import split_port
-from measurement.agent.ringside_agent.channel import command_key, join, reply_key, seal, unseal
-from measurement.agent.ringside_agent.machine.host import fingerprint
+from measurement.agent.ringside_agent.agent import join
+from measurement.agent.ringside_agent.machine import fingerprint
 from measurement.agent.ringside_agent.place import RENDEZVOUS, World
 from measurement.agent.ringside_agent.settings import Settings, read
 from measurement.agent.ringside_agent.supervision import rank_supervisor
@@ -29,9 +29,13 @@ from measurement.agent.ringside_agent.supervision.frames import (
     AT_ONCE,
     SAY,
     Frames,
+    command_key,
     messages_in,
     pack,
     pack_all,
+    reply_key,
+    seal,
+    unseal,
 )
 from measurement.records.block import CoreUse, RankSteps, ThreadTimes
 from measurement.records.record import RankReport

@@ -17,7 +17,7 @@ import runners.rank.trainer
 from backends.base import BuildOptimizer, Prepared
 from backends.ddp import DDP
 from benchmarks.plugins.slow import RUN_ID
-from measurement.agent.ringside_agent.machine import core_use
+from measurement.agent.ringside_agent import machine
 
 
 def coin(run: str, number: int) -> bool:
@@ -36,11 +36,11 @@ class SometimesReadDDP(DDP):
         is_read = coin(os.environ.get(RUN_ID, ""), self._built)
         self._built += 1
         runners.rank.trainer.read_threads = READ_THREADS if is_read else _nothing
-        core_use.read = READ_CORES if is_read else _nothing
+        machine.read_core_use = READ_CORES if is_read else _nothing
         return super().prepare(model, build_optimizer)
 
 
-READ_THREADS, READ_CORES = core_use.read_threads, core_use.read
+READ_THREADS, READ_CORES = machine.read_threads, machine.read_core_use
 
 
 def _nothing(*_: Any, **__: Any) -> None:

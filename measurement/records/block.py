@@ -73,7 +73,7 @@ BlockKind = Literal["sync", "local"]
 
 class CoreUse(Written):
     """Use of one rank's cores while a block ran, untimed steps included
-    (``ringside_agent.machine.core_use``).
+    (``ringside_agent.machine``).
     """
 
     machine: str
@@ -93,7 +93,7 @@ class CoreUse(Written):
 
 class ThreadTimes(Written):
     """What the threads of a rank did during a block's timed steps
-    (``ringside_agent.machine.core_use``), in seconds.
+    (``ringside_agent.machine``), in seconds.
 
     The rest of the training thread's time is waiting: for peers, a loader, a disk, or a device.
     """

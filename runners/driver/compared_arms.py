@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from measurement.agent.ringside_agent.machine.host import gpu_names
+from measurement.agent.ringside_agent.machine import gpu_names
 from measurement.host import crowded_warning, shared_gpus_warning
 from measurement.plans.plan import Plan
 from measurement.records.record import Case

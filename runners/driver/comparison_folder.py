@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from measurement.agent.ringside_agent.machine.host import fingerprint
+from measurement.agent.ringside_agent.machine import fingerprint
 from measurement.conditions.same_environment import (
     changes_since,
     environment_of,

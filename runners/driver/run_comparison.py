@@ -18,7 +18,7 @@ from pathlib import Path
 
 from backends import backend_class
 from backends.single import Single
-from measurement.agent.ringside_agent.machine.core_use import usable_cores
+from measurement.agent.ringside_agent.machine import usable_cores
 from measurement.errors import PlanError, RecordError, RingsideError, about
 from measurement.host import BUSY_REMEDY, busy_warning
 from measurement.plans.plan import Plan

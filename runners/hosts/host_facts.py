@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from measurement.addresses import free_port, listen, split_port
-from measurement.agent.ringside_agent.machine.host import fingerprint
+from measurement.agent.ringside_agent.machine import fingerprint
 from measurement.host import cards, installed_mpi
 from runners.processes.remote import give
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from measurement.agent.ringside_agent.machine.host import PACKAGES, fingerprint
+from measurement.agent.ringside_agent.machine import PACKAGES, fingerprint
 from measurement.agent.ringside_agent.users_lines import is_users
 from measurement.environment import forwarded_by_name
 from measurement.errors import LaunchError, PlanError, about

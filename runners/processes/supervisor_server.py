@@ -23,7 +23,6 @@ from datetime import timedelta
 from pydantic import ValidationError
 
 from measurement.addresses import listen, with_port
-from measurement.agent.ringside_agent.channel import seal, unseal
 from measurement.agent.ringside_agent.supervision.frames import (
     AT_ONCE,
     SAY,
@@ -31,6 +30,8 @@ from measurement.agent.ringside_agent.supervision.frames import (
     messages_in,
     pack,
     say,
+    seal,
+    unseal,
 )
 from measurement.agent.ringside_agent.supervision.host_relay import FOLLOWER_S, LATEST
 from measurement.agent.ringside_agent.supervision.rank_supervisor import (

@@ -17,9 +17,8 @@ from typing import Any
 import torch
 
 from backends import Backend, make_backend
-from measurement.agent.ringside_agent.machine import core_use
-from measurement.agent.ringside_agent.machine.core_use import own_threads, usable_cores
-from measurement.agent.ringside_agent.machine.host import rank_facts
+from measurement.agent.ringside_agent import machine
+from measurement.agent.ringside_agent.machine import own_threads, rank_facts, usable_cores
 from measurement.agent.ringside_agent.place import World
 from measurement.environment import recorded_environment
 from measurement.errors import PlanError, WorldSizeMismatchError
@@ -102,7 +101,7 @@ class Engine:
         """Run and time one block; returns this rank's steps. Collective."""
         counts = {"steps": command.steps, "warmup_steps": command.warmup_steps}
         cores = usable_cores()
-        before = core_use.read(cores)
+        before = machine.read_core_use(cores)
         if isinstance(self.runner, MicroBenchmarkRunner):
             assert command.case is not None
             steps = self.runner.run_block(
@@ -110,7 +109,7 @@ class Engine:
             )
         else:
             steps = self.runner.run_block(local=command.kind == "local", **counts)
-        use = core_use.between(before, core_use.read(cores))
+        use = machine.core_use_between(before, machine.read_core_use(cores))
         steps.core_use = CoreUse(**use) if use else None
         return steps
 

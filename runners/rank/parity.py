@@ -33,8 +33,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from backends.base import Prepared
-from measurement.agent.ringside_agent.reading.sketches import sketch
-from measurement.agent.ringside_agent.reading.values import hyperparameters
+from measurement.agent.ringside_agent.reading.values import hyperparameters, sketch
 from measurement.distances import EXACT
 from measurement.errors import PlanError
 from measurement.records.record import GATE_STEPS

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from backends.base import Prepared
-from measurement.agent.ringside_agent.reading.sketches import real_elements, sketch
+from measurement.agent.ringside_agent.reading.values import real_elements, sketch
 from measurement.distances import ROUNDING, Sketches, Tensors, arithmetic_of
 from measurement.errors import PlanError
 from measurement.flops import count_flops

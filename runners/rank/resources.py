@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from measurement.agent.ringside_agent.machine.core_use import own_threads, usable_cores
+from measurement.agent.ringside_agent.machine import own_threads, usable_cores
 from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.supervision.rank_supervisor import state
 from measurement.environment import KEEP_FREED_MEMORY

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from backends import Backend
 from backends.base import BuildOptimizer, Prepared, trained_parameters
-from measurement.agent.ringside_agent.machine.core_use import (
+from measurement.agent.ringside_agent.machine import (
     own_threads,
     read_threads,
     threads_between,

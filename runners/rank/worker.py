@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from measurement.addresses import split_port
 from measurement.agent.ringside_agent import users_lines
-from measurement.agent.ringside_agent.agent import Agent, Handler
-from measurement.agent.ringside_agent.channel import join
-from measurement.agent.ringside_agent.machine.host import peak_memory_bytes
+from measurement.agent.ringside_agent.agent import Agent, Handler, join
+from measurement.agent.ringside_agent.machine import peak_memory_bytes
 from measurement.agent.ringside_agent.settings import RANK_VARIABLE, Settings
 from measurement.errors import LaunchError, PlanError, RingsideError, printable
 from measurement.registry import search_beside

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from measurement.agent.ringside_agent import imposing
+from measurement.agent.ringside_agent.settings import (
+    ENVIRONMENT,
+    OMP_NUM_THREADS,
+    THREADS,
+    is_imposable,
+)
 from measurement.conditions.differences import is_by_rank
 from measurement.errors import PlanError, quoted
 from measurement.plans.plan import Plan
@@ -312,10 +317,10 @@ def settings_to_try(
     fields = {difference.field: difference for difference in differences}
     settings = {}
     for field, difference in fields.items():
-        if difference.changes_work or not imposing.is_known(field):
+        if difference.changes_work or not is_imposable(field):
             continue
-        if field.startswith(imposing.VARIABLE) and (
-            difference.is_note or (field == imposing.OMP_NUM_THREADS and imposing.THREADS in fields)
+        if field.startswith(ENVIRONMENT) and (
+            difference.is_note or (field == OMP_NUM_THREADS and THREADS in fields)
         ):
             continue  # it has no effect by itself, or a launcher sets it
         if "library" in fields and field.startswith(("ddp.", "environment.HOROVOD_")):

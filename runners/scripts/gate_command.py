@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from install.build_horovod import cache_root
-from measurement.agent.ringside_agent.machine.host import fingerprint
+from measurement.agent.ringside_agent.machine import fingerprint
 from measurement.errors import PlanError
 from measurement.files import write_whole
 from runners.flags import Flag, FlagValues, values_of

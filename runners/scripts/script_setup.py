@@ -14,7 +14,7 @@ from typing import Any
 
 from backends.base import WHILE_STOPPED
 from backends.single import ScriptBackend
-from measurement.agent.ringside_agent import imposing
+from measurement.agent.ringside_agent.settings import IMPOSABLE, is_imposable
 from measurement.environment import KEEP_FREED_MEMORY, PER_RANK, SECRET, recorded_names, refusal
 from measurement.errors import PlanError, UnavailableError, about, unknown_name
 from measurement.plans.plan import Plan
@@ -90,10 +90,8 @@ def resolve_scripts(plan: Plan) -> dict[str, ArmSpec]:
 def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
     assert arm.command is not None
     require_no_secrets(plan, arm)
-    if unknown := [setting for setting in arm.impose if not imposing.is_known(setting)]:
-        raise PlanError(
-            f"arm '{name}': {unknown_name('setting to impose', unknown[0], imposing.KNOWN)}"
-        )
+    if unknown := [setting for setting in arm.impose if not is_imposable(setting)]:
+        raise PlanError(f"arm '{name}': {unknown_name('setting to impose', unknown[0], IMPOSABLE)}")
     with about(f"arm '{name}'"):
         line = read_command(arm.command)
         if not arm.image and any(other.packages is not None for other in plan.arms.values()):

@@ -24,7 +24,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from measurement.addresses import listen, with_port
-from measurement.agent.ringside_agent.channel import command_key, job_key, reply_key
+from measurement.agent.ringside_agent.supervision.frames import command_key, job_key, reply_key
 from measurement.errors import LaunchError
 from runners.hosts.placement import Placement
 from runners.processes import remote

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from measurement.agent.ringside_agent.machine import cpus_for_gpus
+from measurement.agent.ringside_agent import cpus_for_gpus
 from runners.scripts.script_setup import lists_for_agent
 from tests.conftest import HAS_HOROVOD, REPOSITORY
 from tests.distributed.test_scripts import NAMES, ab, cache  # noqa: F401
@@ -19,7 +19,7 @@ RANK_VARIABLES = lists_for_agent()["rank_variables"]
 AS_WRITTEN = """
 import copy, sys, threading, torch
 sys.path.insert(0, {agent!r})
-from ringside_agent.machine import cpus_for_gpus
+from ringside_agent import cpus_for_gpus
 cpus_for_gpus.emulate_cuda(torch, {rank_variables!r})
 
 assert torch.cuda.is_available() and torch.cuda.device_count() == 2

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from measurement.addresses import free_port
-from measurement.agent.ringside_agent.machine.core_use import usable_cores
+from measurement.agent.ringside_agent.machine import usable_cores
 from measurement.environment import KEEP_FREED_MEMORY
 from measurement.host import core_count
 from measurement.records.results import ResultsFolder

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from measurement.agent.ringside_agent.reading.sketches import sketch
+from measurement.agent.ringside_agent.reading.values import sketch
 from runners.protocol import ParityReport
 from tests.kit.changed import changed
 

@@ -13,7 +13,7 @@ import sys
 from datetime import timedelta
 
 from measurement.addresses import free_port
-from measurement.agent.ringside_agent.channel import command_key, reply_key
+from measurement.agent.ringside_agent.supervision.frames import command_key, reply_key
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol import REPLIES, BlockCommand, FinishCommand, StartCommand
 from tests.conftest import REPOSITORY

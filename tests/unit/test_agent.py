@@ -12,20 +12,26 @@ import math
 import os
 import sys
 import threading
+import time
 from collections import UserDict, deque
 from dataclasses import dataclass
 
 import pytest
 import torch
 
-from measurement.agent.ringside_agent import after_import, blocks, place, settings, watching
-from measurement.agent.ringside_agent.machine import host
+from measurement.agent.ringside_agent import (
+    after_import,
+    machine,
+    place,
+    rank,
+    settings,
+    watching,
+)
 from measurement.agent.ringside_agent.reading import (
     batches,
+    configuration,
     libraries,
-    models,
-    reports,
-    sketches,
+    script,
     values,
 )
 from measurement.agent.ringside_agent.reading.first_steps import FirstSteps
@@ -57,16 +63,16 @@ def test_it_records_the_variables_that_ringside_does_and_no_secrets(monkeypatch)
     others = {"HOROVOD_RANK": "1", "NCCL_SECRET": "s", "OTHER": "o"}
     for name, value in (recorded | others).items():
         monkeypatch.setenv(name, value)
-    found = host.steering(settings.decode(encoded(**lists_for_agent())))
+    found = machine.steering(settings.decode(encoded(**lists_for_agent())))
     assert found == recorded_environment(os.environ)
     assert found.items() >= recorded.items() and not found.keys() & others.keys()
-    assert host.steering(settings.decode(encoded())) == {}
+    assert machine.steering(settings.decode(encoded())) == {}
 
 
 def test_the_facts_of_a_host_are_those_that_conditions_name():
     elsewhere = {"mpirun"}  # the preflight's
     assert {condition.field for condition in conditions() if condition.source == "host"} == set(
-        host.fingerprint()
+        machine.fingerprint()
     ) | elsewhere
 
 
@@ -276,7 +282,7 @@ def test_what_cannot_be_read_of_a_script_is_left_out_and_noted_once():
     optimizer.param_groups[0]["unreadable"] = torch.empty(1, device="meta")
     script.stepped.append(lambda: optimizer)
     for _ in range(2):
-        report = reports.rank_report(script, place.World())
+        report = configuration.rank_report(script, place.World())
         assert (report["optimizer"], report["model"]["parameters"]) == ({}, 2)
     (note,) = script.notes
     assert "could not read all of the first steps (optimizer report)" in note
@@ -295,10 +301,10 @@ def test_exchange_within_exchange_counts_once_and_that_of_another_thread_does_no
 
 
 def test_small_tensors_are_their_own_sketches_and_others_are_read_as_numbers():
-    assert sketches.sketch(torch.tensor(3)) == [3.0]
-    assert sketches.sketch(torch.arange(4.0).bfloat16()) == [0.0, 1.0, 2.0, 3.0]
-    assert sketches.sketch(torch.eye(3).to_sparse()) == torch.eye(3).reshape(-1).tolist()
-    assert sketches.sketch(torch.empty(0)) == []
+    assert values.sketch(torch.tensor(3)) == [3.0]
+    assert values.sketch(torch.arange(4.0).bfloat16()) == [0.0, 1.0, 2.0, 3.0]
+    assert values.sketch(torch.eye(3).to_sparse()) == torch.eye(3).reshape(-1).tolist()
+    assert values.sketch(torch.empty(0)) == []
 
 
 class Wrapped(torch.nn.Module):
@@ -313,21 +319,21 @@ def test_wrappers_have_no_part_in_names():
     compiled = torch.nn.Module()
     compiled._orig_mod = Wrapped(bare)
     for root in (bare, Wrapped(bare), compiled):
-        assert [name for name, _ in models.named(root, "_parameters")] == names
-        assert models.unwrapped(root) is bare
-    assert "buffer:1.running_mean" in models.state_of([bare])
+        assert [name for name, _ in script.named_tensors(root, "_parameters")] == names
+        assert script.unwrapped(root) is bare
+    assert "buffer:1.running_mean" in script.state_of([bare])
 
 
 def test_models_are_found_by_their_tops():
     inner, other = torch.nn.Linear(2, 2), torch.nn.Linear(3, 3)
     outer, lends = Wrapped(Wrapped(inner)), torch.nn.Sequential(inner)
-    roots = {id(root) for root in models.find_roots()}
+    roots = {id(root) for root in script.find_roots()}
     assert {id(outer), id(other)} <= roots and id(inner) not in roots
     trained = {id(model) for model in inner.parameters()}
-    assert models.trained_first([other, outer], trained) == [outer, other]
-    called = models.trained_first([lends, outer, other], trained, called=outer)
+    assert script.trained_first([other, outer], trained) == [outer, other]
+    called = script.trained_first([lends, outer, other], trained, called=outer)
     assert called == [outer, other]
-    named = models.prefixes([outer, other, torch.nn.Linear(1, 1)])
+    named = script.prefixes([outer, other, torch.nn.Linear(1, 1)])
     assert [prefix for prefix, _ in named] == ["", "Linear.", "Linear#2."]
 
 
@@ -486,7 +492,18 @@ def test_losses_are_means_by_step_and_those_that_were_changed_since_are_unknown(
     ],
 )
 def test_gaps_are_long_and_unusual(steps, before, gaps):
-    assert blocks.gaps_in(steps, deque(before)) == gaps
+    assert rank.gaps_in(steps, deque(before)) == gaps
+
+
+def test_a_block_without_warmup_has_its_own_losses_only(monkeypatch):
+    """It also had those of the block before, under its own steps' numbers."""
+    blocks = []
+    this_rank = rank.Rank(settings.decode(encoded()), Recorder())
+    monkeypatch.setattr(this_rank, "end_block", blocks.append)
+    for _ in range(2):
+        rank.Block(this_rank, steps=1).begin(0)
+        this_rank.recorder.end_iteration(time.perf_counter_ns())
+    assert [(block["first_step"], len(block["losses"])) for block in blocks] == [(0, 1), (1, 1)]
 
 
 def test_what_an_evaluation_waits_for_its_loader_is_no_wait_of_a_training():

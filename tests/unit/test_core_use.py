@@ -11,22 +11,22 @@ import time
 
 import pytest
 
-from measurement.agent.ringside_agent.machine import core_use
-from measurement.agent.ringside_agent.machine.core_use import usable_cores
+from measurement.agent.ringside_agent import machine
+from measurement.agent.ringside_agent.machine import usable_cores
 from measurement.host import busy_warning, shared_gpus_warning
 from measurement.records.block import CoreUse, load_of
 
 SPIN = "import time\nuntil = time.perf_counter() + {}\nwhile time.perf_counter() < until: pass"
 
 pytestmark = pytest.mark.skipif(
-    core_use.read(usable_cores()) is None, reason="the kernel has no /proc/stat"
+    machine.read_core_use(usable_cores()) is None, reason="the kernel has no /proc/stat"
 )
 
 
 def use_of(act):
-    before = core_use.read(usable_cores())
+    before = machine.read_core_use(usable_cores())
     act()
-    return CoreUse(**core_use.between(before, core_use.read(usable_cores())))
+    return CoreUse(**machine.core_use_between(before, machine.read_core_use(usable_cores())))
 
 
 @pytest.mark.slow
@@ -100,8 +100,8 @@ def test_hosts_of_one_kernel_count_the_same_cores(monkeypatch):
     ranks alone."""
     machines = []
     for host in ("pod-1", "pod-2"):
-        monkeypatch.setattr(core_use.socket, "gethostname", lambda host=host: host)
-        core_use.machine_id.cache_clear()
+        monkeypatch.setattr(machine.socket, "gethostname", lambda host=host: host)
+        machine.machine_id.cache_clear()
         machines.append(use_of(lambda: None).machine)
     both = [use(machine=machine, busy_s=2.0, wall_s=2.0) for machine in machines]
     assert load_of(both)["foreign_share"] == pytest.approx(0.0)

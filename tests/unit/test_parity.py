@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from measurement.agent.ringside_agent.reading.sketches import CHUNK, sketch
+from measurement.agent.ringside_agent.reading.values import CHUNK, sketch
 from runners.driver.gates import judge_parity
 from runners.rank.parity import sketch_states
 from runners.rank.reference_step import put_state, tolerance_of

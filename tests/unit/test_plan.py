@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from measurement.agent.ringside_agent import imposing
+from measurement.agent.ringside_agent.settings import is_imposable
 from measurement.conditions.same_environment import plan_digest
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import placed_beside
@@ -66,7 +66,7 @@ def test_shipped_plans_resolve(path, request):
     if plan.are_scripts:
         for arm in plan.arms.values():
             assert read_command(str(arm.command)).file == "train.py", "a reader's own"
-            assert all(map(imposing.is_known, arm.impose))
+            assert all(map(is_imposable, arm.impose))
         return
     if plan.device == "cuda" and not torch.cuda.is_available():
         pytest.skip("its arms need a GPU")

@@ -219,7 +219,7 @@ def supervisor_of(process):
 
 
 ANSWERS = f"""
-from measurement.agent.ringside_agent.channel import Channel
+from measurement.agent.ringside_agent.agent import Channel
 channel = Channel(way, key=open({str(KEY_FILE)!r}).read(), arm="arm", launch=0, rank=rank)
 number = int(channel.job())
 channel.receive()

@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import pytest
 
-from measurement.agent.ringside_agent.channel import Channel, command_key, reply_key, seal
-from measurement.agent.ringside_agent.supervision.frames import say
+from measurement.agent.ringside_agent.agent import Channel
+from measurement.agent.ringside_agent.supervision.frames import command_key, reply_key, say, seal
 from measurement.agent.ringside_agent.supervision.rank_supervisor import greet, prove, receive_line
 from measurement.errors import LaunchError
 from runners.processes import supervisor_server

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from measurement.agent.ringside_agent.machine.core_use import read_threads, threads_between
+from measurement.agent.ringside_agent.machine import read_threads, threads_between
 from measurement.records.block import BlockRecord, CoreUse, RankSteps, ThreadTimes
 from tests.kit.commands import run_python
 
 SHARED_CORE = """
 import hashlib, json, os, sys, threading, time
-from measurement.agent.ringside_agent.machine.core_use import read_threads, threads_between
-from measurement.agent.ringside_agent.machine.core_use import own_threads
+from measurement.agent.ringside_agent.machine import read_threads, threads_between
+from measurement.agent.ringside_agent.machine import own_threads
 
 def compute(seconds):  # without the interpreter's lock
     until = time.monotonic() + seconds

@@ -5,10 +5,11 @@ Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothi
 Ringside's own ranks use parts of it, too. It must not break the script: an error in the agent ends
 the agent, and is reported.
 
-``meeting`` keeps the ports and files of each start apart. ``imposing`` gives a script settings in
-place of its own. ``watching`` puts hooks into torch, and ``recorder`` counts and times what they
-see. ``rank`` talks to the driver: first steps are compared (``reading``), then come ``blocks``.
-``machine`` reads what else the process and its host do meanwhile.
+``meeting`` keeps the ports and files of each start apart. ``settings`` has what the driver set,
+some in place of the script's own. ``watching`` puts hooks into torch, and ``recorder`` counts and
+times what they see. ``rank`` does as the driver says, to whom ``agent`` talks: first steps are
+compared (``reading``), then come blocks. ``machine`` reads what else the process and its host do
+meanwhile.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from functools import partial
 from typing import Any, Callable
 
 from . import meeting, settings
-from .imposing import impose_on_torch, impose_variables
 from .reporting import call_safely, run_at_exit
+from .settings import impose_on_torch, impose_variables
 
 
 def begin() -> None:
@@ -42,7 +43,7 @@ def begin() -> None:
         )
         after_import({name: partial(box.wrap, name, save) for name, save in sandbox.SAVE.items()})
     if agent_settings.cpu:
-        from .machine import cpus_for_gpus
+        from . import cpus_for_gpus
 
         after_import(
             {
@@ -68,7 +69,7 @@ def begin() -> None:
         call_safely(places.watch_stores)
 
     def watch_horovod() -> None:
-        from .machine.core_use import counting_threads
+        from .machine import counting_threads
 
         basics: Any = sys.modules["horovod.common.basics"].HorovodBasics
         basics.init = counting_threads(basics.init)

@@ -30,10 +30,8 @@ class Meeting:
     """The meeting places of one start of an arm."""
 
     def __init__(self, settings: Settings) -> None:
-        folder, start = (
-            os.path.dirname(settings.key_file),
-            f"{settings.launch}-{settings.arm}-{settings.start}",
-        )
+        folder = os.path.dirname(settings.key_file)
+        start = f"{settings.launch}-{settings.arm}-{settings.start}"
         self._mapped_ports = {
             int(script_port): port for script_port, port in settings.ports.items()
         }

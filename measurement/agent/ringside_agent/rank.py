@@ -1,5 +1,5 @@
 """One rank of a script: it connects at its first step, reports after the first few, and then does
-as the driver says.
+as the driver says: blocks of steps, or its end.
 
 Commands are read at an iteration's end only, inside the optimizer's hook, where no collective is
 under way.
@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from collections import deque
 from functools import partial
-from typing import Any, Mapping
+from time import perf_counter_ns
+from typing import Any, Mapping, Sequence
 
-from . import blocks, endings, sandbox
-from .agent import Agent
-from .channel import join
-from .machine.host import peak_memory_bytes
+from . import agent, machine, sandbox
 from .meeting import Meeting
 from .place import World, find_world
-from .reading import libraries, reports
+from .reading import configuration, libraries
 from .reading.first_steps import FirstSteps
-from .recorder import Recorder
+from .reading.values import losses_of, means, synchronize
+from .recorder import Recorder, Row
 from .reporting import call_safely, message_of, never_compile, say, uncompiled
 from .settings import COMPARED_STEPS, RANK_VARIABLE, Settings
 from .users_lines import Described, agent_lines, error_reply
+
+GAP_TIMES = 10
+GAP_S = 0.05
 
 
 class Rank:
@@ -36,9 +39,10 @@ class Rank:
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self.settings, self.recorder = settings, recorder
         self.place = World()
-        self.agent: Agent | None = None
+        self.agent: agent.Agent | None = None
         self.first = FirstSteps(settings, recorder)
-        self._forwards_s: deque[float] = deque(maxlen=256)
+        self.forwards_s: deque[float] = deque(maxlen=256)
+        """Forward phases of the last timed steps, in seconds."""
         recorder.on_batch, recorder.on_loader = self.first.on_batch, self.first.on_loader
         recorder.unread = self.first.script.unread
         recorder.before_backward = partial(
@@ -71,13 +75,13 @@ class Rank:
     def _claim(self) -> None:
         """Become a rank: start the supervisor, connect, and count the steps that are compared."""
         never_compile(*self.recorder.hot)
-        endings.show_stack_on_signal()
+        agent.show_stack_on_signal()
         settings, place = self.settings, find_world(self.settings)
         self.place, self.first.script.world_size = place, place.world_size
         os.environ[RANK_VARIABLE] = str(os.getpid())
         python = settings.python if os.access(settings.python, os.X_OK) else sys.executable
-        self.agent = Agent(join(settings, place, python=python))
-        endings.watch(self._tell_last, lambda: self.recorder.iterations)
+        self.agent = agent.Agent(agent.join(settings, place, python=python))
+        agent.report_end(self._tell_last, lambda: self.recorder.iterations)
         call_safely(libraries.watch_exchange, self.recorder)
         self.recorder.left, self.recorder.at_boundary = COMPARED_STEPS, uncompiled(self._end_first)
 
@@ -96,47 +100,34 @@ class Rank:
         self.agent.serve({"start": self._start, "block": self._block, "finish": self._finish})
         if self.agent.is_over:  # a script that catches its end ends at its next step
             self.recorder.left = 1
-            self.recorder.at_boundary = uncompiled(
-                partial(endings.leave_in_order, self.agent.leave)
-            )
-            endings.end_script(self.agent.leave)
+            self.recorder.at_boundary = uncompiled(self.agent.leave_in_order)
+            self.agent.end_script()
 
     def _start(self, _: Mapping[str, Any]) -> str:
-        places = Meeting(self.settings).asked()
-        script = {
-            **self.first.report(self.place.rank),
-            "ports": places["ports"],
-            "store_files": places["store_files"],
-        }
-        report = reports.rank_report(self.first.script, self.place)
+        script = {**self.first.report(self.place.rank), **Meeting(self.settings).asked()}
+        report = configuration.rank_report(self.first.script, self.place)
         return json.dumps({"kind": "started", "can": ["block"], "report": report, "script": script})
 
     def _block(self, command: dict[str, Any]) -> None:
-        rank_fields = {"rank": self.place.rank, "start": self.settings.start}
-        script = self.first.script
-        block = blocks.Block(
-            command,
-            recorder=self.recorder,
-            script=script,
-            forwards_s=self._forwards_s,
-            rank_fields=rank_fields,
-        )
-        block.begin(self._end_block)
+        Block(self, steps=int(command["steps"])).begin(int(command["warmup_steps"]))
 
-    def _end_block(self, reply: dict[str, Any]) -> None:
+    def end_block(self, steps: dict[str, Any]) -> None:
+        """Reply to a ``block`` command, and obey the next ones."""
         assert self.agent is not None
-        self.agent.reply(json.dumps(reply))
+        drift = configuration.drift(self.first.script)
+        self.agent.reply(json.dumps({"kind": "block", "steps": steps, "drift": drift}))
         self._obey()
 
     def _finish(self, _: Mapping[str, Any]) -> str:
         script = self.first.script
-        report, drift = reports.rank_report(script, self.place), reports.drift(script)
-        figures = {
-            "peak_memory_bytes": peak_memory_bytes(script.device),
-            "drift": drift,
+        reply = {
+            "kind": "finished",
+            "report": configuration.rank_report(script, self.place),
+            "drift": configuration.drift(script),
+            "peak_memory_bytes": machine.peak_memory_bytes(script.device),
             "written_files": sandbox.written(),
         }
-        return json.dumps({"kind": "finished", "report": report, **figures})
+        return json.dumps(reply)
 
     def _tell_last(self, message: Mapping[str, Any]) -> None:
         self.recorder.off = True
@@ -151,3 +142,92 @@ class Rank:
         message = f"the agent failed: {message_of(error)}"
         say(message)
         self._tell_last(error_reply(Described(message, agent_lines(error))))
+
+
+class Block:
+    """Carries out one ``block`` command of a rank.
+
+    A device is waited for where the timed steps begin and end, and never between.
+    """
+
+    def __init__(self, rank: Rank, *, steps: int) -> None:
+        """``steps``: those that are timed."""
+        self._rank, self._recorder, self._script = rank, rank.recorder, rank.first.script
+        self._steps, self._first_step = steps, rank.recorder.iterations
+        self._received = perf_counter_ns()
+
+    def begin(self, warmup_steps: int) -> None:
+        """Start counting steps; the hook of the last one replies."""
+        self._recorder.at_boundary = uncompiled(self._time)
+        self._recorder.begin(warmup_steps)  # what was counted before is no part of this block
+        if not warmup_steps:
+            self._time()
+
+    def _time(self) -> None:
+        recorder = self._recorder
+        synchronize(self._script.device)
+        self._warm, self._warm_losses = recorder.rows, losses_of(recorder)
+        self._before = machine.read_core_use(machine.usable_cores())
+        self._threads = machine.read_threads()
+        self._faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        self._untimed_s = (perf_counter_ns() - self._received) / 1e9
+        recorder.at_boundary = uncompiled(self._end)
+        recorder.begin(self._steps)
+
+    def _end(self) -> None:
+        recorder, rank, warm = self._recorder, self._rank, self._warm
+        began = recorder.start
+        synchronize(self._script.device)
+        rows = recorder.rows
+        rows[-1] = (rows[-1][0] + perf_counter_ns() - began, *rows[-1][1:])
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
+        threads = machine.threads_between(self._threads, machine.read_threads())
+        use = machine.core_use_between(self._before, machine.read_core_use(machine.usable_cores()))
+        phases = [phases_of(row) for row in rows]
+        samples = self._script.samples_of
+        skipped = {number for number, row in enumerate(rows) if row[7]}
+        # rows in which a fused optimizer found that gradients had overflowed, and changed nothing
+        skipped |= {row for row, overflow in recorder.overflows if row >= 0 and float(overflow)}
+        steps = {
+            "rank": rank.place.rank,
+            "start": rank.settings.start,
+            "untimed_s": self._untimed_s + sum(row[4] for row in rows) / 1e9,
+            "samples": [samples(row[5]) for row in rows],
+            "phases_s": phases,
+            "skipped_steps": len(skipped),
+            "first_step": self._first_step,
+            "losses": means(warm, self._warm_losses) + means(rows, losses_of(recorder)),
+            "loss_samples": [samples(row[5]) for row in [*warm, *rows]],
+            "gaps": gaps_in([row[1] for row in phases], rank.forwards_s),
+            "core_use": use,
+            "threads": threads,
+            "page_faults": faults,
+        }
+        rank.end_block(steps)
+
+
+def phases_of(row: Row) -> list[float]:
+    """Seconds of waiting for data, forward, backward, optimizer and waiting for exchange, which sum
+    to the step's.
+    """
+    whole, wait, backward, optimizer, left_out = row[:5]
+    exchange = row[8]
+    forward = max(0, whole - left_out - wait - backward - optimizer - exchange)
+    return [time_ns / 1e9 for time_ns in (wait, forward, backward, optimizer, exchange)]
+
+
+def gaps_in(forward_s: Sequence[float], known_s: deque[float]) -> list[tuple[int, float]]:
+    """Steps that contain a long pause, such as an evaluation, and its seconds.
+
+    ``known_s``: forward phases of earlier blocks, so that a block of one step can be judged. This
+    block's are added.
+    """
+    known_s.extend(forward_s)
+    if not forward_s:
+        return []
+    usual = sorted(known_s)[len(known_s) // 2]
+    return [
+        (step, seconds)
+        for step, seconds in enumerate(forward_s)
+        if seconds > max(GAP_S, GAP_TIMES * usual)
+    ]

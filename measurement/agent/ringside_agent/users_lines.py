@@ -111,11 +111,10 @@ def place_of(error: BaseException) -> Place | None:
 def place_in(text: str) -> Place | None:
     """The last line of the user's own code in a traceback, or in several."""
     frames = [match for match in FRAME.finditer(text) if is_users(match["file"])]
-    return (
-        Place(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["function"])
-        if frames
-        else None
-    )
+    if not frames:
+        return None
+    file, line, function = frames[-1].groups()
+    return Place(file, int(line), function)
 
 
 def is_users(file: str | os.PathLike[str]) -> bool:

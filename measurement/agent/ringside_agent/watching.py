@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from . import rank
-from .machine import core_use
+from .machine import counting_threads
 from .reading import batches
 from .reading.first_steps import FirstSteps
 from .recorder import Recorder
@@ -38,7 +38,7 @@ def watch_torch(settings: Settings) -> rank.Rank:
     call_safely(watch_autocast, torch, this_rank.first)
     if hasattr(torch.distributed, "init_process_group"):
         begin = torch.distributed.init_process_group
-        torch.distributed.init_process_group = core_use.counting_threads(begin)
+        torch.distributed.init_process_group = counting_threads(begin)
     if settings.untimed == "evaluation":
         watch_evaluation(torch.nn.Module, recorder)
     os.register_at_fork(after_in_child=this_rank.forget_after_fork)

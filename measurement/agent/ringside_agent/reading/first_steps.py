@@ -11,12 +11,19 @@ from typing import Any, Iterable
 from .. import sandbox
 from ..recorder import READ_AHEAD, Recorder
 from ..settings import COMPARED_STEPS, Settings
-from . import batches, configuration, libraries, models
-from .initial_state import share_start
+from . import batches, configuration, libraries
 from .lines import TRACED_STEPS, Lines
-from .script import Script
-from .sketches import sketch
-from .values import values_of
+from .script import (
+    BUFFER,
+    Script,
+    find_roots,
+    is_sharded,
+    share_start,
+    state_of,
+    trained_first,
+    unwrapped,
+)
+from .values import sketch, values_of
 
 
 class FirstSteps:
@@ -62,15 +69,15 @@ class FirstSteps:
     def _read_start(self, module: Any) -> None:
         script = self.script
         self._called = module
-        script.roots = models.trained_first(
-            models.find_roots(), {id(parameter) for parameter in module.parameters()}, called=module
+        script.roots = trained_first(
+            find_roots(), {id(parameter) for parameter in module.parameters()}, called=module
         )
         self._passes_by = any(
             wrapper.module is module for wrapper in libraries.wrappers(script.roots)
         )
-        script.is_sharded = models.is_sharded(script.roots)
+        script.is_sharded = is_sharded(script.roots)
         share_start(self._settings, script)
-        self._started = self._sketched(models.state_of(script.roots))
+        self._started = self._sketched(state_of(script.roots))
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
         """Record a batch that a loader has yielded."""
@@ -155,12 +162,12 @@ class FirstSteps:
         script.device = trained[0].device if trained else None
         trained_ids = {id(parameter) for parameter in trained}
         had = [id(root) for root in script.roots]
-        script.roots = models.trained_first(models.find_roots(), trained_ids, called=self._called)
-        script.is_sharded = models.is_sharded(script.roots)
+        script.roots = trained_first(find_roots(), trained_ids, called=self._called)
+        script.is_sharded = is_sharded(script.roots)
         if script.is_sharded:
             script.notes.append("each rank has a share of the parameters, so they are not compared")
         self._recorder.model = next(
-            (root for root in map(models.unwrapped, script.roots[:1]) if root.training), None
+            (root for root in map(unwrapped, script.roots[:1]) if root.training), None
         )
         changed = [id(root) for root in script.roots][: len(had)] != had
         if is_unchanged or not self._started or changed:
@@ -171,19 +178,15 @@ class FirstSteps:
 
         Buffers keep their values from before the first forward pass.
         """
-        now = self._sketched(models.state_of(self.script.roots))
+        now = self._sketched(state_of(self.script.roots))
         before, self._started = self._started, now
         buffers = {
-            name: value
-            for name, value in before.items()
-            if name.startswith(models.BUFFER) and name in now
+            name: value for name, value in before.items() if name.startswith(BUFFER) and name in now
         }
-        parameters = {
-            name: value for name, value in now.items() if not name.startswith(models.BUFFER)
-        }
+        parameters = {name: value for name, value in now.items() if not name.startswith(BUFFER)}
         if buffers and all(before.get(name) == value for name, value in parameters.items()):
             self._started.update(buffers)
-        elif any(name.startswith(models.BUFFER) for name in now):
+        elif any(name.startswith(BUFFER) for name in now):
             self.script.notes.append("buffers at the start were read after the first forward pass")
         if not is_unchanged:
             self.script.notes.append("parameters at the start were read after the first step")
@@ -196,9 +199,9 @@ class FirstSteps:
                 sketches_by_name[name] = sketch(tensor)
                 self._sizes[name] = tensor.numel()
             except Exception as error:  # noqa: BLE001 - tensors of a class of their own raise what they like
-                note = f"'{name}' could not be compared: {type(error).__name__}: {str(error)[:100]}"
-                if note not in self.script.notes:
-                    self.script.notes.append(note)
+                self.script.note(
+                    f"'{name}' could not be compared: {type(error).__name__}: {str(error)[:100]}"
+                )
         return sketches_by_name
 
     def _read_gradients(self, optimizer: Any) -> None:
@@ -228,10 +231,12 @@ class FirstSteps:
         recorder = self._recorder
         passes, self._backwards = recorder.backwards - self._backwards, recorder.backwards
         losses = values_of(recorder.losses[recorder.losses_before :])
-        rates = [
-            group.get("lr") for optimizer in script.optimizers for group in optimizer.param_groups
+        learning_rates = [
+            float(group["lr"])
+            for optimizer in script.optimizers
+            for group in optimizer.param_groups
+            if group.get("lr") is not None
         ]
-        learning_rates = [float(rate) for rate in rates if rate is not None]
         script.rates += learning_rates[:1]
         samples = script.samples_of(recorder.samples())
         script.yielded.steps.append([])
@@ -291,7 +296,7 @@ class FirstSteps:
         """The fields of ``ScriptReport``, after the compared steps."""
         script = self.script
         script.record_safely(self._match)
-        report: dict[str, Any] = {
+        return {
             "rank": rank,
             "configuration": {**configuration.read(script), **self._uses()},
             "defaults": script.record_safely(libraries.defaults, script) or {},
@@ -304,9 +309,6 @@ class FirstSteps:
             "written_files": sandbox.written(),
             "lines": self.lines.report(),
             "trackers": [name for name in self._settings.trackers if name in sys.modules],
-        }
-        return {
-            **report,
             **(script.record_safely(self._read_end) or {}),
             "notes": script.notes,
         }
@@ -321,14 +323,12 @@ class FirstSteps:
         ]
         # all of its parameters may have been replaced
         script.roots = roots or script.roots[:1]
-        state = models.state_of(script.roots)
-        buffers = {name: tensor for name, tensor in state.items() if name.startswith(models.BUFFER)}
-        parameters = {name: tensor for name, tensor in state.items() if name not in buffers}
-        compared = {} if script.is_sharded else parameters
+        state = state_of(script.roots)
+        buffers = {name: tensor for name, tensor in state.items() if name.startswith(BUFFER)}
         without = [
             name
-            for name, tensor in compared.items()
-            if tensor.grad is not None and id(tensor) not in trained
+            for name, tensor in ({} if script.is_sharded else state).items()
+            if name not in buffers and tensor.grad is not None and id(tensor) not in trained
         ]
         return {"buffers": self._sketched(buffers), "without_optimizer": without}
 

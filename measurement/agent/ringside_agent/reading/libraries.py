@@ -16,16 +16,15 @@ from .script import Script
 from .values import plain
 
 NO_SETTINGS = (
-    *(
-        "module",
-        "device_ids",
-        "output_device",
-        "dim",
-        "process_group",
-        "device_mesh",
-        "forward_sync_buffers",
-    ),
-    *("named_parameters", "num_groups"),
+    "module",
+    "device_ids",
+    "output_device",
+    "dim",
+    "process_group",
+    "device_mesh",
+    "forward_sync_buffers",
+    "named_parameters",
+    "num_groups",
 )
 """Arguments that say what is trained and where, or are aliases of others."""
 IF_NONE = {"bucket_cap_mb": 25, "broadcast_buffers": True, "forward_sync_buffers": True}

@@ -17,7 +17,7 @@ import sysconfig
 from collections import Counter
 from time import perf_counter_ns
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, Sequence
 
 from ..recorder import Recorder
 from ..users_lines import Place
@@ -33,13 +33,6 @@ MAX_TEXT = 100
 CLIPPING = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value"}
 """Functions of ``torch.nn.utils``, and the argument that is the limit."""
 COLLECTIVE_MODULES = ("torch.distributed", "horovod.torch")
-
-
-class Line(NamedTuple):
-    """One line of a traced function."""
-
-    file: str
-    number: int
 
 
 class Lines:
@@ -60,14 +53,14 @@ class Lines:
         self.uses: dict[str, Any] = {}
         """Settings that the traced steps have shown: how gradients are clipped, and how many parts
         are checkpointed."""
-        self._ns: Counter[Line] = Counter()
+        self._ns: Counter[Place] = Counter()
         """Time of the current step so far."""
-        self._waited_ns: Counter[Line] = Counter()
+        self._waited_ns: Counter[Place] = Counter()
         """How much of it was waiting for exchange."""
-        self._steps: list[tuple[Counter[Line], Counter[Line]]] = []
-        self._phases: dict[Line, set[str]] = {}
-        self._calls: dict[Line, Counter[str]] = {}
-        self._at: Line | None = None
+        self._steps: list[tuple[Counter[Place], Counter[Place]]] = []
+        self._phases: dict[Place, set[str]] = {}
+        self._calls: dict[Place, Counter[str]] = {}
+        self._at: Place | None = None
         self._since = self._exchange_before = 0
 
     def begin(self) -> None:
@@ -139,8 +132,8 @@ class Lines:
         ]
         return [
             {
-                "place": str(Place(line.file, line.number)),
-                "text": linecache.getline(line.file, line.number).strip()[:MAX_TEXT],
+                "place": str(line),
+                "text": linecache.getline(line.file, line.line).strip()[:MAX_TEXT],
                 "seconds": usual_ns[line] / 1e9,
                 "exchange_s": waited_ns[line] / 1e9,
                 "phases": sorted(self._phases.get(line, ())),
@@ -158,7 +151,7 @@ class Lines:
             synchronize(self._script.device)
             self._ns[self._at] += perf_counter_ns() - self._since
             self._waited_ns[self._at] += self._recorder.exchange - self._exchange_before
-        self._at = Line(frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
+        self._at = Place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
         self._since, self._exchange_before = perf_counter_ns(), self._recorder.exchange
 
     def _anywhere(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
@@ -249,7 +242,7 @@ def is_sum(arguments: dict[str, Any]) -> bool:
     )
 
 
-def usual(steps: Sequence[Counter[Line]]) -> Counter[Line]:
+def usual(steps: Sequence[Counter[Place]]) -> Counter[Place]:
     """The median of each line over some steps."""
     lines = {line for step in steps for line in step}
     return Counter({line: sorted(step[line] for step in steps)[len(steps) // 2] for line in lines})

@@ -1,12 +1,17 @@
 """The protocol of driver, supervisors and ranks: lines, some of which are followed by the bytes of
-a message.
+a message, and messages, each signed.
 
 ``say PLACE LENGTH`` is followed by a message of so many bytes, for or from a rank. With more places
 and lengths, it is followed by as many messages. All other lines have no message.
+
+A rank does what a message says, and a message passes through supervisors and over networks. So each
+carries an HMAC of its place and its text, by the comparison's key. A place is used once, so that no
+message can be replayed as another.
 """
 
 from __future__ import annotations
 
+import hmac
 import math
 from typing import Iterator, Sequence
 
@@ -16,6 +21,7 @@ AT_ONCE = 1 << 18
 MAX_MESSAGE = 1 << 30
 MAX_LINE = 1 << 20
 """Bytes: the counters of a host with many cores are one line."""
+PROOF_BYTES = 32
 
 
 def pack(line: str, message: bytes = b"") -> bytes:
@@ -89,3 +95,36 @@ def _length_of(line: str) -> int:
     if length > MAX_MESSAGE:
         raise ConnectionError(f"invalid message lengths: {' and '.join(words)} bytes")
     return int(length)
+
+
+def command_key(arm: str, launch: int, number: int) -> str:
+    """Place of an arm's ``number``-th command."""
+    return f"{launch}/{arm}/command/{number}"
+
+
+def reply_key(arm: str, launch: int, number: int, rank: int) -> str:
+    """Place of a rank's reply to that command."""
+    return f"{launch}/{arm}/reply/{number}/{rank}"
+
+
+def job_key(arm: str, launch: int) -> str:
+    """Place of the arm's job."""
+    return f"{launch}/{arm}/job"
+
+
+def seal(key: str, place: str, text: str) -> bytes:
+    """The bytes of a message: its proof and its text."""
+    written = text.encode()
+    return _proof(key, place, written) + written
+
+
+def unseal(key: str, place: str, sealed: bytes) -> bytes:
+    """The text of a message; raises a ``ConnectionError`` where its HMAC is wrong."""
+    proof, text = sealed[:PROOF_BYTES], sealed[PROOF_BYTES:]
+    if not hmac.compare_digest(proof, _proof(key, place, text)):
+        raise ConnectionError(f"the message '{place}' is not signed with this comparison's key")
+    return text
+
+
+def _proof(key: str, place: str, text: bytes) -> bytes:
+    return hmac.new(key.encode(), place.encode() + b"\0" + text, "sha256").digest()

@@ -29,7 +29,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def start(
     launch. ``python`` runs it, and reads the host's counters where it has Ringside's packages.
 
     Returns:
-        The connection to the driver, see ``frames`` and ``channel``.
+        The connection to the driver, see ``frames`` and ``agent.Channel``.
     """
     keep_orphans()
     ours, theirs = socket.socketpair()
@@ -326,17 +326,18 @@ def children_from_all_processes() -> Callable[[int], list[int]]:
     return lambda pid: children.get(pid, [])
 
 
-def await_stopped(pids: Sequence[int], *, deadline: float) -> dict[int, str]:
+def await_stopped(pids: Iterable[int], *, deadline: float) -> dict[int, str]:
     """Wait until processes have stopped, at most until ``deadline`` (``time.monotonic``).
 
     Returns:
         The kernel's letters of those that still run, by pid.
     """
-    running = {pid: letter for pid in pids if (letter := state(pid)) not in STOPPED}
-    while running and time.monotonic() < deadline:
+    while True:
+        running = {pid: letter for pid in pids if (letter := state(pid)) not in STOPPED}
+        if not running or time.monotonic() >= deadline:
+            return running
         time.sleep(0.0002)
-        running = {pid: letter for pid in running if (letter := state(pid)) not in STOPPED}
-    return running
+        pids = running
 
 
 def is_supervisor(pid: int) -> bool:

@@ -19,8 +19,8 @@ from time import perf_counter
 from types import SimpleNamespace
 from typing import Any, Callable, Sequence
 
-from ..imposing import with_arguments
-from ..place import World, world_of_variables
+from .place import World, world_of_variables
+from .settings import with_arguments
 
 USUAL_DEVICES = 2
 """GPUs of a host where no variable says how many: the smallest number that exchanges."""
@@ -31,6 +31,11 @@ NO_GRAPH = (
     "--cpu cannot replay a CUDA graph that was captured; run the step as it is, or use"
     " torch.cuda.make_graphed_callables"
 )
+
+
+def returns(value: Any) -> Callable[..., Any]:
+    """A function that returns this for any arguments."""
+    return lambda *_, **__: value
 
 
 class Event:
@@ -45,13 +50,8 @@ class Event:
     def elapsed_time(self, end: Event) -> float:
         return (end._at - self._at) * 1000
 
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self, *_: Any) -> None:
-        pass
-
-    wait = synchronize
+    query = returns(True)
+    wait = synchronize = returns(None)
 
 
 class Stream(contextlib.nullcontext):
@@ -67,16 +67,9 @@ class Stream(contextlib.nullcontext):
         event.record()
         return event
 
-    def is_capturing(self) -> bool:
-        return False
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self, *_: Any) -> None:
-        pass
-
-    wait_stream = wait_event = synchronize
+    is_capturing = returns(False)
+    query = returns(True)
+    wait_stream = wait_event = synchronize = returns(None)
 
 
 def emulate_cuda(torch: Any, rank_variables: Sequence[Sequence[str | None]]) -> None:
@@ -86,7 +79,8 @@ def emulate_cuda(torch: Any, rank_variables: Sequence[Sequence[str | None]]) -> 
     """
     to_cpu = functools.partial(on_cpu, torch)
     enter_mode(torch, to_cpu)
-    values = values_of(torch) | {"device_count": functools.partial(device_count, rank_variables)}
+    values = values_of(torch)
+    values["device_count"] = functools.partial(device_count, rank_variables)
     for module in (
         torch.cuda,
         torch.cuda.memory,
@@ -153,10 +147,8 @@ def enter_mode(torch: Any, to_cpu: Callable[[Any], Any]) -> None:
                 return None
             if function is torch.device:  # scripts read its type to choose their path for GPUs
                 return function(*args, **(kwargs or {}))
-            args, kwargs = (
-                [to_cpu(argument) for argument in args],
-                {name: to_cpu(value) for name, value in (kwargs or {}).items()},
-            )
+            args = [to_cpu(argument) for argument in args]
+            kwargs = {name: to_cpu(value) for name, value in (kwargs or {}).items()}
             if function is tensor.to and len(args) > 1 and isinstance(args[1], int):
                 args[1] = "cpu"
             if isinstance(kwargs.get("device"), int):
@@ -205,7 +197,6 @@ def values_of(torch: Any) -> dict[str, Any]:
         name="CPU", total_memory=MEMORY_BYTES, multi_processor_count=1, gcnArchName=""
     )
     properties.major, properties.minor = CAPABILITY
-    nothing = contextlib.nullcontext
     contexts = (
         "device",
         "device_of",
@@ -232,7 +223,7 @@ def values_of(torch: Any) -> dict[str, Any]:
     }
     return {
         **{name: returns(value) for name, value in fixed.items()},
-        **{name: lambda *_, **__: nothing() for name in contexts},
+        **dict.fromkeys(contexts, lambda *_, **__: contextlib.nullcontext()),
         **dict.fromkeys(
             ("current_device", "current_device_index", "current_device_idx"), lambda: current[0]
         ),
@@ -257,11 +248,6 @@ def device_count(rank_variables: Sequence[Sequence[str | None]]) -> int:
         return len(visible.split(","))
     world = world_of_variables(os.environ, rank_variables)
     return USUAL_DEVICES if world == World() else world.local_world_size
-
-
-def returns(value: Any) -> Callable[..., Any]:
-    """A function that returns this for any arguments."""
-    return lambda *_, **__: value
 
 
 def mapped(original: Callable[..., Any], map_value: Callable[[Any], Any]) -> Callable[..., Any]:
