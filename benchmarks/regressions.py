@@ -31,9 +31,8 @@ import numpy as np
 from measurement.plans.plan import FLOOR
 from measurement.records.results import ResultsFolder
 from reports.against import judge
-from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.ratios import find_spread
-from reports.conclusions.steps import read_steps
+from reports.conclusions.steps import read_steps, tabulate_blocks
 from reports.launch_budget import cost_of
 from reports.statistics.budget import MAX_ROUNDS, MIN_ROUNDS, UNKNOWN
 from reports.statistics.separate import Runs, separate_ratio

@@ -35,7 +35,7 @@ import pandas as pd
 from measurement.plans.plan import Plan
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.conclusions.blocks import log_levels, total_tables
+from reports.conclusions.steps import log_levels, total_tables
 from reports.conclusions.verdict import decide, to_decide
 from reports.schema import Comparison
 from reports.statistics.intervals import RatioEstimate, ratio_intervals

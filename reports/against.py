@@ -25,9 +25,8 @@ from measurement.plans.measuring import FIXED_LENGTH
 from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import LaunchRecord, Manifest
 from measurement.records.results import ResultsFolder
-from reports.conclusions.blocks import copies_of_baseline, log_levels, total_tables
 from reports.conclusions.disturbances import is_quiet
-from reports.conclusions.steps import measured_records
+from reports.conclusions.steps import copies_of_baseline, log_levels, measured_records, total_tables
 from reports.conclusions.verdict import farthest, reach_of_load
 from reports.estimate import Estimate
 from reports.parts_schema import Against, Change, ChangeVerdict

@@ -343,7 +343,7 @@ class ArmSummary(Stored):
     blocks: int = 0
     throughput_per_s: Estimate | None = None
     """All samples over the sum of the slowest rank's times of all synchronised blocks
-    (``reports.conclusions.blocks``)."""
+    (``reports.conclusions.steps``)."""
     step_time_s: dict[str, float] = {}
     """Percentiles p5, p25, p50, p75, p95 over synchronised steps, the slowest rank of each."""
     step_phases_s: dict[Phase, Estimate] = {}

@@ -13,10 +13,9 @@ from measurement.conditions.differences import Difference
 from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import Case, LaunchRecord, Manifest
 from measurement.records.step_tables import HOST_USE_TYPES, empty
-from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.disturbances import find_stalls, tabulate_counters
 from reports.conclusions.step_terms import Terms
-from reports.conclusions.steps import Steps
+from reports.conclusions.steps import Steps, tabulate_blocks
 from reports.statistics.budget import error_share
 
 
@@ -30,7 +29,7 @@ class Evidence:
     steps: Steps
     """Those that count."""
     blocks: pd.DataFrame
-    """``reports.conclusions.blocks.tabulate_blocks``."""
+    """``reports.conclusions.steps.tabulate_blocks``."""
     stalls: pd.DataFrame
     """``reports.conclusions.disturbances.find_stalls``."""
     block_counters: pd.DataFrame

@@ -10,12 +10,6 @@ import numpy as np
 import pandas as pd
 
 from measurement.plans.plan import Plan
-from reports.conclusions.blocks import (
-    copies_of_baseline,
-    log_levels,
-    total_tables,
-    totals,
-)
 from reports.conclusions.disturbances import (
     MIN_STALLS,
     is_quiet,
@@ -24,6 +18,12 @@ from reports.conclusions.disturbances import (
     without_stalls,
 )
 from reports.conclusions.evidence import Evidence
+from reports.conclusions.steps import (
+    copies_of_baseline,
+    log_levels,
+    total_tables,
+    totals,
+)
 from reports.conclusions.verdict import (
     decide,
     exceeds_margin,

@@ -15,7 +15,6 @@ import pandas as pd
 
 from measurement.probes.flops import peak_of
 from measurement.records.record import Case, Failure, LaunchRecord, RankReport
-from reports.conclusions.blocks import throughput_interval
 from reports.conclusions.disturbances import (
     most_page_faults,
     summarise_gaps,
@@ -30,7 +29,7 @@ from reports.conclusions.machine import (
 )
 from reports.conclusions.ranks import summarise_ranks
 from reports.conclusions.step_terms import means, step_shares, step_terms, thread_figures
-from reports.conclusions.steps import first_ranks
+from reports.conclusions.steps import first_ranks, throughput_interval
 from reports.schema import (
     PLANS_PEAK,
     ArmError,

@@ -20,8 +20,7 @@ import pandas as pd
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, Quantity, TrainingSettings
 from measurement.records.record import LaunchRecord
-from reports.conclusions.blocks import columns
-from reports.conclusions.steps import counting
+from reports.conclusions.steps import columns, counting
 from reports.estimate import Estimate
 from reports.parts_schema import (
     QUANTITIES,
