@@ -220,7 +220,7 @@ class StepShares(Stored):
 
 
 class StallFigures(Stored):
-    """An arm's stalls (``reports.conclusions.disturbances``): steps far longer than its others."""
+    """An arm's stalls (``reports.conclusions.machine``): steps far longer than its others."""
 
     count: int
     share: float
@@ -242,7 +242,7 @@ class GapFigures(Stored):
 
 class LoadFigures(Stored):
     """What others took of an arm's cores while its blocks ran
-    (``reports.conclusions.disturbances``): shares of the cores' time.
+    (``reports.conclusions.machine``): shares of the cores' time.
     """
 
     foreign_share: float

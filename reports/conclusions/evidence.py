@@ -13,7 +13,7 @@ from measurement.conditions.differences import Difference
 from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import Case, LaunchRecord, Manifest
 from measurement.records.step_tables import HOST_USE_TYPES, empty
-from reports.conclusions.disturbances import find_stalls, tabulate_counters
+from reports.conclusions.machine import find_stalls, tabulate_counters
 from reports.conclusions.step_terms import Terms
 from reports.conclusions.steps import Steps, tabulate_blocks
 from reports.statistics.budget import error_share
@@ -31,9 +31,9 @@ class Evidence:
     blocks: pd.DataFrame
     """``reports.conclusions.steps.tabulate_blocks``."""
     stalls: pd.DataFrame
-    """``reports.conclusions.disturbances.find_stalls``."""
+    """``reports.conclusions.machine.find_stalls``."""
     block_counters: pd.DataFrame
-    """``reports.conclusions.disturbances.tabulate_counters``."""
+    """``reports.conclusions.machine.tabulate_counters``."""
     host_use: pd.DataFrame
     """``measurement.records.results.ResultsFolder.host_use``."""
     terms: Terms

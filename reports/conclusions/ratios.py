@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 
 from measurement.plans.plan import Plan
-from reports.conclusions.disturbances import (
+from reports.conclusions.evidence import Evidence
+from reports.conclusions.machine import (
     MIN_STALLS,
     is_quiet,
     summarise_load,
     undisturbed,
     without_stalls,
 )
-from reports.conclusions.evidence import Evidence
 from reports.conclusions.steps import (
     copies_of_baseline,
     log_levels,

@@ -42,7 +42,7 @@ import pandas as pd
 
 from measurement.plans.plan import FLOOR
 from measurement.records.record import LaunchRecord
-from reports.conclusions.disturbances import THREADS
+from reports.conclusions.machine import THREADS
 from reports.conclusions.ranks import before_exchange, find_stragglers
 from reports.conclusions.steps import Steps, means_by_rank, tabulate_blocks
 from reports.schema import (

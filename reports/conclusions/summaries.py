@@ -15,17 +15,15 @@ import pandas as pd
 
 from measurement.probes.flops import peak_of
 from measurement.records.record import Case, Failure, LaunchRecord, RankReport
-from reports.conclusions.disturbances import (
-    most_page_faults,
-    summarise_gaps,
-    summarise_load,
-    summarise_stalls,
-)
 from reports.conclusions.evidence import Evidence, cases_of
 from reports.conclusions.machine import (
     energy_per_sample_j,
+    most_page_faults,
+    summarise_gaps,
     summarise_links,
+    summarise_load,
     summarise_machine,
+    summarise_stalls,
 )
 from reports.conclusions.ranks import summarise_ranks
 from reports.conclusions.step_terms import means, step_shares, step_terms, thread_figures
