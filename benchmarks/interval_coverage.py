@@ -43,9 +43,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from reports.conclusions.verdict import decide, exceeds_margin, reach_of_load, to_decide
+from reports.conclusions.ratios import decide, exceeds_margin, reach_of_load
 from reports.estimate import Estimate
-from reports.statistics.budget import error_share, next_analysis
+from reports.statistics.budget import error_share, next_analysis, to_decide
 from reports.statistics.intervals import (
     Launches,
     RatioEstimate,

@@ -26,8 +26,8 @@ from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import LaunchRecord, Manifest
 from measurement.records.results import ResultsFolder
 from reports.conclusions.machine import is_quiet
+from reports.conclusions.ratios import farthest, reach_of_load
 from reports.conclusions.steps import copies_of_baseline, log_levels, measured_records, total_tables
-from reports.conclusions.verdict import farthest, reach_of_load
 from reports.estimate import Estimate
 from reports.parts_schema import Against, Change, ChangeVerdict
 from reports.reasons import ChangeWithheld

@@ -1,4 +1,6 @@
-"""The ratio of every arm to the baseline, with its interval and what may be claimed from it."""
+"""The ratio of every arm to the baseline, with its interval; the verdict that it gives, what
+withholds it, and the control's veto.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,10 @@ from reports.conclusions.steps import (
     total_tables,
     totals,
 )
-from reports.conclusions.verdict import (
-    decide,
-    exceeds_margin,
-    is_uninformative,
-    reach_of_load,
-    to_decide,
-)
+from reports.estimate import Estimate
 from reports.reasons import Withheld
-from reports.schema import ArmSummary, RatioBySpeed, RatioSummary
-from reports.statistics.budget import Spread, spread_of
+from reports.schema import ArmSummary, RatioBySpeed, RatioSummary, Verdict
+from reports.statistics.budget import Spread, spread_of, to_decide
 from reports.statistics.intervals import (
     RatioEstimate,
     launch_ratios,
@@ -44,6 +40,11 @@ from reports.statistics.separate import Runs, run_order, separate_ratio
 
 OF_LIBRARY = {"backend", "transport", "launcher", "options"}
 """Keys of an arm that leave the model and its environment as the floor has them."""
+LOAD_POWER = 2
+"""Load may slow one arm by its share of the cores, and once more since ranks wait for each other;
+and another arm not at all."""
+MAX_LOAD = 0.99
+"""A share of the cores beyond this counts as this much."""
 
 
 def summarise_ratios(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummary]:
@@ -329,3 +330,59 @@ def _required_measuring(evidence: Evidence, interval: RatioEstimate) -> dict[str
     if evidence.are_runs:
         return fields | {"more_runs": None if more.value is None else math.ceil(more.value)}
     return fields | {"more_minutes": more.value}
+
+
+def decide(
+    interval: Estimate | None, *, threshold: float, control: Estimate | None = None
+) -> Verdict:
+    """The verdict on a candidate relative to its baseline, by the interval of their ratio; None:
+    there is no timing.
+
+    Faster and slower take the two-sided interval. Equivalence is two one-sided tests against the
+    threshold: a ratio within ±this of 1 is of no practical interest. Where the control's interval
+    excludes 1, no smaller claim is made.
+    """
+    if interval is None or interval.bounds is None:
+        return "undecided"
+    low, high = interval.bounds
+    least, most = interval.one_sided or (0.0, math.inf)
+    verdict: Verdict = "undecided"
+    if low > 1 and interval.value >= 1 + threshold:
+        verdict = "faster"
+    elif high < 1 and interval.value <= 1 - threshold:
+        verdict = "slower"
+    elif 1 - threshold <= least and most <= 1 + threshold:
+        verdict = "equivalent"
+    claim = threshold if verdict == "equivalent" else abs(math.log(interval.value))
+    is_vetoed = control is not None and control.excludes(1.0) and claim <= farthest(control)
+    return "undecided" if is_vetoed else verdict
+
+
+def farthest(interval: Estimate | None) -> float:
+    """How far an interval reaches from 1, as a log-ratio; 0 without one."""
+    bounds = interval.bounds if interval else None
+    return max(abs(math.log(bound)) for bound in bounds) if bounds else 0.0
+
+
+def reach_of_load(share: float, control: Estimate | None) -> float:
+    """How large a log-ratio load alone may make between arms that are alike.
+
+    ``share``: of the cores, that others took in the disturbed blocks. The control may reach farther
+    from 1 than it accounts for.
+    """
+    return LOAD_POWER * max(-math.log1p(-min(share, MAX_LOAD)), farthest(control))
+
+
+def exceeds_margin(interval: Estimate, reach: float) -> bool:
+    """Whether the whole interval is farther from 1 than ``reach``, a log-ratio."""
+    return (
+        interval.bounds is not None
+        and max(math.log(interval.bounds[0]), -math.log(interval.bounds[1])) > reach
+    )
+
+
+def is_uninformative(interval: Estimate | None, other: Estimate) -> bool:
+    """Whether an interval is missing, or so wide that it excludes neither 1 nor the estimate of the
+    other.
+    """
+    return interval is None or not (interval.excludes(1.0) or interval.excludes(other.value))

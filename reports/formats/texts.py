@@ -21,9 +21,9 @@ from measurement.errors import in_report
 from measurement.records.record import GATE_STEPS
 from reports.base import Report
 from reports.conclusions import machine
+from reports.conclusions.ratios import LOAD_POWER
 from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.training_results import MIN_SEEDS
-from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison
 from reports.statistics.budget import PILOTS
 from reports.tables import arm_tables, figures
