@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from measurement.plans.plan import Plan
-from reports.conclusions.evidence import Evidence
 from reports.conclusions.machine import (
     MIN_STALLS,
     is_quiet,
@@ -26,6 +25,7 @@ from reports.conclusions.steps import (
     total_tables,
     totals,
 )
+from reports.conclusions.summaries import Evidence
 from reports.estimate import Estimate
 from reports.reasons import Withheld
 from reports.schema import ArmSummary, RatioBySpeed, RatioSummary, Verdict

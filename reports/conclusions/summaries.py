@@ -1,4 +1,6 @@
-"""The figures of each arm, from blocks, steps and records; of a micro-benchmark case by case.
+"""What was measured of a comparison's arms, worked out once, and from it the figures of each arm.
+
+Those of a micro-benchmark are made case by case.
 
 Bandwidths as nccl-tests defines them (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): algbw =
 size / time, busbw = algbw × the factor of the case, which the workload gives.
@@ -7,27 +9,32 @@ size / time, busbw = algbw × the factor of the case, which the workload gives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
+from measurement.conditions.differences import Difference
+from measurement.plans.plan import FLOOR, Plan
 from measurement.probes.flops import peak_of
-from measurement.records.record import Case, Failure, LaunchRecord, RankReport
-from reports.conclusions.evidence import Evidence, cases_of
+from measurement.records.record import Case, Failure, LaunchRecord, Manifest, RankReport
+from measurement.records.step_tables import HOST_USE_TYPES, empty
 from reports.conclusions.machine import (
     energy_per_sample_j,
+    find_stalls,
     most_page_faults,
     summarise_gaps,
     summarise_links,
     summarise_load,
     summarise_machine,
     summarise_stalls,
+    tabulate_counters,
 )
 from reports.conclusions.ranks import summarise_ranks
-from reports.conclusions.step_terms import means, step_shares, step_terms, thread_figures
-from reports.conclusions.steps import first_ranks, throughput_interval
+from reports.conclusions.step_terms import Terms, means, step_shares, step_terms, thread_figures
+from reports.conclusions.steps import Steps, first_ranks, tabulate_blocks, throughput_interval
 from reports.schema import (
     PLANS_PEAK,
     ArmError,
@@ -39,11 +46,131 @@ from reports.schema import (
     Status,
     Verdict,
 )
+from reports.statistics.budget import error_share
 from reports.statistics.student import log_interval, t_interval
 
 Outcome = Verdict | Literal["not offered", "no timing"]
 """What comes out for an arm in a case; the last two where it has no ratio."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+SEVERITY: tuple[Status, ...] = ("not measured", "ok", "timeout", "failed", "wrong")
+PERCENTILES = (5, 25, 50, 75, 95)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What was measured of a comparison's arms, the floor left out."""
+
+    plan: Plan
+    records: Sequence[LaunchRecord]
+    """By launch."""
+    steps: Steps
+    """Those that count."""
+    blocks: pd.DataFrame
+    """``reports.conclusions.steps.tabulate_blocks``."""
+    stalls: pd.DataFrame
+    """``reports.conclusions.machine.find_stalls``."""
+    block_counters: pd.DataFrame
+    """``reports.conclusions.machine.tabulate_counters``."""
+    host_use: pd.DataFrame
+    """``measurement.records.results.ResultsFolder.host_use``."""
+    terms: Terms
+    """Terms of the steps, with the floor as reference."""
+    minutes: float
+    """Minutes of blocks so far."""
+    spent_minutes: float
+    """Minutes of launches so far, starts and checks included."""
+    unlike_work: Mapping[str, Sequence[Difference]]
+    """By arm, what of its work differs from the baseline's and withholds a verdict."""
+    error_share: float
+    """That this analysis may spend (``reports.statistics.budget``)."""
+
+    @classmethod
+    def gather(
+        cls,
+        plan: Plan,
+        records: Sequence[LaunchRecord],
+        steps: Steps,
+        *,
+        host_use: pd.DataFrame | None,
+        manifest: Manifest | None,
+        unlike_work: Mapping[str, Sequence[Difference]] | None = None,
+    ) -> Evidence:
+        """Work it out from all records, the floor's among them, and all of their steps.
+
+        ``manifest``: None: no driver ran it.
+        """
+        of_arms = [record for record in records if record.arm != FLOOR]
+        valid, counters = steps.valid(records), tabulate_counters(records)
+        timed = valid.without_arm(FLOOR)
+        beside = empty(HOST_USE_TYPES) if host_use is None else host_use
+        return cls(
+            plan=plan,
+            records=of_arms,
+            steps=timed,
+            blocks=tabulate_blocks(timed),
+            stalls=find_stalls(timed.slowest),
+            block_counters=counters[counters["arm"] != FLOOR],
+            host_use=beside[beside["arm"] != FLOOR],
+            terms=Terms.find(records, valid),
+            minutes=sum(measuring_seconds(plan, records).values()) / 60,
+            spent_minutes=sum(launch_seconds(records).values()) / 60,
+            unlike_work=unlike_work or {},
+            error_share=error_share(
+                manifest.looks if manifest else [], until_decided=plan.measurement.until_decided
+            ),
+        )
+
+    @property
+    def threshold(self) -> float:
+        """A ratio within this of 1 is of no practical interest."""
+        return self.plan.measurement.noise_threshold
+
+    @property
+    def confidence(self) -> float:
+        """With which intervals hold."""
+        return self.plan.measurement.confidence
+
+    @property
+    def cases(self) -> list[Case]:
+        """Those of a micro-benchmark; none where the workload is trained."""
+        return cases_of(self.records)
+
+    @property
+    def are_runs(self) -> bool:
+        """Whether people started the runs themselves, so that arms took no turns."""
+        return self.plan.measurement.mode == "separate"
+
+
+def cases_of(records: Sequence[LaunchRecord]) -> list[Case]:
+    """The cases of a micro-benchmark; none where the workload is trained."""
+    return next((record.cases for record in records if record.cases), [])
+
+
+def launch_seconds(records: Sequence[LaunchRecord]) -> dict[int, float]:
+    """Wall time of each launch; of one whose driver was killed, what is known."""
+    by_launch: dict[int, float] = {}
+    for record in records:
+        known = (record.start_s or 0.0) + (record.measuring_s or 0.0)
+        seconds = known if record.launch_s is None else record.launch_s
+        by_launch[record.launch] = max(by_launch.get(record.launch, 0.0), seconds)
+    return by_launch
+
+
+def measuring_seconds(plan: Plan, records: Sequence[LaunchRecord]) -> dict[int, float]:
+    """Wall time of the blocks of each launch.
+
+    Arms of a launch share it, unless they ran one after the other.
+    """
+    launches: dict[int, list[float]] = {}
+    for record in records:
+        blocks_s = (
+            record.measuring_s
+            if record.measuring_s is not None
+            else sum(block.wall_s for block in record.blocks)
+        )
+        launches.setdefault(record.launch, []).append(blocks_s)
+    whole = max if plan.measurement.mode == "interleaved" else sum
+    return {launch: whole(seconds) for launch, seconds in launches.items()}
 
 
 def summarise_cases(
@@ -96,10 +223,6 @@ def _outcome(arm: ArmSummary, result: RatioSummary) -> Outcome:
         if result.case is not None and arm.case(result.case).not_offered
         else "no timing"
     )
-
-
-SEVERITY: tuple[Status, ...] = ("not measured", "ok", "timeout", "failed", "wrong")
-PERCENTILES = (5, 25, 50, 75, 95)
 
 
 def summarise_arm(evidence: Evidence, name: str) -> ArmSummary:
