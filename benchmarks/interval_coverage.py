@@ -48,11 +48,10 @@ from reports.estimate import Estimate
 from reports.statistics.budget import error_share, next_analysis, to_decide
 from reports.statistics.intervals import (
     Launches,
-    RatioEstimate,
     ratio_by_speed,
     ratio_intervals,
 )
-from reports.statistics.student import t_interval
+from reports.statistics.student import RatioEstimate, t_interval
 from tests.kit.budgets import REGIMES, Regime, fixed, interval_of, launch, on_a_budget
 from tests.kit.ratios import equal_work, log_width
 

@@ -39,8 +39,8 @@ from reports.conclusions.ratios import decide
 from reports.conclusions.steps import log_levels, total_tables
 from reports.schema import Comparison
 from reports.statistics.budget import to_decide
-from reports.statistics.intervals import RatioEstimate, ratio_intervals
-from reports.statistics.student import Array, log_interval
+from reports.statistics.intervals import ratio_intervals
+from reports.statistics.student import Array, RatioEstimate, log_interval
 
 QUARTERS = 4
 

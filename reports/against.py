@@ -1,7 +1,7 @@
 """A result compared with an earlier one of the same plan: what must be as it was, and what changed.
 
 A launch is the sample: Welch's interval of the difference of mean logarithms
-(``reports.statistics.separate``). All throughputs hold at once, and so do all ratios. Launches of
+(``reports.statistics.student``). All throughputs hold at once, and so do all ratios. Launches of
 one result say nothing of how days differ: a machine that is slower today makes all throughputs
 regress. Ratios are free of that, since both arms ran on the same day.
 """
@@ -34,9 +34,8 @@ from reports.reasons import ChangeWithheld
 from reports.runs import Run, differing_fields, rank_differences
 from reports.schema import Comparison
 from reports.scripts.configuration import script_differences
-from reports.statistics.intervals import RatioEstimate, launch_ratios
-from reports.statistics.separate import Runs, separate_ratio
-from reports.statistics.student import Array
+from reports.statistics.intervals import launch_ratios
+from reports.statistics.student import Array, RatioEstimate, Runs, separate_ratio
 from reports.wording.headlines import against_headline, common_slowdown, remedy
 
 OF_NO_ARM = ("name", "left_out", "arms")

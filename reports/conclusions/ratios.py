@@ -31,12 +31,11 @@ from reports.reasons import Withheld
 from reports.schema import ArmSummary, RatioBySpeed, RatioSummary, Verdict
 from reports.statistics.budget import Spread, spread_of, to_decide
 from reports.statistics.intervals import (
-    RatioEstimate,
     launch_ratios,
     ratio_by_speed,
     ratio_intervals,
 )
-from reports.statistics.separate import Runs, run_order, separate_ratio
+from reports.statistics.student import RatioEstimate, Runs, run_order, separate_ratio
 
 OF_LIBRARY = {"backend", "transport", "launcher", "options"}
 """Keys of an arm that leave the model and its environment as the floor has them."""

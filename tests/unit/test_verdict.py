@@ -14,7 +14,7 @@ from reports.parts_schema import ChangeWithheld, NoDifference
 from reports.reasons import REASONS, Caution
 from reports.schema import Withheld
 from reports.statistics.budget import to_decide
-from reports.statistics.intervals import RatioEstimate
+from reports.statistics.student import RatioEstimate
 
 
 def interval(low, estimate, high):
