@@ -48,6 +48,7 @@ from measurement.conditions.disturbing_variables import (
 from measurement.plans.plan import Plan
 from measurement.records.host_use import SLOWED_BY
 from measurement.records.record import BlockRecord, LaunchRecord
+from reports.conclusions.steps import TURN
 from reports.schema import (
     Estimate,
     GapFigures,
@@ -67,7 +68,6 @@ TIMES_DEVIATION = 10.0
 MIN_STALLS = 10
 """With fewer stalls in all launches together, how often they come is not known well enough for a
 verdict."""
-TURN = ["launch", "arm", "turn"]
 SHARES = ["foreign_share", "steal_share", "other_threads_share"]
 THREADS = ["running_s", "runnable_s", "library_s", "others_s"]
 """Fields of ``measurement.records.record.ThreadTimes``."""
@@ -102,11 +102,11 @@ def inherited_variables(
         for rank in record.ranks:
             named = rank.backend.get("library", record.backend)
             libraries: set[Library] = {"horovod" if named == "horovod" else "torch.distributed"}
-            libraries |= set() if rank.device == "cpu" else {"cuda"}
-            variables = disturbances(rank.environment, libraries)
+            if rank.device != "cpu":
+                libraries.add("cuda")
             inherited |= {
                 variable.name: variable
-                for variable in variables
+                for variable in disturbances(rank.environment, libraries)
                 if variable.name not in chosen or variable.variable.is_refused
             }
     return {arm: list(inherited.values()) for arm, inherited in by_arm.items()}
@@ -136,8 +136,7 @@ def summarise_load(counters: pd.DataFrame) -> LoadFigures | None:
     if not len(with_load):
         return None
     means = with_load[[*SHARES, "disturbed"]].mean().rename({"disturbed": "disturbed_share"})
-    known = {name: None if math.isnan(mean) else mean for name, mean in means.items()}
-    return LoadFigures.model_validate(known | {"blocks": len(with_load)})
+    return LoadFigures.model_validate({**means.dropna(), "blocks": len(with_load)})
 
 
 def is_quiet(load: LoadFigures | None) -> bool:
@@ -173,10 +172,8 @@ def without_stalls(blocks: pd.DataFrame, stalls: pd.DataFrame) -> pd.DataFrame:
     """
     lost = stalls.groupby(TURN, as_index=False)["stall_s"].sum()
     merged = blocks.merge(lost, on=TURN, how="left")
-    shorter = merged["block_s"] - merged["stall_s"].fillna(0.0)
-    return merged.assign(block_s=shorter, throughput_per_s=merged["samples"] / shorter).drop(
-        columns="stall_s"
-    )
+    block_s = merged["block_s"] - merged["stall_s"].fillna(0.0)
+    return merged.assign(block_s=block_s, throughput_per_s=merged["samples"] / block_s)
 
 
 def summarise_stalls(stalls: pd.DataFrame, sync: pd.DataFrame) -> StallFigures:
@@ -226,14 +223,11 @@ def summarise_machine(
     """Every host of an arm, by its records and its ``host_use``, in the order of their names; empty
     where nothing was read.
     """
-    if not len(host_use):
-        return []
-    good = [record for record in records if record.status == "ok"]
     sync = [
         (record.launch, block.turn)
-        for record in good
+        for record in records
         for block in record.blocks
-        if block.kind == "sync"
+        if record.status == "ok" and block.kind == "sync"
     ]
     counted = host_use.merge(
         pd.DataFrame(sync, columns=PLACE).astype({"launch": "int64", "turn": "Int32"}), on=PLACE
@@ -289,9 +283,10 @@ def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFig
     blocks = [block for record in good for block in record.blocks if block.link_bytes]
     if {block.kind for block in blocks} != {"sync", "local"}:
         return []
-    ranks = {place.rank: place.host for place in good[0].ranks}
-    size = int(good[0].ranks[0].model.get("gradient_bytes", 0))
-    needed = ring_bytes([ranks[rank] for rank in sorted(ranks)], size * share_sent(good[0].options))
+    first = good[0]
+    ranks = {place.rank: place.host for place in first.ranks}
+    size = int(first.ranks[0].model.get("gradient_bytes", 0))
+    needed = ring_bytes([ranks[rank] for rank in sorted(ranks)], size * share_sent(first.options))
     warmup = plan.measurement.warmup_steps
     return [
         LinkFigures(

@@ -112,12 +112,12 @@ def find_spread(
     """
     groups = list(_groups(plan).values())
     by_case = [blocks if case is None else blocks[blocks["case"] == case] for case in cases]
-    launches = [
+    ratios = [
         launch_ratios(table)
         for case_blocks in by_case
         for table in total_tables(plan, case_blocks, groups, by_round=True)
     ]
-    return spread_of([ratios for ratios in launches if ratios is not None])
+    return spread_of([ratio for ratio in ratios if ratio is not None])
 
 
 def _groups(plan: Plan) -> dict[str, list[str]]:
@@ -179,24 +179,28 @@ def _ratios_of_case(
     intervals = ratio_intervals_of(evidence, blocks)
     calm: Mapping[str, RatioEstimate | None] = {}
     quiet: Mapping[str, RatioEstimate | None] = {}
+    by_speed: Mapping[str, RatioBySpeed | None] = {}
     if case is None:
         calm = ratio_intervals_of(evidence, without_stalls(blocks, evidence.stalls))
+        by_speed = _by_speed(evidence, blocks)
     if not is_quiet(summarise_load(evidence.block_counters)):
         quiet = ratio_intervals_of(evidence, undisturbed(blocks, evidence.block_counters))
-    by_speed = _by_speed(evidence, blocks) if case is None else {}
     results = []
     for name in (name for name in plan.compared_arms() if name in intervals):
         interval, without = intervals[name], calm.get(name)
-        judged = _verdict_fields(evidence, name, intervals, without, arms, quiet)
-        copies = copies_of_baseline(plan, name)
-        has_terms = case is None and not plan.batches  # they are of a step
-        terms = (
-            evidence.terms.difference_fields(
-                name, copies, judged["verdict"], confidence=evidence.confidence
+        fields = _verdict_fields(evidence, name, intervals, without, arms, quiet)
+        if interval:
+            bounds = interval.model_dump(exclude={"value"})
+            fields |= {"throughput_ratio": interval.value, **bounds}
+        if case is None and not plan.batches:  # terms are of a step
+            fields |= evidence.terms.difference_fields(
+                name,
+                copies_of_baseline(plan, name),
+                fields["verdict"],
+                confidence=evidence.confidence,
             )
-            if has_terms
-            else {}
-        )
+        if evidence.are_runs:
+            fields["run_order"] = run_order(*_runs(evidence, blocks, [name, plan.baseline]))
         results.append(
             RatioSummary(
                 baseline=plan.baseline,
@@ -204,15 +208,9 @@ def _ratios_of_case(
                 case=case,
                 role="control" if plan.role(name) == "control" else "candidate",
                 confidence=evidence.confidence,
-                throughput_ratio=interval.value if interval else None,
-                **(interval.model_dump(exclude={"value"}) if interval else {}),
-                run_order=run_order(*_runs(evidence, blocks, [name, plan.baseline]))
-                if evidence.are_runs
-                else None,
                 ratio_without_stalls=without.value if without else None,
                 by_speed=by_speed.get(name),
-                **judged,
-                **terms,
+                **fields,
             )
         )
     return results
@@ -248,22 +246,17 @@ def _verdict_fields(
     ``calm``: the ratio as if each stall had been a median step. ``quiet``: the ratios in the
     undisturbed rounds, where many were disturbed.
     """
-    plan, interval, threshold = evidence.plan, intervals[name], evidence.threshold
-    alone = decide(interval, threshold=threshold)
-    fields: dict[str, Any] = {"verdict": alone, "verdict_alone": alone}
-    if interval is None:
-        return fields
-    withheld = _incomparable(evidence, arms[name], arms[plan.baseline])
-    reach = None
-    if withheld is None and alone == "undecided":
-        return fields | _required_measuring(evidence, interval)
-    if withheld is None:
-        withheld, reach = _doubt(evidence, arms[name], arms[plan.baseline], intervals, calm, quiet)
-    return fields | {
-        "verdict": "undecided" if withheld else alone,
-        "withheld_by": withheld,
-        "load_reach": None if reach is None else math.exp(reach),
-    }
+    interval, ours, theirs = intervals[name], arms[name], arms[evidence.plan.baseline]
+    alone = decide(interval, threshold=evidence.threshold)
+    reasons: dict[str, Any] = {}
+    if interval and (withheld := _incomparable(evidence, ours, theirs)):
+        reasons = {"withheld_by": withheld}
+    elif interval and alone == "undecided":
+        reasons = _required_measuring(evidence, interval)
+    elif interval:
+        reasons = _doubt(evidence, ours, theirs, intervals, calm, quiet)
+    verdict = "undecided" if reasons.get("withheld_by") else alone
+    return {"verdict": verdict, "verdict_alone": alone, **reasons}
 
 
 def _incomparable(evidence: Evidence, ours: ArmSummary, theirs: ArmSummary) -> Withheld | None:
@@ -286,34 +279,34 @@ def _doubt(
     intervals: Mapping[str, RatioEstimate | None],
     calm: RatioEstimate | None,
     quiet: Mapping[str, RatioEstimate | None],
-) -> tuple[Withheld | None, float | None]:
-    """What withholds a verdict that the interval gives, and how large a log-ratio load alone may
-    make, where that matters.
+) -> dict[str, Any]:
+    """Fields of ``RatioSummary``: what withholds a verdict that the interval gives, and how many
+    times as fast load alone may make an arm, where that matters.
     """
-    name, threshold, role = ours.name, evidence.threshold, evidence.plan.role
-    interval = intervals[name]
+    name, threshold, plan = ours.name, evidence.threshold, evidence.plan
+    interval, control = intervals[name], intervals.get(plan.control_name)
     assert interval is not None, "it gives a verdict"
     alone = decide(interval, threshold=threshold)
-    control = next((intervals[other] for other in intervals if role(other) == "control"), None)
-    if role(name) == "candidate" and alone != decide(
+    if name != plan.control_name and alone != decide(
         interval, threshold=threshold, control=control
     ):
-        return "control", None
+        return {"withheld_by": "control"}
     if calm and ours.stalls and theirs.stalls:
         worse = max(ours.stalls, theirs.stalls, key=lambda stalls: stalls.share)
         moved = decide(interval.times(calm.value / interval.value), threshold=threshold)
         if 0 < worse.count < MIN_STALLS and moved != alone:
-            return "stalls", None  # too few to estimate how often they occur
+            return {"withheld_by": "stalls"}  # too few to estimate how often they occur
     if not quiet or decide(quiet[name], threshold=threshold) == alone:
-        return None, None
+        return {}
     if not is_uninformative(quiet[name], interval):
-        return "load", None
+        return {"withheld_by": "load"}
     counters = evidence.block_counters
-    of_pair = counters["arm"].isin([name, *copies_of_baseline(evidence.plan, name)])
+    of_pair = counters["arm"].isin([name, *copies_of_baseline(plan, name)])
     hit = counters[counters["disturbed"] & of_pair]
     load = float((hit["foreign_share"] + hit["steal_share"]).mean()) if len(hit) else 0.0
     reach = reach_of_load(load, control)
-    return (None if exceeds_margin(interval, reach) else "load"), reach
+    withheld = None if exceeds_margin(interval, reach) else "load"
+    return {"withheld_by": withheld, "load_reach": math.exp(reach)}
 
 
 def _required_measuring(evidence: Evidence, interval: RatioEstimate) -> dict[str, Any]:
@@ -325,10 +318,11 @@ def _required_measuring(evidence: Evidence, interval: RatioEstimate) -> dict[str
     more = to_decide(interval, threshold=evidence.threshold, measured=measured, launches=launches)
     if more is None:
         return {}
-    fields: dict[str, Any] = {"more_range": (more.low, more.high)}
-    if evidence.are_runs:
-        return fields | {"more_runs": None if more.value is None else math.ceil(more.value)}
-    return fields | {"more_minutes": more.value}
+    value = more.value
+    if evidence.are_runs and value is not None:
+        value = math.ceil(value)
+    unit = "more_runs" if evidence.are_runs else "more_minutes"
+    return {"more_range": (more.low, more.high), unit: value}
 
 
 def decide(

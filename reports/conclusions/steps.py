@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from measurement.errors import RecordError
@@ -30,6 +29,7 @@ from reports.estimate import Estimate
 from reports.statistics.student import Array, log_interval
 
 PLACE = ["launch", "arm"]
+TURN = [*PLACE, "turn"]
 BLOCK = ["round", "block", "kind", "case"]
 """Constant within a ``turn`` of a launch and arm. ``case`` is null where the workload is
 trained."""
@@ -69,28 +69,23 @@ class Steps:
         """Sum up a table of raw steps, ``launch`` and ``arm`` besides
         ``measurement.records.record.STEP_COLUMNS``, in any order.
         """
-        return cls.joined(
-            [_sum_up(raw.reset_index(drop=True))] if "launch" in raw and len(raw) else []
-        )
+        return cls.joined([_sum_up(raw)] if len(raw) else [])
 
     @classmethod
     def joined(cls, parts: Iterable[Steps]) -> Steps:
         """Put parts together; a block may be spread over several of them."""
-        all_parts = list(parts)
+        all_parts, key = list(parts), [*TURN, "rank"]
         sums = joined([part.rank_blocks for part in all_parts], RANK_BLOCK_TYPES)
-        key = [*PLACE, "turn", "rank"]
         if sums.duplicated(key).any():
-            added = sums.groupby(key, sort=False)[["steps", "samples", *TIMES]].sum().reset_index()
-            sums = added.merge(sums.drop_duplicates(key)[[*key, *BLOCK]], on=key)[
-                list(RANK_BLOCK_TYPES)
-            ]
+            added = dict.fromkeys(["steps", "samples", *TIMES], "sum")
+            sums = sums.groupby(key, as_index=False).agg(dict.fromkeys(BLOCK, "first") | added)
         slowest = joined([part.slowest for part in all_parts], SLOWEST_TYPES)
         slowest = slowest.sort_values(
-            [*PLACE, "turn", "step", "step_s", "rank"], ascending=[True] * 4 + [False, True]
+            [*TURN, "step", "step_s", "rank"], ascending=[True] * 4 + [False, True]
         )
-        slowest = slowest.drop_duplicates([*PLACE, "turn", "step"])
+        slowest = slowest.drop_duplicates([*TURN, "step"])
         return cls(
-            rank_blocks=sums.sort_values(key, ignore_index=True),
+            rank_blocks=sums[list(RANK_BLOCK_TYPES)].sort_values(key, ignore_index=True),
             slowest=slowest.reset_index(drop=True),
         )
 
@@ -98,26 +93,18 @@ class Steps:
         """Those whose launch is ok, whose arm was never wrong, and of blocks that every rank
         finished without a skipped step.
         """
-        good = counting(records)
-        skipping = {
-            (record.launch, record.arm, block.turn)
-            for record in good
+        ranks = {
+            (record.launch, record.arm, block.turn): record.world_size
+            for record in counting(records)
             for block in record.blocks
-            if block.skipped_steps
+            if not block.skipped_steps
         }
-        world_sizes = {(record.launch, record.arm): record.world_size for record in good}
-        key = [*PLACE, "turn"]
-        turns = self.rank_blocks.groupby(key)["steps"].agg(["count", "min", "max"]).reset_index()
-        counts = [
-            ranks == world_sizes.get((launch, arm)) and (launch, arm, turn) not in skipping
-            for launch, arm, turn, ranks in turns[[*key, "count"]].itertuples(
-                index=False, name=None
-            )
-        ]
-        whole = turns.loc[np.array(counts, dtype=bool) & (turns["min"] == turns["max"]), key]
+        steps = self.rank_blocks.groupby(TURN)["steps"].agg(["count", "min", "max"])
+        is_whole = (steps["count"] == steps.index.map(ranks)) & (steps["min"] == steps["max"])
+        whole = steps.index[is_whole].to_frame(index=False)
         return Steps(
-            rank_blocks=self.rank_blocks.merge(whole, on=key),
-            slowest=self.slowest.merge(whole, on=key),
+            rank_blocks=self.rank_blocks.merge(whole, on=TURN),
+            slowest=self.slowest.merge(whole, on=TURN),
         )
 
     def where(self, **values: Any) -> Steps:
@@ -139,15 +126,14 @@ class Steps:
         """These steps with themselves as samples, counted once for all ranks: of scripts whose
         samples could not be counted.
         """
-        first = self.rank_blocks.groupby([*PLACE, "turn"])["rank"].transform("min")
+        first = self.rank_blocks.groupby(TURN)["rank"].transform("min")
         steps = self.rank_blocks["steps"].where(self.rank_blocks["rank"] == first, 0)
         return replace(self, rank_blocks=self.rank_blocks.assign(samples=steps))
 
     def as_of(self, *, arm: str, launch: int) -> Steps:
         """These steps under the name of another arm and launch."""
-        place: dict[str, Any] = {"arm": arm, "launch": launch}
         return Steps(
-            rank_blocks=self.rank_blocks.assign(**place), slowest=self.slowest.assign(**place)
+            **{name: table.assign(arm=arm, launch=launch) for name, table in vars(self).items()}
         )
 
     def __len__(self) -> int:
@@ -182,7 +168,7 @@ def read_steps(folder: ResultsFolder, records: Sequence[LaunchRecord]) -> Steps:
         for record in records
         for part in folder.parts_of_steps(record)
     )
-    return Steps.joined(_sum_up(pd.concat(lot, ignore_index=True)) for lot in _in_lots(parts))
+    return Steps.joined(_sum_up(pd.concat(lot)) for lot in _in_lots(parts))
 
 
 def _in_lots(parts: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:
@@ -200,30 +186,21 @@ def _in_lots(parts: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:
         yield lot
 
 
-def group_starts(table: pd.DataFrame, names: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The rows of an ordered table at which one of these columns changes, the first included, as
-    ``ufunc.reduceat`` takes them.
-    """
-    codes = [pd.factorize(table[name])[0] for name in names]
-    return np.flatnonzero(
-        np.logical_or.reduce([np.append(True, np.diff(code) != 0) for code in codes])[: len(table)]
-    )
-
-
 def _sum_up(raw: pd.DataFrame) -> Steps:
-    """Sum up raw steps of any launches and arms; their index is 0, 1, ..."""
-    order: list[Any] = [raw[name] for name in ("step", "rank", "turn", "launch")]
+    """Sum up raw steps of any launches and arms."""
     # sums of floats depend on their order
+    order: list[Any] = [raw[name] for name in ("step", "rank", "turn", "launch")]
     raw = raw.iloc[np.lexsort([*order, pd.factorize(raw["arm"])[0]])].reset_index(drop=True)
-    first, turns = (group_starts(raw, [*PLACE, "turn", *more]) for more in (["rank"], []))
+    launch, arm, turn, rank = (
+        np.append(True, np.diff(pd.factorize(raw[name])[0]) != 0) for name in (*TURN, "rank")
+    )
+    is_new_turn = launch | arm | turn
+    first = np.flatnonzero(is_new_turn | rank)
     sums = {name: np.add.reduceat(raw[name].to_numpy(), first) for name in ("samples", *TIMES)}
     sums["steps"] = np.diff(np.append(first, len(raw)))
-    rank_blocks = raw.iloc[first][[*PLACE, "turn", "rank", *BLOCK]].assign(**sums)[
-        list(RANK_BLOCK_TYPES)
-    ]
-    turn = np.searchsorted(turns, np.arange(len(raw)), side="right")
+    rank_blocks = raw.iloc[first].assign(**sums)[list(RANK_BLOCK_TYPES)]
     # of equally long ones the lowest rank
-    longest = raw["step_s"].groupby([turn, raw["step"].to_numpy()]).idxmax()
+    longest = raw["step_s"].groupby([is_new_turn.cumsum(), raw["step"].to_numpy()]).idxmax()
     slowest = raw.loc[longest, list(SLOWEST_TYPES)]
     return Steps(
         rank_blocks=rank_blocks.astype(RANK_BLOCK_TYPES), slowest=slowest.astype(SLOWEST_TYPES)
@@ -247,9 +224,10 @@ def tabulate_blocks(steps: Steps) -> pd.DataFrame:
         (the slowest rank's) and ``throughput_per_s``, in order of launch and turn. A block without
         samples or without time has no rate and is left out.
     """
-    by_turn = steps.rank_blocks.groupby(["launch", "arm", "turn"], as_index=False)
-    same = dict.fromkeys(["round", "block", "kind", "case"], "first")
-    blocks = by_turn.agg(same | {"steps": "max", "samples": "sum", "step_s": "max"})
+    by_turn = steps.rank_blocks.groupby(TURN, as_index=False)
+    blocks = by_turn.agg(
+        dict.fromkeys(BLOCK, "first") | {"steps": "max", "samples": "sum", "step_s": "max"}
+    )
     blocks = blocks.rename(columns={"step_s": "block_s"})
     blocks = blocks[(blocks["samples"] > 0) & (blocks["block_s"] > 0)]
     blocks = blocks.assign(throughput_per_s=blocks["samples"] / blocks["block_s"])
@@ -280,17 +258,19 @@ def total_tables(
         Per ratio and launch float64 [rounds, arms, 2] of samples and seconds. All ratios have the
         same rounds; NaN where an arm has no block.
     """
-    sync = _paired_blocks(plan, blocks, by_round=by_round)
-    names = list(dict.fromkeys(arm for arms in groups for arm in arms))
-    places, row = np.unique(sync[["launch", "round"]].to_numpy(), axis=0, return_inverse=True)
-    column = pd.Index(names).get_indexer(pd.Index(sync["arm"]))
-    wide = np.full((len(places), len(names), len(THROUGHPUT)), np.nan)
-    wide[row.reshape(-1)[column >= 0], column[column >= 0]] = sync.loc[column >= 0, THROUGHPUT]
+    sync = blocks[blocks["kind"] == "sync"]
+    if plan.measurement.mode != "interleaved" and not by_round:
+        sync = sync.groupby(PLACE, as_index=False)[THROUGHPUT].sum().assign(round=0)
+    sync = sync.drop_duplicates([*PLACE, "round"])
+    wide = [
+        sync.pivot(index=["launch", "round"], columns="arm", values=name) for name in THROUGHPUT
+    ]
+    launches = wide[0].index.get_level_values("launch")
     tables = []
     for arms in groups:
-        table = wide[:, [names.index(arm) for arm in arms]]
+        table = np.stack([values.reindex(columns=arms) for values in wide], axis=-1)
         table[np.isnan(table[:, 1, 1]), 1:] = np.nan
-        tables.append([table[places[:, 0] == launch] for launch in np.unique(places[:, 0])])
+        tables.append([table[launches == launch] for launch in launches.unique()])
     return tables
 
 
@@ -298,26 +278,8 @@ def log_levels(blocks: pd.DataFrame, arms: Sequence[str]) -> Array:
     """Each launch's logarithm of an arm's total throughput, float64 [launches, arms]; NaN where an
     arm has no block.
     """
-    sync = blocks[blocks["kind"] == "sync"]
-    sums = [
-        sync.pivot_table(index="launch", columns="arm", values=name, aggfunc="sum")
-        for name in THROUGHPUT
-    ]
-    samples, seconds = (
-        table.reindex(columns=list(arms)).to_numpy(dtype=np.float64) for table in sums
-    )
-    return np.asarray(np.log(samples / seconds))
-
-
-def _paired_blocks(plan: Plan, blocks: pd.DataFrame, *, by_round: bool = False) -> pd.DataFrame:
-    """The synchronised blocks, one of each arm in a round; where arms took no turns a launch is
-    one.
-    """
-    sync = blocks[blocks["kind"] == "sync"]
-    if plan.measurement.mode != "interleaved" and not by_round:
-        whole = sync.groupby(["launch", "arm"], as_index=False)[THROUGHPUT].sum()
-        sync = whole.assign(round=0)
-    return sync.drop_duplicates(["arm", "launch", "round"])
+    rates = totals(blocks, PLACE)["throughput_per_s"].unstack("arm")
+    return np.log(rates.reindex(columns=list(arms)).to_numpy())
 
 
 def totals(blocks: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

@@ -192,22 +192,23 @@ def _figures(
     case: Case, blocks: pd.DataFrame, unsupported_reason: str | None, confidence: float
 ) -> CaseFigures:
     medians = blocks.groupby("launch")["throughput_per_s"].median()
-    figures = CaseFigures(
-        case=case.name, not_offered=unsupported_reason, launches=len(medians), blocks=len(blocks)
-    )
-    if not len(blocks):
-        return figures
-    speed = log_interval(
-        float(blocks["throughput_per_s"].median()), np.log(medians), confidence=confidence
-    )
-    longest, shortest = (
-        None if bound is None else case.size / bound for bound in (speed.ci_low, speed.ci_high)
-    )
-    latency = Estimate(value=case.size / speed.value, ci_low=shortest, ci_high=longest)
-    rates = {"algbw_bytes_per_s": speed, "busbw_bytes_per_s": speed.times(case.busbw_factor)}
-    return figures.model_copy(
-        update={"latency_s": latency, **({"samples_per_s": speed} if case.samples else rates)}
-    )
+    fields: dict[str, Any] = {"launches": len(medians), "blocks": len(blocks)}
+    if len(blocks):
+        speed = log_interval(
+            float(blocks["throughput_per_s"].median()), np.log(medians), confidence=confidence
+        )
+        longest, shortest = (
+            None if bound is None else case.size / bound for bound in (speed.ci_low, speed.ci_high)
+        )
+        fields["latency_s"] = Estimate(
+            value=case.size / speed.value, ci_low=shortest, ci_high=longest
+        )
+        if case.samples:
+            fields["samples_per_s"] = speed
+        else:
+            fields["algbw_bytes_per_s"] = speed
+            fields["busbw_bytes_per_s"] = speed.times(case.busbw_factor)
+    return CaseFigures(case=case.name, not_offered=unsupported_reason, **fields)
 
 
 def count_verdicts(arm: ArmSummary, results: Sequence[RatioSummary]) -> Counter[Outcome]:
@@ -230,11 +231,7 @@ def summarise_arm(evidence: Evidence, name: str) -> ArmSummary:
     records = [record for record in evidence.records if record.arm == name]
     counters = evidence.block_counters[evidence.block_counters["arm"] == name]
     sync = evidence.blocks[(evidence.blocks["arm"] == name) & (evidence.blocks["kind"] == "sync")]
-    timing: dict[str, Any] = (
-        {"launches": sync["launch"].nunique(), "blocks": len(sync)}
-        if len(sync) or evidence.cases
-        else {}
-    )
+    timing: dict[str, Any] = {"launches": sync["launch"].nunique(), "blocks": len(sync)}
     if evidence.cases:
         timing["cases"] = summarise_cases(records, sync, confidence=evidence.confidence)
     else:
@@ -281,12 +278,10 @@ def _flops(
     plan = evidence.plan
     same_work = [] if plan.has_own_work else evidence.records
     count = next((record.flops for record in [*records, *same_work] if record.flops), None)
-    if count is None or not count.samples or not count.by_operation:
-        return {
-            "flops_note": f"could not be counted: {count.error or 'none has a formula'}"
-            if count
-            else None
-        }
+    if count is None:
+        return {}
+    if not count.samples or not count.by_operation:
+        return {"flops_note": f"could not be counted: {count.error or 'none has a formula'}"}
     each = sum(count.by_operation.values()) / count.samples
     fields: dict[str, Any] = {"flops_per_sample": each, "flops_per_s": rate.times(each)}
     if count.without_formula:
@@ -311,9 +306,7 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
     first = records[0] if records else None
     ran = first or asked
     ranks = first_ranks(records)
-    parity = [record.parity for record in records if record.parity]
-    batch_ranks = ranks if plan.batches else []
-    return {
+    fields: dict[str, Any] = {
         "name": name,
         "role": plan.role(name),
         "status": max(
@@ -324,24 +317,27 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
         "launcher": ran.launcher,
         "options": asked.options,
         "command": first.command if first else "",
-        "described": ranks[0].backend if ranks else {},
         "world_size": first.world_size if first else plan.world_size,
-        "local_batch_size": (ranks[0].local_batch_size or None)
-        if ranks and not plan.are_scripts
-        else None,
-        "samples_per_step": sum(rank.local_batch_size * rank.micro_steps for rank in batch_ranks)
-        or None,
         "complete": all(record.complete for record in records),
-        "cores_per_rank": (len(ranks[0].affinity) or None) if ranks else None,
-        "threads_per_rank": ranks[0].threads if ranks else None,
-        "compute_units": compute_units(ranks) if ranks else None,
         "errors": [_error(record) for record in records if record.status != "ok" or record.error],
         "parity": max(
-            parity,
+            (record.parity for record in records if record.parity),
             key=lambda result: (not result.passed, result.gradient_error or 0.0),
             default=None,
         ),
     }
+    if ranks:
+        fields |= {
+            "described": ranks[0].backend,
+            "local_batch_size": None if plan.are_scripts else ranks[0].local_batch_size or None,
+            "cores_per_rank": len(ranks[0].affinity) or None,
+            "threads_per_rank": ranks[0].threads,
+            "compute_units": compute_units(ranks),
+        }
+    if plan.batches:
+        samples = sum(rank.local_batch_size * rank.micro_steps for rank in ranks)
+        fields["samples_per_step"] = samples or None
+    return fields
 
 
 def compute_units(ranks: Sequence[RankReport]) -> int | None:
@@ -384,7 +380,7 @@ def _training_steps(
     by_launch = evidence.terms.by_launch.get(name)
     terms = None if by_launch is None else step_terms(by_launch, confidence=confidence)
     by_rank = summarise_ranks(records, steps.rank_blocks, evidence.terms.stragglers.get(name))
-    fields = {
+    fields: dict[str, Any] = {
         "by_rank": by_rank,
         "links": summarise_links(evidence.plan, records) if by_rank else [],
         "step_terms_s": terms,
@@ -399,16 +395,13 @@ def _training_steps(
     if not len(sync):
         return fields
     exchanged, phases = steps.where(kind="sync"), evidence.terms.phases.get(name)
-    slowest = exchanged.slowest
+    if phases is not None:
+        shown = phases.loc[:, phases.any()]
+        fields["step_phases_s"] = means(shown, confidence=confidence)
+    step_s = np.percentile(exchanged.slowest["step_s"], PERCENTILES)
     return fields | {
         "throughput_per_s": throughput_interval(sync, confidence=confidence),
-        "step_phases_s": {}
-        if phases is None
-        else means(phases.loc[:, phases.any()], confidence=confidence),
         "stalls": summarise_stalls(evidence.stalls[evidence.stalls["arm"] == name], sync),
         "step_shares": step_shares(exchanged.rank_blocks, terms),
-        "step_time_s": {
-            f"p{p}": float(q)
-            for p, q in zip(PERCENTILES, np.percentile(slowest["step_s"], PERCENTILES), strict=True)
-        },
+        "step_time_s": {f"p{p}": float(q) for p, q in zip(PERCENTILES, step_s, strict=True)},
     }

@@ -216,11 +216,8 @@ def next_analysis(analyses: Sequence[int], *, launches: int) -> int:
 
     ``launches`` is the plan's number, before which there is nothing to decide.
     """
-    return (
-        max(FIRST_ANALYSIS, launches)
-        if not analyses
-        else max(math.ceil(ANALYSIS_GROWTH * analyses[-1]), launches)
-    )
+    earliest = math.ceil(ANALYSIS_GROWTH * analyses[-1]) if analyses else FIRST_ANALYSIS
+    return max(earliest, launches)
 
 
 @dataclass(frozen=True, kw_only=True)
