@@ -43,16 +43,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from reports.conclusions.verdict import decide, exceeds_margin, reach_of_load, to_decide
+from reports.conclusions.ratios import decide, exceeds_margin, reach_of_load
 from reports.estimate import Estimate
-from reports.statistics.budget import error_share, next_analysis
+from reports.statistics.budget import error_share, next_analysis, to_decide
 from reports.statistics.intervals import (
     Launches,
-    RatioEstimate,
     ratio_by_speed,
     ratio_intervals,
 )
-from reports.statistics.student import t_interval
+from reports.statistics.student import RatioEstimate, t_interval
 from tests.kit.budgets import REGIMES, Regime, fixed, interval_of, launch, on_a_budget
 from tests.kit.ratios import equal_work, log_width
 

@@ -37,8 +37,7 @@ from measurement.plans.plan_file import check_plan
 from measurement.records.block import HostCounters
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.conclusions.blocks import tabulate_blocks
-from reports.conclusions.steps import read_steps
+from reports.conclusions.steps import read_steps, tabulate_blocks
 from reports.statistics.student import t_interval
 from runners.compare_command import measure
 from runners.processes.supervisor_server import SupervisorServer

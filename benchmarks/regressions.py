@@ -5,7 +5,7 @@
 
 Every comparison spends its minutes on the best number of rounds (``reports.statistics.budget``), in
 the regimes of ``tests/kit/budgets.py`` (launch costs and variances that were measured), or in that
-of a stored result. Two of them are held against each other by ``reports.statistics.separate`` and
+of a stored result. Two of them are held against each other by ``reports.statistics.student`` and
 judged by ``reports.against.judge``, as reports do, with two arms and 5% allowed. The machine's
 speed drifts by 3% from launch to launch. Printed for the ratio, then for all three figures
 together:
@@ -31,13 +31,11 @@ import numpy as np
 from measurement.plans.plan import FLOOR
 from measurement.records.results import ResultsFolder
 from reports.against import judge
-from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.ratios import find_spread
-from reports.conclusions.steps import read_steps
+from reports.conclusions.steps import read_steps, tabulate_blocks
 from reports.launch_budget import cost_of
 from reports.statistics.budget import MAX_ROUNDS, MIN_ROUNDS, UNKNOWN
-from reports.statistics.separate import Runs, separate_ratio
-from reports.statistics.student import Array
+from reports.statistics.student import Array, Runs, separate_ratio
 from tests.kit.budgets import REGIMES, Regime, launch
 
 CONFIDENCE, ALLOWED, DRIFT = 0.95, 0.05, 0.03

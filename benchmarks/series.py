@@ -35,11 +35,12 @@ import pandas as pd
 from measurement.plans.plan import Plan
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.conclusions.blocks import log_levels, total_tables
-from reports.conclusions.verdict import decide, to_decide
+from reports.conclusions.ratios import decide
+from reports.conclusions.steps import log_levels, total_tables
 from reports.schema import Comparison
-from reports.statistics.intervals import RatioEstimate, ratio_intervals
-from reports.statistics.student import Array, log_interval
+from reports.statistics.budget import to_decide
+from reports.statistics.intervals import ratio_intervals
+from reports.statistics.student import Array, RatioEstimate, log_interval
 
 QUARTERS = 4
 

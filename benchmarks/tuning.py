@@ -32,7 +32,7 @@ import yaml
 
 from backends import make_backend
 from measurement.plans.sections import Arm
-from reports.conclusions.verdict import decide
+from reports.conclusions.ratios import decide
 from reports.statistics.intervals import ratio_intervals
 from reports.tuning import Options, SearchedSetting, Trial, Tuning, headline, tried_sets
 from runners.processes.process_exit import EXIT_BAD_INPUT

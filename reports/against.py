@@ -1,7 +1,7 @@
 """A result compared with an earlier one of the same plan: what must be as it was, and what changed.
 
 A launch is the sample: Welch's interval of the difference of mean logarithms
-(``reports.statistics.separate``). All throughputs hold at once, and so do all ratios. Launches of
+(``reports.statistics.student``). All throughputs hold at once, and so do all ratios. Launches of
 one result say nothing of how days differ: a machine that is slower today makes all throughputs
 regress. Ratios are free of that, since both arms ran on the same day.
 """
@@ -25,19 +25,17 @@ from measurement.plans.plan import FLOOR, Plan
 from measurement.plans.sections import FIXED_LENGTH
 from measurement.records.record import LaunchRecord, Manifest
 from measurement.records.results import ResultsFolder
-from reports.conclusions.blocks import copies_of_baseline, log_levels, total_tables
-from reports.conclusions.disturbances import is_quiet
-from reports.conclusions.steps import measured_records
-from reports.conclusions.verdict import farthest, reach_of_load
+from reports.conclusions.machine import is_quiet
+from reports.conclusions.ratios import farthest, reach_of_load
+from reports.conclusions.steps import copies_of_baseline, log_levels, measured_records, total_tables
 from reports.estimate import Estimate
 from reports.parts_schema import Against, Change, ChangeVerdict
 from reports.reasons import ChangeWithheld
 from reports.runs import Run, differing_fields, rank_differences
 from reports.schema import Comparison
 from reports.scripts.configuration import script_differences
-from reports.statistics.intervals import RatioEstimate, launch_ratios
-from reports.statistics.separate import Runs, separate_ratio
-from reports.statistics.student import Array
+from reports.statistics.intervals import launch_ratios
+from reports.statistics.student import Array, RatioEstimate, Runs, separate_ratio
 from reports.wording.headlines import against_headline, common_slowdown, remedy
 
 OF_NO_ARM = ("name", "left_out", "arms")

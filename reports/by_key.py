@@ -12,10 +12,15 @@ import pandas as pd
 
 from measurement.errors import PlanError, unknown_name
 from measurement.records.results import ResultsFolder
-from reports.conclusions.blocks import tabulate_blocks, throughput_interval
-from reports.conclusions.evidence import Evidence
 from reports.conclusions.ratios import ratio_intervals_of
-from reports.conclusions.steps import RANK_BLOCK_TYPES, TIMES, read_steps
+from reports.conclusions.steps import (
+    RANK_BLOCK_TYPES,
+    TIMES,
+    read_steps,
+    tabulate_blocks,
+    throughput_interval,
+)
+from reports.conclusions.summaries import Evidence
 from reports.schema import Estimate
 from reports.scripts.script_arms import ITERATIONS, sample_unit
 from reports.tables.table import Column, Table, number, table

@@ -26,14 +26,12 @@ from measurement.errors import RecordError
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import plan_at, world_size_at
 from measurement.records.record import LaunchRecord, Manifest, Traces
-from reports.conclusions.blocks import THROUGHPUT, columns
-from reports.conclusions.disturbances import inherited_variables, summarise_load
-from reports.conclusions.evidence import Evidence
+from reports.conclusions.machine import inherited_variables, summarise_load
 from reports.conclusions.ratios import fastest, summarise_ratios
 from reports.conclusions.scaling import WITHOUT_WRAPPER, scaling_base, with_scaling
 from reports.conclusions.step_terms import is_limit_shown
-from reports.conclusions.steps import Steps, first_ranks
-from reports.conclusions.summaries import summarise_arm
+from reports.conclusions.steps import THROUGHPUT, Steps, columns, first_ranks
+from reports.conclusions.summaries import Evidence, summarise_arm
 from reports.conclusions.training_results import summarise_training
 from reports.parts_schema import TrainingSummary
 from reports.projection.what_if import Links, what_if

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 RunOrder = Literal["alternating", "mixed", "one after the other"]
-"""The order of the runs of two arms in time (``reports.statistics.separate.run_order``)."""
+"""The order of the runs of two arms in time (``reports.statistics.student.run_order``)."""
 
 
 class Stored(BaseModel):

@@ -16,10 +16,9 @@ from measurement.plans.plan import FLOOR, Plan
 from measurement.plans.sections import USUAL_LAUNCHES
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
-from reports.conclusions.blocks import tabulate_blocks
-from reports.conclusions.evidence import cases_of, launch_seconds, measuring_seconds
 from reports.conclusions.ratios import find_spread
-from reports.conclusions.steps import read_steps
+from reports.conclusions.steps import read_steps, tabulate_blocks
+from reports.conclusions.summaries import cases_of, launch_seconds, measuring_seconds
 from reports.statistics.budget import (
     PILOTS,
     UNKNOWN,

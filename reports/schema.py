@@ -219,7 +219,7 @@ class StepShares(Stored):
 
 
 class StallFigures(Stored):
-    """An arm's stalls (``reports.conclusions.disturbances``): steps far longer than its others."""
+    """An arm's stalls (``reports.conclusions.machine``): steps far longer than its others."""
 
     count: int
     share: float
@@ -241,7 +241,7 @@ class GapFigures(Stored):
 
 class LoadFigures(Stored):
     """What others took of an arm's cores while its blocks ran
-    (``reports.conclusions.disturbances``): shares of the cores' time.
+    (``reports.conclusions.machine``): shares of the cores' time.
     """
 
     foreign_share: float
@@ -342,7 +342,7 @@ class ArmSummary(Stored):
     blocks: int = 0
     throughput_per_s: Estimate | None = None
     """All samples over the sum of the slowest rank's times of all synchronised blocks
-    (``reports.conclusions.blocks``)."""
+    (``reports.conclusions.steps``)."""
     step_time_s: dict[str, float] = {}
     """Percentiles p5, p25, p50, p75, p95 over synchronised steps, the slowest rank of each."""
     step_phases_s: dict[Phase, Estimate] = {}

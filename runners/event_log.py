@@ -17,9 +17,8 @@ import pandas as pd
 from measurement.plans.settings import EpochRecord, Quantity
 from measurement.records.block import BlockRecord
 from measurement.records.step_tables import steps_of
-from reports.conclusions.blocks import tabulate_blocks, throughput_per_s
 from reports.conclusions.step_terms import data_wait_share, terms_by_launch
-from reports.conclusions.steps import Steps
+from reports.conclusions.steps import Steps, tabulate_blocks, throughput_per_s
 
 EVENT_FILES = "events.out.tfevents.*"
 TAGS: Mapping[Quantity, str] = {

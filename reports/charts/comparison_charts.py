@@ -25,8 +25,8 @@ from reports.charts.frame import (
     line,
     rule,
 )
-from reports.conclusions.blocks import totals
 from reports.conclusions.step_terms import TERMS
+from reports.conclusions.steps import totals
 from reports.parts_schema import Band
 from reports.schema import ArmSummary, Comparison
 from reports.tables.arm_tables import case_figures

@@ -16,8 +16,7 @@ in all arms is named, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -33,7 +32,7 @@ MIN_LATE_SHARE = 0.02
 
 
 def summarise_ranks(
-    records: Sequence[LaunchRecord], timed: pd.DataFrame, straggler: Straggler | None = None
+    records: Sequence[LaunchRecord], timed: pd.DataFrame, straggler: Straggler | None
 ) -> ByRank | None:
     """Figures of an arm's ranks; None without synchronised steps, or with a single rank.
 
@@ -44,22 +43,22 @@ def summarise_ranks(
     if sync["rank"].nunique() < 2:
         return None
     alone = local if len(local) else before_exchange(sync)
-    sums, own_sums = (
-        table.groupby("rank")[["samples", "step_s", "steps"]].sum() for table in (sync, alone)
-    )
-    figures = pd.DataFrame(
-        {
-            "host": [hosts.get(rank, "") for rank in sums.index],
+    names = ["samples", "step_s", "steps"]
+    own = alone.groupby("rank")[names].sum()
+    own_s = own["step_s"] / own["steps"]
+    ranks = [
+        RankFigures(
+            rank=rank,
+            host=hosts.get(rank, ""),
             # iterations of a script are counted on rank 0 alone
-            "throughput_per_s": (sums["samples"] / sums["step_s"])
-            .astype(object)
-            .where(sums["samples"] > 0, None),
-            "step_s": sums["step_s"] / sums["steps"],
-            "own_s": own_sums["step_s"] / own_sums["steps"],
-        }
-    )
+            throughput_per_s=samples / seconds if samples else None,
+            step_s=seconds / steps,
+            own_s=own_s[rank],
+        )
+        for rank, samples, seconds, steps in sync.groupby("rank")[names].sum().itertuples()
+    ]
     return ByRank(
-        ranks=[RankFigures.model_validate(row) for row in figures.reset_index().to_dict("records")],
+        ranks=ranks,
         own_time="local step" if len(local) else "data wait and forward",
         straggler=straggler,
     )
@@ -75,24 +74,33 @@ def before_exchange(sync: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Lateness:
-    """How late each rank is in each arm."""
+def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dict[str, Straggler]:
+    """By arm, of those that have one.
 
-    table: pd.DataFrame
-    """By arm and launch; columns by time and rank (``lateness``)."""
-    at_least: float
-    """Seconds; a rank that is late by less is not named."""
-    hosts: Mapping[int, str]
-    """By rank."""
+    ``local``: blocks without exchange that count, by rank (``Steps.rank_blocks``), the floor's
+    among them; of scripts ``before_exchange``.
+    """
+    tables = {
+        str(arm): _lateness(blocks)
+        for arm, blocks in local.groupby("arm")
+        if blocks["rank"].nunique() > 1
+    }
+    launches = (
+        set.intersection(*(set(table.index) for table in tables.values())) if tables else set()
+    )
+    if len(launches) < 2:
+        return {}
+    table = pd.concat(
+        {arm: table.loc[sorted(launches)] for arm, table in tables.items()}, names=["arm"]
+    )
+    at_least = MIN_LATE_SHARE * float(local["step_s"].sum() / local["steps"].sum())
+    hosts = {place.rank: place.host for record in records for place in record.ranks}
+    whole = table.loc[:, "step_s":"step_s"].droplevel(0, axis="columns")
+    arms, number = list(tables), len(launches)
+    common = whole.groupby("launch").median()
 
-    def straggler(
-        self,
-        late: pd.DataFrame,
-        error_s: float,
-        df: int,
-        arms: Sequence[str],
-        others: Sequence[str],
+    def late_rank(
+        late: pd.DataFrame, error_s: float, df: int, arms: Sequence[str], others: Sequence[str]
     ) -> Straggler | None:
         """The rank that is late, if one is: one-sided for each rank, all of them at once
         (Bonferroni).
@@ -108,49 +116,22 @@ class _Lateness:
         means = late.mean()
         rank, late_s = int(str(means.idxmax())), float(means.max())
         half = student_t(1 - 2 * (1 - CONFIDENCE) / late.shape[1], df) * error_s
-        times = self.table.loc[:, (slice(None), rank)].droplevel("rank", axis="columns")
+        times = table.xs(rank, axis="columns", level="rank")
         times_late = times.loc[list(arms)].mean()
-        if late_s - half <= 0 or late_s <= self.at_least or times_late["step_s"] < self.at_least:
+        if late_s <= max(half, at_least) or times_late["step_s"] < at_least:
             return None
         excess = times_late - times.loc[list(others)].mean() if others else times_late
-        phase = str(excess.drop("step_s").idxmax()).removesuffix("_s")
-        bounds = {"ci_low": late_s - half, "ci_high": late_s + half}
         return Straggler(
-            rank=rank, host=self.hosts.get(rank, ""), phase=phase, late_s=late_s, **bounds
+            rank=rank,
+            host=hosts.get(rank, ""),
+            phase=str(excess.drop("step_s").idxmax()).removesuffix("_s"),
+            late_s=late_s,
+            ci_low=late_s - half,
+            ci_high=late_s + half,
         )
 
-
-def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dict[str, Straggler]:
-    """By arm, of those that have one.
-
-    ``local``: blocks without exchange that count, by rank (``Steps.rank_blocks``), the floor's
-    among them; of scripts ``before_exchange``.
-    """
-    tables = {
-        str(arm): lateness(blocks, TIMES)
-        for arm, blocks in local.groupby("arm")
-        if blocks["rank"].nunique() > 1
-    }
-    launches = (
-        set.intersection(*(set(table.index) for table in tables.values())) if tables else set()
-    )
-    if len(launches) < 2:
-        return {}
-    table = pd.concat(
-        {arm: table.loc[sorted(launches)] for arm, table in tables.items()}, names=["arm"]
-    )
-    at_least = MIN_LATE_SHARE * float(local["step_s"].sum() / local["steps"].sum())
-    lateness_table = _Lateness(
-        table=table,
-        at_least=at_least,
-        hosts={place.rank: place.host for record in records for place in record.ranks},
-    )
-    whole = table.loc[:, "step_s":"step_s"].droplevel(0, axis="columns")
-    arms, number = list(tables), len(launches)
-    common = whole.groupby("launch").median()
-    everywhere = lateness_table.straggler(
-        common, float(common.std().max()) / math.sqrt(number), number - 1, arms, []
-    )
+    error_s = float(common.std().max()) / math.sqrt(number)
+    everywhere = late_rank(common, error_s, number - 1, arms, [])
     if len(arms) == 1:
         return {arms[0]: everywhere} if everywhere else {}
     others = {arm: [other for other in arms if other != arm] for arm in arms}
@@ -163,8 +144,7 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
     error_s = math.sqrt(squares / len(arms) / ranks / (number - 1) / number)
     df = (number - 1) * (ranks - 1) * (len(arms) - 1)
     stragglers = {
-        arm: lateness_table.straggler(late, error_s, df, [arm], others[arm])
-        for arm, late in excess.items()
+        arm: late_rank(late, error_s, df, [arm], others[arm]) for arm, late in excess.items()
     }
     if everywhere:
         late_s = whole[everywhere.rank].groupby("arm").mean()
@@ -174,13 +154,13 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
     return {arm: straggler for arm, straggler in stragglers.items() if straggler}
 
 
-def lateness(local: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Seconds that each rank's mean of these times is longer than that of the others.
+def _lateness(local: pd.DataFrame) -> pd.DataFrame:
+    """Seconds that each rank's mean of each time is longer than that of the others.
 
     ``local``: blocks of one arm, by rank. Returns launches down; columns by time and rank.
     """
     late = {}
-    for name, means in means_by_rank(local, names).items():
+    for name, means in means_by_rank(local, TIMES).items():
         ranks = means.shape[1]
         late[name] = means.sub(means.mean(axis="columns"), axis="index") * ranks / (ranks - 1)
     return pd.concat(late, axis="columns", names=[None]).dropna()

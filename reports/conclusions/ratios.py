@@ -1,4 +1,6 @@
-"""The ratio of every arm to the baseline, with its interval and what may be claimed from it."""
+"""The ratio of every arm to the baseline, with its interval; the verdict that it gives, what
+withholds it, and the control's veto.
+"""
 
 from __future__ import annotations
 
@@ -10,40 +12,38 @@ import numpy as np
 import pandas as pd
 
 from measurement.plans.plan import Plan
-from reports.conclusions.blocks import (
-    copies_of_baseline,
-    log_levels,
-    total_tables,
-    totals,
-)
-from reports.conclusions.disturbances import (
+from reports.conclusions.machine import (
     MIN_STALLS,
     is_quiet,
     summarise_load,
     undisturbed,
     without_stalls,
 )
-from reports.conclusions.evidence import Evidence
-from reports.conclusions.verdict import (
-    decide,
-    exceeds_margin,
-    is_uninformative,
-    reach_of_load,
-    to_decide,
+from reports.conclusions.steps import (
+    copies_of_baseline,
+    log_levels,
+    total_tables,
+    totals,
 )
+from reports.conclusions.summaries import Evidence
+from reports.estimate import Estimate
 from reports.reasons import Withheld
-from reports.schema import ArmSummary, RatioBySpeed, RatioSummary
-from reports.statistics.budget import Spread, spread_of
+from reports.schema import ArmSummary, RatioBySpeed, RatioSummary, Verdict
+from reports.statistics.budget import Spread, spread_of, to_decide
 from reports.statistics.intervals import (
-    RatioEstimate,
     launch_ratios,
     ratio_by_speed,
     ratio_intervals,
 )
-from reports.statistics.separate import Runs, run_order, separate_ratio
+from reports.statistics.student import RatioEstimate, Runs, run_order, separate_ratio
 
 OF_LIBRARY = {"backend", "transport", "launcher", "options"}
 """Keys of an arm that leave the model and its environment as the floor has them."""
+LOAD_POWER = 2
+"""Load may slow one arm by its share of the cores, and once more since ranks wait for each other;
+and another arm not at all."""
+MAX_LOAD = 0.99
+"""A share of the cores beyond this counts as this much."""
 
 
 def summarise_ratios(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummary]:
@@ -112,12 +112,12 @@ def find_spread(
     """
     groups = list(_groups(plan).values())
     by_case = [blocks if case is None else blocks[blocks["case"] == case] for case in cases]
-    launches = [
+    ratios = [
         launch_ratios(table)
         for case_blocks in by_case
         for table in total_tables(plan, case_blocks, groups, by_round=True)
     ]
-    return spread_of([ratios for ratios in launches if ratios is not None])
+    return spread_of([ratio for ratio in ratios if ratio is not None])
 
 
 def _groups(plan: Plan) -> dict[str, list[str]]:
@@ -179,24 +179,28 @@ def _ratios_of_case(
     intervals = ratio_intervals_of(evidence, blocks)
     calm: Mapping[str, RatioEstimate | None] = {}
     quiet: Mapping[str, RatioEstimate | None] = {}
+    by_speed: Mapping[str, RatioBySpeed | None] = {}
     if case is None:
         calm = ratio_intervals_of(evidence, without_stalls(blocks, evidence.stalls))
+        by_speed = _by_speed(evidence, blocks)
     if not is_quiet(summarise_load(evidence.block_counters)):
         quiet = ratio_intervals_of(evidence, undisturbed(blocks, evidence.block_counters))
-    by_speed = _by_speed(evidence, blocks) if case is None else {}
     results = []
     for name in (name for name in plan.compared_arms() if name in intervals):
         interval, without = intervals[name], calm.get(name)
-        judged = _verdict_fields(evidence, name, intervals, without, arms, quiet)
-        copies = copies_of_baseline(plan, name)
-        has_terms = case is None and not plan.batches  # they are of a step
-        terms = (
-            evidence.terms.difference_fields(
-                name, copies, judged["verdict"], confidence=evidence.confidence
+        fields = _verdict_fields(evidence, name, intervals, without, arms, quiet)
+        if interval:
+            bounds = interval.model_dump(exclude={"value"})
+            fields |= {"throughput_ratio": interval.value, **bounds}
+        if case is None and not plan.batches:  # terms are of a step
+            fields |= evidence.terms.difference_fields(
+                name,
+                copies_of_baseline(plan, name),
+                fields["verdict"],
+                confidence=evidence.confidence,
             )
-            if has_terms
-            else {}
-        )
+        if evidence.are_runs:
+            fields["run_order"] = run_order(*_runs(evidence, blocks, [name, plan.baseline]))
         results.append(
             RatioSummary(
                 baseline=plan.baseline,
@@ -204,15 +208,9 @@ def _ratios_of_case(
                 case=case,
                 role="control" if plan.role(name) == "control" else "candidate",
                 confidence=evidence.confidence,
-                throughput_ratio=interval.value if interval else None,
-                **(interval.model_dump(exclude={"value"}) if interval else {}),
-                run_order=run_order(*_runs(evidence, blocks, [name, plan.baseline]))
-                if evidence.are_runs
-                else None,
                 ratio_without_stalls=without.value if without else None,
                 by_speed=by_speed.get(name),
-                **judged,
-                **terms,
+                **fields,
             )
         )
     return results
@@ -248,22 +246,17 @@ def _verdict_fields(
     ``calm``: the ratio as if each stall had been a median step. ``quiet``: the ratios in the
     undisturbed rounds, where many were disturbed.
     """
-    plan, interval, threshold = evidence.plan, intervals[name], evidence.threshold
-    alone = decide(interval, threshold=threshold)
-    fields: dict[str, Any] = {"verdict": alone, "verdict_alone": alone}
-    if interval is None:
-        return fields
-    withheld = _incomparable(evidence, arms[name], arms[plan.baseline])
-    reach = None
-    if withheld is None and alone == "undecided":
-        return fields | _required_measuring(evidence, interval)
-    if withheld is None:
-        withheld, reach = _doubt(evidence, arms[name], arms[plan.baseline], intervals, calm, quiet)
-    return fields | {
-        "verdict": "undecided" if withheld else alone,
-        "withheld_by": withheld,
-        "load_reach": None if reach is None else math.exp(reach),
-    }
+    interval, ours, theirs = intervals[name], arms[name], arms[evidence.plan.baseline]
+    alone = decide(interval, threshold=evidence.threshold)
+    reasons: dict[str, Any] = {}
+    if interval and (withheld := _incomparable(evidence, ours, theirs)):
+        reasons = {"withheld_by": withheld}
+    elif interval and alone == "undecided":
+        reasons = _required_measuring(evidence, interval)
+    elif interval:
+        reasons = _doubt(evidence, ours, theirs, intervals, calm, quiet)
+    verdict = "undecided" if reasons.get("withheld_by") else alone
+    return {"verdict": verdict, "verdict_alone": alone, **reasons}
 
 
 def _incomparable(evidence: Evidence, ours: ArmSummary, theirs: ArmSummary) -> Withheld | None:
@@ -286,34 +279,34 @@ def _doubt(
     intervals: Mapping[str, RatioEstimate | None],
     calm: RatioEstimate | None,
     quiet: Mapping[str, RatioEstimate | None],
-) -> tuple[Withheld | None, float | None]:
-    """What withholds a verdict that the interval gives, and how large a log-ratio load alone may
-    make, where that matters.
+) -> dict[str, Any]:
+    """Fields of ``RatioSummary``: what withholds a verdict that the interval gives, and how many
+    times as fast load alone may make an arm, where that matters.
     """
-    name, threshold, role = ours.name, evidence.threshold, evidence.plan.role
-    interval = intervals[name]
+    name, threshold, plan = ours.name, evidence.threshold, evidence.plan
+    interval, control = intervals[name], intervals.get(plan.control_name)
     assert interval is not None, "it gives a verdict"
     alone = decide(interval, threshold=threshold)
-    control = next((intervals[other] for other in intervals if role(other) == "control"), None)
-    if role(name) == "candidate" and alone != decide(
+    if name != plan.control_name and alone != decide(
         interval, threshold=threshold, control=control
     ):
-        return "control", None
+        return {"withheld_by": "control"}
     if calm and ours.stalls and theirs.stalls:
         worse = max(ours.stalls, theirs.stalls, key=lambda stalls: stalls.share)
         moved = decide(interval.times(calm.value / interval.value), threshold=threshold)
         if 0 < worse.count < MIN_STALLS and moved != alone:
-            return "stalls", None  # too few to estimate how often they occur
+            return {"withheld_by": "stalls"}  # too few to estimate how often they occur
     if not quiet or decide(quiet[name], threshold=threshold) == alone:
-        return None, None
+        return {}
     if not is_uninformative(quiet[name], interval):
-        return "load", None
+        return {"withheld_by": "load"}
     counters = evidence.block_counters
-    of_pair = counters["arm"].isin([name, *copies_of_baseline(evidence.plan, name)])
+    of_pair = counters["arm"].isin([name, *copies_of_baseline(plan, name)])
     hit = counters[counters["disturbed"] & of_pair]
     load = float((hit["foreign_share"] + hit["steal_share"]).mean()) if len(hit) else 0.0
     reach = reach_of_load(load, control)
-    return (None if exceeds_margin(interval, reach) else "load"), reach
+    withheld = None if exceeds_margin(interval, reach) else "load"
+    return {"withheld_by": withheld, "load_reach": math.exp(reach)}
 
 
 def _required_measuring(evidence: Evidence, interval: RatioEstimate) -> dict[str, Any]:
@@ -325,7 +318,64 @@ def _required_measuring(evidence: Evidence, interval: RatioEstimate) -> dict[str
     more = to_decide(interval, threshold=evidence.threshold, measured=measured, launches=launches)
     if more is None:
         return {}
-    fields: dict[str, Any] = {"more_range": (more.low, more.high)}
-    if evidence.are_runs:
-        return fields | {"more_runs": None if more.value is None else math.ceil(more.value)}
-    return fields | {"more_minutes": more.value}
+    value = more.value
+    if evidence.are_runs and value is not None:
+        value = math.ceil(value)
+    unit = "more_runs" if evidence.are_runs else "more_minutes"
+    return {"more_range": (more.low, more.high), unit: value}
+
+
+def decide(
+    interval: Estimate | None, *, threshold: float, control: Estimate | None = None
+) -> Verdict:
+    """The verdict on a candidate relative to its baseline, by the interval of their ratio; None:
+    there is no timing.
+
+    Faster and slower take the two-sided interval. Equivalence is two one-sided tests against the
+    threshold: a ratio within ±this of 1 is of no practical interest. Where the control's interval
+    excludes 1, no smaller claim is made.
+    """
+    if interval is None or interval.bounds is None:
+        return "undecided"
+    low, high = interval.bounds
+    least, most = interval.one_sided or (0.0, math.inf)
+    verdict: Verdict = "undecided"
+    if low > 1 and interval.value >= 1 + threshold:
+        verdict = "faster"
+    elif high < 1 and interval.value <= 1 - threshold:
+        verdict = "slower"
+    elif 1 - threshold <= least and most <= 1 + threshold:
+        verdict = "equivalent"
+    claim = threshold if verdict == "equivalent" else abs(math.log(interval.value))
+    is_vetoed = control is not None and control.excludes(1.0) and claim <= farthest(control)
+    return "undecided" if is_vetoed else verdict
+
+
+def farthest(interval: Estimate | None) -> float:
+    """How far an interval reaches from 1, as a log-ratio; 0 without one."""
+    bounds = interval.bounds if interval else None
+    return max(abs(math.log(bound)) for bound in bounds) if bounds else 0.0
+
+
+def reach_of_load(share: float, control: Estimate | None) -> float:
+    """How large a log-ratio load alone may make between arms that are alike.
+
+    ``share``: of the cores, that others took in the disturbed blocks. The control may reach farther
+    from 1 than it accounts for.
+    """
+    return LOAD_POWER * max(-math.log1p(-min(share, MAX_LOAD)), farthest(control))
+
+
+def exceeds_margin(interval: Estimate, reach: float) -> bool:
+    """Whether the whole interval is farther from 1 than ``reach``, a log-ratio."""
+    return (
+        interval.bounds is not None
+        and max(math.log(interval.bounds[0]), -math.log(interval.bounds[1])) > reach
+    )
+
+
+def is_uninformative(interval: Estimate | None, other: Estimate) -> bool:
+    """Whether an interval is missing, or so wide that it excludes neither 1 nor the estimate of the
+    other.
+    """
+    return interval is None or not (interval.excludes(1.0) or interval.excludes(other.value))

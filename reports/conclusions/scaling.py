@@ -119,11 +119,7 @@ def leaders(point: Comparison, *, without: Collection[str] = ()) -> tuple[str, .
 
     ``without``: arms that do not run at every point; they only show what the others scale from.
     """
-    timed = [
-        result
-        for result in point.results
-        if result.role == "candidate" and result.throughput_ratio is not None
-    ]
+    timed = [result for result in point.candidates if result.throughput_ratio is not None]
     if all(result.candidate in without for result in timed):
         return ()
     return tuple(name for name in point.fastest if name not in without)

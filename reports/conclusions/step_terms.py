@@ -42,10 +42,9 @@ import pandas as pd
 
 from measurement.plans.plan import FLOOR
 from measurement.records.record import LaunchRecord
-from reports.conclusions.blocks import tabulate_blocks
-from reports.conclusions.disturbances import THREADS
+from reports.conclusions.machine import THREADS
 from reports.conclusions.ranks import before_exchange, find_stragglers
-from reports.conclusions.steps import Steps, means_by_rank
+from reports.conclusions.steps import Steps, means_by_rank, tabulate_blocks
 from reports.schema import (
     DominantCause,
     Estimate,
@@ -142,16 +141,16 @@ class Terms:
             differences = differences.assign(backward_and_exchange=both)
         if not len(differences):
             return {}
-        return {
+        fields: dict[str, Any] = {
             "phase_differences_s" if is_script else "term_differences_s": means(
                 differences, confidence=confidence
-            ),
-            "because": dominant_cause(
+            )
+        }
+        if verdict in ("faster", "slower"):
+            fields["because"] = dominant_cause(
                 differences, slower=verdict == "slower", confidence=confidence
             )
-            if verdict in ("faster", "slower")
-            else None,
-        }
+        return fields
 
 
 def _mean_of(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -232,12 +231,11 @@ def means(by_launch: pd.DataFrame, *, confidence: float) -> dict[str, Estimate]:
     """The mean over launches of every column that is known of all of them, each with its own
     interval; none without a launch.
     """
-    estimates = {
-        str(name): t_interval(by_launch[name], confidence=confidence)
-        for name in by_launch
-        if by_launch[name].notna().all()
+    return {
+        str(name): estimate
+        for name, values in by_launch.items()
+        if values.notna().all() and (estimate := t_interval(values, confidence=confidence))
     }
-    return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
 
 def step_terms(by_launch: pd.DataFrame, *, confidence: float) -> StepTerms | None:
@@ -288,22 +286,16 @@ def dominant_cause(
     same_way = [str(name) for name in means.index if means[name] > 0]
     if len(differences) < 2 or not same_way:
         return None
-    first = t_interval(differences[same_way[0]], confidence=confidence)
-    lead = [
-        t_interval(differences[same_way[0]] - differences[name], confidence=LEAD_CONFIDENCE)
+    longest = differences[same_way[0]]
+    first = t_interval(longest, confidence=confidence)
+    leads = [
+        t_interval(longest - differences[name], confidence=LEAD_CONFIDENCE)
         for name in same_way[1:2]
     ]
-    if first is None or not all(
-        estimate is not None and estimate.excludes(0.0) for estimate in (first, *lead)
-    ):
+    if first is None or not all(lead and lead.excludes(0.0) for lead in (first, *leads)):
         return None
     return DominantCause.model_validate(
-        {
-            "term": same_way[0],
-            "difference_s": first.value,
-            "ci_low": first.ci_low,
-            "ci_high": first.ci_high,
-        }
+        {"term": same_way[0], "difference_s": first.value, **first.model_dump(exclude={"value"})}
     )
 
 
@@ -346,17 +338,10 @@ def step_shares(sync: pd.DataFrame, terms: StepTerms | None) -> StepShares:
     exchange = terms.exposed_exchange.value
     # steps with exchange then have less of what is lost in those without
     regained = min(exchange, 0.0)
-    values = {
-        "exposed_exchange": exchange,
-        "library_overhead": None
-        if terms.library_overhead is None
-        else terms.library_overhead.value + regained,
-        "imbalance": terms.imbalance.value + regained,
-    }
-    shares = {
-        name: None if value is None else max(value, 0.0) / terms.step.value
-        for name, value in values.items()
-    }
+    lost = {"exposed_exchange": exchange, "imbalance": terms.imbalance.value + regained}
+    if terms.library_overhead:
+        lost["library_overhead"] = terms.library_overhead.value + regained
+    shares = {name: max(seconds, 0.0) / terms.step.value for name, seconds in lost.items()}
     return StepShares(data_wait=waiting, **shares)
 
 

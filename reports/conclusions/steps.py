@@ -1,9 +1,13 @@
-"""Raw steps, summed up as they are read: what every figure is made of, in a thousandth of the
-space.
+"""From raw steps to blocks, and from blocks to what ratios of totals are made of.
 
-Two tables are kept. ``rank_blocks`` has every rank's sums over each block; ``slowest`` has, of each
-step of a block, the row of the rank that took longest, for which the others wait. Time and memory
-to make them are linear in the steps.
+Raw steps are summed up as they are read, in a thousandth of the space. Two tables are kept.
+``rank_blocks`` has every rank's sums over each block; ``slowest`` has, of each step of a block, the
+row of the rank that took longest, for which the others wait. Time and memory to make them are
+linear in the steps.
+
+A block is timed by its slowest rank. Throughput is all samples over the sum of the blocks' times;
+every table, chart, file and event takes it from here. A stall counts with all the time it took, as
+it does for somebody who trains.
 """
 
 from __future__ import annotations
@@ -13,16 +17,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from measurement.errors import RecordError
+from measurement.plans.plan import Plan
 from measurement.records.block import PHASES
 from measurement.records.record import LaunchRecord, RankReport
 from measurement.records.results import ResultsFolder
 from measurement.records.step_tables import ROWS_AT_ONCE, joined
+from reports.estimate import Estimate
+from reports.statistics.student import Array, log_interval
 
 PLACE = ["launch", "arm"]
+TURN = [*PLACE, "turn"]
 BLOCK = ["round", "block", "kind", "case"]
 """Constant within a ``turn`` of a launch and arm. ``case`` is null where the workload is
 trained."""
@@ -44,6 +51,7 @@ SLOWEST_TYPES: dict[str, Any] = {
     name: RANK_BLOCK_TYPES.get(name, "int64")
     for name in (*PLACE, "turn", "step", "rank", "kind", "case", *TIMES)
 }
+THROUGHPUT = ["samples", "block_s"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,28 +69,23 @@ class Steps:
         """Sum up a table of raw steps, ``launch`` and ``arm`` besides
         ``measurement.records.step_tables.STEP_COLUMNS``, in any order.
         """
-        return cls.joined(
-            [_sum_up(raw.reset_index(drop=True))] if "launch" in raw and len(raw) else []
-        )
+        return cls.joined([_sum_up(raw)] if len(raw) else [])
 
     @classmethod
     def joined(cls, parts: Iterable[Steps]) -> Steps:
         """Put parts together; a block may be spread over several of them."""
-        all_parts = list(parts)
+        all_parts, key = list(parts), [*TURN, "rank"]
         sums = joined([part.rank_blocks for part in all_parts], RANK_BLOCK_TYPES)
-        key = [*PLACE, "turn", "rank"]
         if sums.duplicated(key).any():
-            added = sums.groupby(key, sort=False)[["steps", "samples", *TIMES]].sum().reset_index()
-            sums = added.merge(sums.drop_duplicates(key)[[*key, *BLOCK]], on=key)[
-                list(RANK_BLOCK_TYPES)
-            ]
+            added = dict.fromkeys(["steps", "samples", *TIMES], "sum")
+            sums = sums.groupby(key, as_index=False).agg(dict.fromkeys(BLOCK, "first") | added)
         slowest = joined([part.slowest for part in all_parts], SLOWEST_TYPES)
         slowest = slowest.sort_values(
-            [*PLACE, "turn", "step", "step_s", "rank"], ascending=[True] * 4 + [False, True]
+            [*TURN, "step", "step_s", "rank"], ascending=[True] * 4 + [False, True]
         )
-        slowest = slowest.drop_duplicates([*PLACE, "turn", "step"])
+        slowest = slowest.drop_duplicates([*TURN, "step"])
         return cls(
-            rank_blocks=sums.sort_values(key, ignore_index=True),
+            rank_blocks=sums[list(RANK_BLOCK_TYPES)].sort_values(key, ignore_index=True),
             slowest=slowest.reset_index(drop=True),
         )
 
@@ -90,26 +93,18 @@ class Steps:
         """Those whose launch is ok, whose arm was never wrong, and of blocks that every rank
         finished without a skipped step.
         """
-        good = counting(records)
-        skipping = {
-            (record.launch, record.arm, block.turn)
-            for record in good
+        ranks = {
+            (record.launch, record.arm, block.turn): record.world_size
+            for record in counting(records)
             for block in record.blocks
-            if block.skipped_steps
+            if not block.skipped_steps
         }
-        world_sizes = {(record.launch, record.arm): record.world_size for record in good}
-        key = [*PLACE, "turn"]
-        turns = self.rank_blocks.groupby(key)["steps"].agg(["count", "min", "max"]).reset_index()
-        counts = [
-            ranks == world_sizes.get((launch, arm)) and (launch, arm, turn) not in skipping
-            for launch, arm, turn, ranks in turns[[*key, "count"]].itertuples(
-                index=False, name=None
-            )
-        ]
-        whole = turns.loc[np.array(counts, dtype=bool) & (turns["min"] == turns["max"]), key]
+        steps = self.rank_blocks.groupby(TURN)["steps"].agg(["count", "min", "max"])
+        is_whole = (steps["count"] == steps.index.map(ranks)) & (steps["min"] == steps["max"])
+        whole = steps.index[is_whole].to_frame(index=False)
         return Steps(
-            rank_blocks=self.rank_blocks.merge(whole, on=key),
-            slowest=self.slowest.merge(whole, on=key),
+            rank_blocks=self.rank_blocks.merge(whole, on=TURN),
+            slowest=self.slowest.merge(whole, on=TURN),
         )
 
     def where(self, **values: Any) -> Steps:
@@ -131,15 +126,14 @@ class Steps:
         """These steps with themselves as samples, counted once for all ranks: of scripts whose
         samples could not be counted.
         """
-        first = self.rank_blocks.groupby([*PLACE, "turn"])["rank"].transform("min")
+        first = self.rank_blocks.groupby(TURN)["rank"].transform("min")
         steps = self.rank_blocks["steps"].where(self.rank_blocks["rank"] == first, 0)
         return replace(self, rank_blocks=self.rank_blocks.assign(samples=steps))
 
     def as_of(self, *, arm: str, launch: int) -> Steps:
         """These steps under the name of another arm and launch."""
-        place: dict[str, Any] = {"arm": arm, "launch": launch}
         return Steps(
-            rank_blocks=self.rank_blocks.assign(**place), slowest=self.slowest.assign(**place)
+            **{name: table.assign(arm=arm, launch=launch) for name, table in vars(self).items()}
         )
 
     def __len__(self) -> int:
@@ -174,7 +168,7 @@ def read_steps(folder: ResultsFolder, records: Sequence[LaunchRecord]) -> Steps:
         for record in records
         for part in folder.parts_of_steps(record)
     )
-    return Steps.joined(_sum_up(pd.concat(lot, ignore_index=True)) for lot in _in_lots(parts))
+    return Steps.joined(_sum_up(pd.concat(lot)) for lot in _in_lots(parts))
 
 
 def _in_lots(parts: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:
@@ -192,6 +186,27 @@ def _in_lots(parts: Iterable[pd.DataFrame]) -> Iterator[list[pd.DataFrame]]:
         yield lot
 
 
+def _sum_up(raw: pd.DataFrame) -> Steps:
+    """Sum up raw steps of any launches and arms."""
+    # sums of floats depend on their order
+    order: list[Any] = [raw[name] for name in ("step", "rank", "turn", "launch")]
+    raw = raw.iloc[np.lexsort([*order, pd.factorize(raw["arm"])[0]])].reset_index(drop=True)
+    launch, arm, turn, rank = (
+        np.append(True, np.diff(pd.factorize(raw[name])[0]) != 0) for name in (*TURN, "rank")
+    )
+    is_new_turn = launch | arm | turn
+    first = np.flatnonzero(is_new_turn | rank)
+    sums = {name: np.add.reduceat(raw[name].to_numpy(), first) for name in ("samples", *TIMES)}
+    sums["steps"] = np.diff(np.append(first, len(raw)))
+    rank_blocks = raw.iloc[first].assign(**sums)[list(RANK_BLOCK_TYPES)]
+    # of equally long ones the lowest rank
+    longest = raw["step_s"].groupby([is_new_turn.cumsum(), raw["step"].to_numpy()]).idxmax()
+    slowest = raw.loc[longest, list(SLOWEST_TYPES)]
+    return Steps(
+        rank_blocks=rank_blocks.astype(RANK_BLOCK_TYPES), slowest=slowest.astype(SLOWEST_TYPES)
+    )
+
+
 def means_by_rank(rank_blocks: pd.DataFrame, names: Sequence[str]) -> dict[str, pd.DataFrame]:
     """Mean seconds per step of these times: launches down, ranks across, NaN where a launch lacks a
     rank.
@@ -201,31 +216,103 @@ def means_by_rank(rank_blocks: pd.DataFrame, names: Sequence[str]) -> dict[str, 
     return {name: means[name].unstack("rank") for name in names}
 
 
-def group_starts(table: pd.DataFrame, names: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The rows of an ordered table at which one of these columns changes, the first included, as
-    ``ufunc.reduceat`` takes them.
+def tabulate_blocks(steps: Steps) -> pd.DataFrame:
+    """One row per launch, arm and block of the steps that count (``Steps.valid``).
+
+    Returns:
+        ``launch, arm, turn, round, block, kind, case, steps, samples`` (of all ranks), ``block_s``
+        (the slowest rank's) and ``throughput_per_s``, in order of launch and turn. A block without
+        samples or without time has no rate and is left out.
     """
-    codes = [pd.factorize(table[name])[0] for name in names]
-    return np.flatnonzero(
-        np.logical_or.reduce([np.append(True, np.diff(code) != 0) for code in codes])[: len(table)]
+    by_turn = steps.rank_blocks.groupby(TURN, as_index=False)
+    blocks = by_turn.agg(
+        dict.fromkeys(BLOCK, "first") | {"steps": "max", "samples": "sum", "step_s": "max"}
     )
+    blocks = blocks.rename(columns={"step_s": "block_s"})
+    blocks = blocks[(blocks["samples"] > 0) & (blocks["block_s"] > 0)]
+    blocks = blocks.assign(throughput_per_s=blocks["samples"] / blocks["block_s"])
+    return blocks.sort_values(["launch", "turn", "arm"], ignore_index=True)
 
 
-def _sum_up(raw: pd.DataFrame) -> Steps:
-    """Sum up raw steps of any launches and arms; their index is 0, 1, ..."""
-    order: list[Any] = [raw[name] for name in ("step", "rank", "turn", "launch")]
-    # sums of floats depend on their order
-    raw = raw.iloc[np.lexsort([*order, pd.factorize(raw["arm"])[0]])].reset_index(drop=True)
-    first, turns = (group_starts(raw, [*PLACE, "turn", *more]) for more in (["rank"], []))
-    sums = {name: np.add.reduceat(raw[name].to_numpy(), first) for name in ("samples", *TIMES)}
-    sums["steps"] = np.diff(np.append(first, len(raw)))
-    rank_blocks = raw.iloc[first][[*PLACE, "turn", "rank", *BLOCK]].assign(**sums)[
-        list(RANK_BLOCK_TYPES)
+def copies_of_baseline(plan: Plan, candidate: str) -> list[str]:
+    """The arms that a candidate's blocks are paired with: the control is a second copy of the
+    baseline.
+    """
+    has_control = plan.measurement.control and plan.role(candidate) == "candidate"
+    return [plan.baseline, plan.control_name] if has_control else [plan.baseline]
+
+
+def total_tables(
+    plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str]], *, by_round: bool = False
+) -> list[list[Array]]:
+    """What the ratios of totals are made of: every arm's samples and seconds, round by round.
+
+    Args:
+        plan: for the mode.
+        blocks: of one case, where there are several.
+        groups: per ratio the arm, then those that it is compared with; the first of these must have
+            a block.
+        by_round: keep the rounds of arms that took no turns, which say how noisy blocks are.
+
+    Returns:
+        Per ratio and launch float64 [rounds, arms, 2] of samples and seconds. All ratios have the
+        same rounds; NaN where an arm has no block.
+    """
+    sync = blocks[blocks["kind"] == "sync"]
+    if plan.measurement.mode != "interleaved" and not by_round:
+        sync = sync.groupby(PLACE, as_index=False)[THROUGHPUT].sum().assign(round=0)
+    sync = sync.drop_duplicates([*PLACE, "round"])
+    wide = [
+        sync.pivot(index=["launch", "round"], columns="arm", values=name) for name in THROUGHPUT
     ]
-    turn = np.searchsorted(turns, np.arange(len(raw)), side="right")
-    # of equally long ones the lowest rank
-    longest = raw["step_s"].groupby([turn, raw["step"].to_numpy()]).idxmax()
-    slowest = raw.loc[longest, list(SLOWEST_TYPES)]
-    return Steps(
-        rank_blocks=rank_blocks.astype(RANK_BLOCK_TYPES), slowest=slowest.astype(SLOWEST_TYPES)
-    )
+    launches = wide[0].index.get_level_values("launch")
+    tables = []
+    for arms in groups:
+        table = np.stack([values.reindex(columns=arms) for values in wide], axis=-1)
+        table[np.isnan(table[:, 1, 1]), 1:] = np.nan
+        tables.append([table[launches == launch] for launch in launches.unique()])
+    return tables
+
+
+def log_levels(blocks: pd.DataFrame, arms: Sequence[str]) -> Array:
+    """Each launch's logarithm of an arm's total throughput, float64 [launches, arms]; NaN where an
+    arm has no block.
+    """
+    rates = totals(blocks, PLACE)["throughput_per_s"].unstack("arm")
+    return np.log(rates.reindex(columns=list(arms)).to_numpy())
+
+
+def totals(blocks: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Samples, seconds and throughput over the synchronised blocks that have the same keys, by
+    these.
+    """
+    sums = blocks[blocks["kind"] == "sync"].groupby(list(keys))[THROUGHPUT].sum()
+    return sums.assign(throughput_per_s=sums["samples"] / sums["block_s"])
+
+
+def throughput_per_s(blocks: pd.DataFrame) -> float:
+    """Samples per second over all these blocks together: synchronised ones of one arm, at least one
+    (``tabulate_blocks``).
+    """
+    samples, seconds = blocks[THROUGHPUT].sum()
+    return float(samples / seconds)
+
+
+def throughput_interval(blocks: pd.DataFrame, *, confidence: float) -> Estimate:
+    """``throughput_per_s`` with Student's interval over launches, of what each adds to the
+    logarithm of a ratio of sums.
+
+    That is Cochran's variance of a ratio (Sampling Techniques, 1977, section 6.4), so that a longer
+    launch weighs more.
+    """
+    sums = blocks.groupby("launch")[THROUGHPUT].sum()
+    shares = sums / sums.sum()
+    influence = len(sums) * (shares["samples"] - shares["block_s"])
+    return log_interval(throughput_per_s(blocks), influence, confidence=confidence)
+
+
+def columns(table: pd.DataFrame, names: Sequence[str]) -> dict[str, list[Any]]:
+    """A table as plain lists, for storing; what is missing is None."""
+    return {
+        name: table[name].astype(object).where(table[name].notna(), None).tolist() for name in names
+    }

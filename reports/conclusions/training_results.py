@@ -20,8 +20,7 @@ import pandas as pd
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, Quantity, TrainingSettings
 from measurement.records.record import LaunchRecord
-from reports.conclusions.blocks import columns
-from reports.conclusions.steps import counting
+from reports.conclusions.steps import columns, counting
 from reports.estimate import Estimate
 from reports.parts_schema import (
     QUANTITIES,
@@ -49,15 +48,9 @@ def summarise_training(plan: Plan, records: Sequence[LaunchRecord]) -> TrainingS
     """
     if plan.training is None:
         return None
-    good = counting(records)
-    epochs = {
-        arm: {
-            record.launch: record.epochs
-            for record in sorted(good, key=lambda record: record.launch)
-            if record.arm == arm
-        }
-        for arm in plan.compared_arms()
-    }
+    epochs: dict[str, EpochsByLaunch] = {name: {} for name in plan.compared_arms()}
+    for record in sorted(counting(records), key=lambda record: record.launch):
+        epochs[record.arm][record.launch] = record.epochs
     reference = reference_of(plan)
     return TrainingSummary(
         settings=plan.training,
@@ -86,6 +79,13 @@ def _arm(
         for arm, trainings in epochs.items()
     }
     of_arm, confidence = finished[name], plan.measurement.confidence
+    compared: dict[str, Any] = {}
+    if name != plan.baseline:
+        compared = _times_compared(training, of_arm, finished[plan.baseline], confidence)
+    if name != reference:
+        compared |= _accuracies_compared(
+            of_arm, finished[reference], plan.measurement.noise_threshold, confidence=confidence
+        )
     curves = [
         _curve(plan, launch, trained, finished=launch in of_arm)
         for launch, trained in epochs[name].items()
@@ -106,23 +106,10 @@ def _arm(
         final_top1=t_interval(final, confidence=confidence, fewest=MIN_SEEDS),
         seeds_reached=sum(time is not None for time in times),
         time_to_accuracy_s=median if math.isfinite(median) else None,
-        time_to_train_s=geometric_mean(known, confidence=confidence)
-        if len(known) == len(spent)
-        else None,
+        time_to_train_s=None if None in spent else geometric_mean(known, confidence=confidence),
         curve=_mean_curve(curves),
         by_seed=curves,
-        **(
-            _times_compared(training, of_arm, finished[plan.baseline], confidence)
-            if name != plan.baseline
-            else {}
-        ),
-        **(
-            _accuracies_compared(
-                of_arm, finished[reference], plan.measurement.noise_threshold, confidence=confidence
-            )
-            if name != reference
-            else {}
-        ),
+        **compared,
     )
 
 
@@ -161,11 +148,10 @@ def _accuracies_compared(
         caution = "nothing held out" if pairs else "no common seed"
     elif len(differences) < MIN_SEEDS:
         caution = "few seeds"
-    convergence = converges(difference, margin=margin)
     return {
         "pairs": len(differences),
         "difference": difference,
-        "convergence": convergence,
+        "convergence": converges(difference, margin=margin),
         "caution": caution,
     }
 
@@ -190,10 +176,10 @@ def _times_compared(
     """Fields of ``ArmTraining``: the ratio to the baseline, from the seeds with which both reached
     the target.
     """
-    launches = [launch for launch in ours if launch in theirs]
     times = [
         (training.time_to_accuracy_s(ours[launch]), training.time_to_accuracy_s(theirs[launch]))
-        for launch in launches
+        for launch in ours
+        if launch in theirs
     ]
     ratios = [mine / its for mine, its in times if mine and its]
     unpaired = len(times) - len(ratios)

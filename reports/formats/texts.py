@@ -20,10 +20,10 @@ from measurement.conditions.differences import Difference
 from measurement.errors import in_report
 from measurement.records.record import GATE_STEPS
 from reports.base import Report
-from reports.conclusions import disturbances
+from reports.conclusions import machine
+from reports.conclusions.ratios import LOAD_POWER
 from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.training_results import MIN_SEEDS
-from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison
 from reports.statistics.budget import PILOTS
 from reports.tables import arm_tables, figures
@@ -48,7 +48,7 @@ def method(shown: Comparison) -> list[str]:
         "fewest_seeds": MIN_SEEDS,
     }
     paragraphs = re.split(
-        r"\n\s*\n", render_text("method.md.j2", c=shown, d=disturbances, **constants).strip()
+        r"\n\s*\n", render_text("method.md.j2", c=shown, d=machine, **constants).strip()
     )
     return [paragraph.replace("\n", " ") for paragraph in paragraphs]
 

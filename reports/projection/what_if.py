@@ -15,8 +15,8 @@ from functools import partial
 
 import pandas as pd
 
-from reports.conclusions.evidence import Evidence
 from reports.conclusions.steps import means_by_rank
+from reports.conclusions.summaries import Evidence
 from reports.schema import ArmSummary, Estimate, Term, WhatIf, WhatIfArm
 from reports.statistics.student import log_interval, t_interval
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from measurement.conditions.differences import shown
-from reports.conclusions.blocks import copies_of_baseline, total_tables
-from reports.conclusions.evidence import Evidence
+from reports.conclusions.steps import copies_of_baseline, total_tables
+from reports.conclusions.summaries import Evidence
 from reports.schema import Explanation, RatioSummary
 from reports.scripts.script_arms import ScriptArm
 from reports.statistics.intervals import log_ratios

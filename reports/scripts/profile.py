@@ -9,8 +9,8 @@ import pandas as pd
 
 from measurement.records.block import PHASES
 from measurement.records.record import LaunchRecord
-from reports.conclusions.evidence import Evidence
 from reports.conclusions.steps import means_by_rank
+from reports.conclusions.summaries import Evidence
 from reports.estimate import Estimate
 from reports.schema import ArmSummary, Profile, RankProfile
 from reports.scripts.script_arms import ScriptArm

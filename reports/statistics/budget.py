@@ -1,4 +1,5 @@
-"""How many rounds a launch shall have, so that a budget of time gives the narrowest interval.
+"""How long to measure: how many rounds a launch shall have, when to analyse, and how much more a
+verdict needs.
 
 Numbers in, numbers out.
 
@@ -9,8 +10,8 @@ arXiv 2007.10899, with its erratum). That holds for many launches. Student's t a
 launches where few fit, so the number is chosen that makes the expected half-width t * sqrt(sum of
 the launches' variances) / launches least.
 
-Nothing here sees a ratio. Variances do not show which arm is faster, so that a choice by them
-leaves the promised error as it is. ``benchmarks/interval_coverage.py --only budget`` shows by
+No choice of a length sees a ratio. Variances do not show which arm is faster, so that a choice by
+them leaves the promised error as it is. ``benchmarks/interval_coverage.py --only budget`` shows by
 simulation that it does, and what is lost to the best fixed choice.
 
 Verdicts before the last launch decide whether to measure on, and cost: every analysis may be the
@@ -19,6 +20,8 @@ number of them (``reports.statistics.intervals``). They come after 5, 7, 10, 14,
 few launches estimate their own variance badly, and an analysis after each would cost more than it
 brings. A comparison of a fixed number of launches spends all of it on its only analysis; whoever
 then measures on spends more.
+
+How much more a verdict needs follows from the interval so far, if the estimate stays.
 """
 
 from __future__ import annotations
@@ -29,9 +32,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
+from scipy.optimize import brentq
+from scipy.special import chdtri
 
+from reports.estimate import Estimate
 from reports.statistics.intervals import LaunchRatios, launch_variance, pooled_df
-from reports.statistics.student import Array
+from reports.statistics.student import Array, student_t
 
 MIN_ROUNDS, MAX_ROUNDS = 4, 60
 PILOTS = 3
@@ -43,13 +49,20 @@ default plan on two cores."""
 USUAL_DEGREES = 4.0
 """For how many degrees of freedom of a launch variance that counts beside what was found."""
 
+MAX_MORE = 24 * 60.0
+"""Minutes, or runs; beyond this, 'measure longer' is no advice."""
+MIN_LAUNCHES = 3
+"""The fewest launches from which the number of further ones can be estimated."""
+CONFIDENCE = 0.95
+"""At which Student's t falls with more launches; at others it falls nearly as fast."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
     """What a launch takes."""
 
     start_s: float
-    """StoredContext its rounds: start, gate, end."""
+    """Besides its rounds: start, gate, end."""
     round_s: float
 
 
@@ -203,8 +216,76 @@ def next_analysis(analyses: Sequence[int], *, launches: int) -> int:
 
     ``launches`` is the plan's number, before which there is nothing to decide.
     """
-    return (
-        max(FIRST_ANALYSIS, launches)
-        if not analyses
-        else max(math.ceil(ANALYSIS_GROWTH * analyses[-1]), launches)
+    earliest = math.ceil(ANALYSIS_GROWTH * analyses[-1]) if analyses else FIRST_ANALYSIS
+    return max(earliest, launches)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequiredMeasuring:
+    """How much to add to what was measured, in the same unit, and how far that is known."""
+
+    value: float | None
+    """None: more than ``MAX_MORE``."""
+    low: float
+    high: float | None
+    """None: more than ``MAX_MORE``."""
+
+
+def to_decide(
+    interval: Estimate | None, *, threshold: float, measured: float, launches: int
+) -> RequiredMeasuring | None:
+    """How much to add to what was measured, minutes or runs of each arm, until there should be a
+    verdict, if the estimate stays.
+
+    The half-width goes as Student's t over the square root of the launches, both of which more of
+    them improve. It follows from the spread of a few launches, which is known by a factor only: the
+    range holds it at 80%, by the chi-squared distribution of a variance.
+    ``benchmarks/interval_coverage.py --only promise`` compares this with what it takes.
+
+    Returns:
+        None where nothing can be said: no interval yet, fewer than ``MIN_LAUNCHES`` launches, or an
+        estimate so near the threshold that it would take ``MAX_MORE``.
+    """
+    if measured <= 0 or launches < MIN_LAUNCHES:
+        return None
+    too_wide = _too_wide(interval, threshold=threshold)
+    if too_wide is None:
+        return None
+    freedom = launches - 1
+    factors = (1.0, freedom / chdtri(freedom, 0.1), freedom / chdtri(freedom, 0.9))
+    needed = (_launches_for(too_wide * math.sqrt(float(factor)), launches) for factor in factors)
+    value, least, most = (measured * (number / launches - 1) for number in needed)
+    if least > MAX_MORE:
+        return None
+    return RequiredMeasuring(
+        value=value if value <= MAX_MORE else None,
+        low=least,
+        high=most if most <= MAX_MORE else None,
     )
+
+
+def _launches_for(too_wide: float, launches: int) -> float:
+    """How many launches make an interval of so many of them that is too wide by a factor as narrow
+    as it must be.
+    """
+    if too_wide <= 1:
+        return launches
+
+    def half_width(number: float) -> float:
+        return student_t(CONFIDENCE, number - 1) / math.sqrt(number)
+
+    wanted = half_width(launches) / too_wide
+    return float(
+        brentq(lambda number: half_width(number) - wanted, launches, launches * too_wide**2)
+    )
+
+
+def _too_wide(interval: Estimate | None, *, threshold: float) -> float | None:
+    """The half-width over that which a verdict needs; None where that is unknown."""
+    if interval is None or interval.bounds is None:
+        return None
+    distance = abs(interval.value - 1)
+    is_apart = distance >= threshold
+    wanted = abs(math.log(interval.value)) if is_apart else threshold - distance
+    low, high = interval.bounds if is_apart else (interval.one_sided or interval.bounds)
+    return math.log(high / low) / 2 / wanted if wanted > 0 else None

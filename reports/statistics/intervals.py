@@ -39,68 +39,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.estimate import Estimate
 from reports.reasons import Caution
 from reports.schema import RatioBySpeed
-from reports.statistics.student import LARGEST_LOG, Array, both_sides, student_t
+from reports.statistics.student import (
+    Array,
+    RatioEstimate,
+    both_sides,
+    ratio_estimate,
+    student_t,
+)
 
 Launches = Sequence[Array]
 """One ratio's blocks, a table per launch in order of its rounds: float64 [rounds, arms, 2]. Arm 0
 is the candidate, each further one a copy of the baseline; the last axis holds samples and seconds,
 NaN where an arm has no block in a round."""
-
-
-class RatioEstimate(Estimate):
-    """A ratio of two arms' throughput with its interval."""
-
-    equivalence_low: float | None = None
-    """One-sided bounds: each holds by itself with the interval's confidence, so that at 95% both
-    are those of a 90% interval."""
-    equivalence_high: float | None = None
-    run_low: float | None = None
-    """Where one long training, or run, is expected, since launches differ: a prediction interval of
-    the same confidence, without the noise within a launch."""
-    run_high: float | None = None
-    launches: int
-    pairs: int
-    caution: Caution | None
-
-    @property
-    def one_sided(self) -> tuple[float, float] | None:
-        """The bounds for equivalence."""
-        return (
-            None
-            if self.equivalence_low is None or self.equivalence_high is None
-            else (self.equivalence_low, self.equivalence_high)
-        )
-
-    def times(self, factor: float) -> RatioEstimate:
-        """The ratio and all its bounds, multiplied."""
-        return self.model_copy(
-            update={name: bound * factor for name, bound in self if isinstance(bound, float)}
-        )
-
-
-def ratio_estimate(
-    centre: float,
-    half_widths: tuple[float, float, float] | None,
-    *,
-    launches: int,
-    pairs: int,
-    caution: Caution | None,
-) -> RatioEstimate:
-    """A ratio from its logarithm.
-
-    ``half_widths``: half the widths of the interval, of its one-sided bounds and of the prediction
-    interval; None where the data cannot carry one. Bounds are finite however wide that is.
-    """
-    bounds: dict[str, float] = {}
-    for name, half in zip(("ci", "equivalence", "run"), half_widths or (), strict=False):
-        low, high = np.clip([centre - half, centre + half], -LARGEST_LOG, LARGEST_LOG)
-        bounds |= {f"{name}_low": math.exp(low), f"{name}_high": math.exp(high)}
-    return RatioEstimate(
-        value=math.exp(centre), launches=launches, pairs=pairs, caution=caution, **bounds
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from measurement.plans.plan import Plan
 from measurement.plans.settings import Batches
-from reports.conclusions.disturbances import is_quiet
+from reports.conclusions.machine import is_quiet
 from reports.conclusions.summaries import VERDICTS, Outcome, count_verdicts
 from reports.schema import ArmSummary, RatioSummary
 from reports.wording.causes import cause_clause

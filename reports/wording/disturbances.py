@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from measurement.host import crowded_warning
 from measurement.records.record import LaunchRecord, Manifest, RankReport
-from reports.conclusions.disturbances import MIN_FOREIGN_SHARE, is_quiet
+from reports.conclusions.machine import MIN_FOREIGN_SHARE, is_quiet
 from reports.schema import ArmSummary, LoadFigures, RatioSummary
 from reports.wording.causes import NAMES
 from reports.wording.formatting import (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.conclusions.disturbances import is_quiet
+from reports.conclusions.machine import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
 from reports.conclusions.summaries import VERDICTS, count_verdicts
 from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from measurement.conditions.differences import BATCH, Difference
-from reports.conclusions.disturbances import is_quiet
+from reports.conclusions.machine import is_quiet
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
 from reports.wording.comparison_sentences import (
     as_factor,

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from measurement.conditions.differences import Difference
-from reports.conclusions.verdict import MAX_MORE
 from reports.reasons import REASONS, Reason
 from reports.schema import ArmSummary, RatioSummary
+from reports.statistics.budget import MAX_MORE
 from reports.wording.formatting import count, difference_text, minutes_words, ratio
 
 MAX_FIELDS = 3

@@ -9,9 +9,8 @@ import pandas as pd
 from rich.table import Table
 
 from measurement.records.record import LaunchRecord
-from reports.conclusions.blocks import tabulate_blocks, throughput_per_s
 from reports.conclusions.step_terms import data_wait_share, step_shares, step_terms, terms_by_launch
-from reports.conclusions.steps import Steps
+from reports.conclusions.steps import Steps, tabulate_blocks, throughput_per_s
 from reports.conclusions.summaries import summarise_cases
 from reports.tables.arm_tables import case_figures
 from reports.wording.causes import limit_sentence

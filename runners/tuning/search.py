@@ -20,7 +20,7 @@ from measurement.plans.plan import Plan
 from measurement.plans.plan_file import check_plan
 from measurement.plans.sections import Arm
 from measurement.records.results import ResultsFolder
-from reports.conclusions.blocks import total_tables
+from reports.conclusions.steps import total_tables
 from reports.schema import Comparison
 from reports.statistics.intervals import launch_ratios
 from reports.tuning import Options, SearchedSetting, SearchRequest, Trial

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from reports.statistics.budget import PILOTS, Cost, choose, pilot, spread_of
-from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_intervals
-from reports.statistics.student import Array
+from reports.statistics.intervals import Launches, launch_ratios, ratio_intervals
+from reports.statistics.student import Array, RatioEstimate
 from tests.kit.ratios import equal_work
 
 SCALES = (1.5, 2.0)

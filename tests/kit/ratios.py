@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reports.statistics.intervals import Launches, RatioEstimate, ratio_intervals
-from reports.statistics.student import Array
+from reports.statistics.intervals import Launches, ratio_intervals
+from reports.statistics.student import Array, RatioEstimate
 
 
 def equal_work(*seconds: Sequence[float] | Array) -> Array:

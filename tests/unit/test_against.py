@@ -11,7 +11,7 @@ from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from reports.against import StoredComparison, judge
 from reports.schema import Comparison
-from reports.statistics.intervals import ratio_estimate
+from reports.statistics.student import ratio_estimate
 from tests.conftest import ringside_here
 from tests.kit.changed import changed
 from tests.kit.refusals import refused_command

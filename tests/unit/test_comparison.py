@@ -14,11 +14,12 @@ from measurement.errors import RecordError
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.compose_comparison import StoredContext, compare
-from reports.conclusions.blocks import (
+from reports.conclusions.steps import (
+    Steps,
+    read_steps,
     tabulate_blocks,
     total_tables,
 )
-from reports.conclusions.steps import Steps, read_steps
 from reports.wording.disturbances import page_fault_lines
 from tests.kit.changed import changed
 from tests.kit.results_factory import concluded, make_plan, write_results

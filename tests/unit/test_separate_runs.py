@@ -17,7 +17,7 @@ from measurement.records.results import ResultsFolder
 from reports.runs import read_runs
 from reports.schema import Comparison
 from reports.separate_runs import conclude_runs, write_runs
-from reports.statistics.separate import Runs, run_order, separate_ratio
+from reports.statistics.student import Runs, run_order, separate_ratio
 from tests.kit.changed import changed
 from tests.kit.ratios import log_width
 from tests.kit.refusals import refused_command

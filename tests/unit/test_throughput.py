@@ -10,7 +10,7 @@ from rich.console import Console
 
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.conclusions.blocks import throughput_interval, throughput_per_s
+from reports.conclusions.steps import throughput_interval, throughput_per_s
 from runners.standalone.tables import cases_table, throughput_table
 from tests.kit import corpus
 from tests.kit.results_factory import write_results

@@ -8,12 +8,13 @@ from typing import get_args
 import pytest
 from scipy import stats
 
-from reports.conclusions.verdict import decide, farthest, to_decide
+from reports.conclusions.ratios import decide, farthest
 from reports.estimate import Estimate
 from reports.parts_schema import ChangeWithheld, NoDifference
 from reports.reasons import REASONS, Caution
 from reports.schema import Withheld
-from reports.statistics.intervals import RatioEstimate
+from reports.statistics.budget import to_decide
+from reports.statistics.student import RatioEstimate
 
 
 def interval(low, estimate, high):
