@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
     from reports.against import StoredComparison
     from reports.base import Report
-    from reports.projection.what_if import Links
+    from reports.what_if import Links
     from reports.schema import Comparison
 
 REGISTRY = Registry(

@@ -37,7 +37,7 @@ from reports.conclusions.steps import Steps, first_ranks
 from reports.conclusions.summaries import summarise_arm
 from reports.conclusions.training_results import summarise_training
 from reports.parts_schema import TrainingSummary
-from reports.projection.what_if import Links, what_if
+from reports.what_if import Links, what_if
 from reports.schema import (
     ArmError,
     ArmSummary,

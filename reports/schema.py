@@ -541,7 +541,7 @@ class WhatIfArm(Stored):
 
 
 class WhatIf(Stored):
-    """How fast the arms would be in one scenario (``reports.projection.what_if``)."""
+    """How fast the arms would be in one scenario (``reports.what_if``)."""
 
     scenario: str
     assumes: str

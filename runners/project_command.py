@@ -12,8 +12,8 @@ import typer
 from measurement.errors import PlanError, RecordError, printable, quoted
 
 if TYPE_CHECKING:
-    from reports.projection.project import Projection
-    from reports.projection.what_if import Links
+    from reports.projection import Projection
+    from reports.what_if import Links
     from reports.schema import Comparison
 
 PROJECTION = "projection.json"
@@ -93,9 +93,8 @@ def project(
 def _project_to(source: Path, sizes: list[int], *, fit_up_to: int | None, form: str) -> None:
     """Project a study to other sizes; print it and store it in its folder."""
     from measurement.records.results import write_result
-    from reports.projection.project import project as project_series
-    from reports.projection.project import refusals
-    from reports.projection.series import series_of
+    from reports.projection import project as project_series
+    from reports.projection import refusals, series_of
 
     limit = float("inf") if fit_up_to is None else fit_up_to
     series, pairs = series_of(_concluded(source))
@@ -178,7 +177,7 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
 
 def _links(rates: str | None, measured: str | None) -> Links:
     """The links to answer for, and the rate of those it was measured over."""
-    from reports.projection.what_if import Links
+    from reports.what_if import Links
 
     measured_rates = _rates("--measured-link", measured)
     if len(measured_rates) > 1:
@@ -209,7 +208,7 @@ def parse_rate(text: str) -> int:
 def _show(projection: Projection) -> None:
     from reports.formats.console import new_console
     from reports.formats.terminal import rich_table, shown
-    from reports.projection.project import notes, projection_table, ratio_table
+    from reports.projection import notes, projection_table, ratio_table
 
     console = new_console()
     console.print(rich_table(projection_table(projection)))
