@@ -116,6 +116,15 @@ def write_files(
         write_result(folder.root / report.file_name, report.render(summary))
 
 
+def write_runs(comparison: Comparison, folder: ResultsFolder) -> None:
+    """Write every customary report of runs that people started themselves (``reports.runs``), those
+    of points into folders of their own.
+    """
+    for point in comparison.points:
+        write_files(folder.point(point.name), point, None)
+    write_files(folder, comparison, None)
+
+
 def send_reports(folder: ResultsFolder, summary: Comparison) -> list[str]:
     """Send the result to the trackers that the plan names.
 

@@ -115,8 +115,8 @@ def report_runs(options: ReportOptions) -> bool:
     Returns whether every run is ok.
     """
     from measurement.records.results import ResultsFolder, default_folder
-    from reports.runs import read_runs
-    from reports.separate_runs import conclude_runs, write_runs
+    from reports import write_runs
+    from reports.runs import conclude_runs, read_runs
 
     folder = ResultsFolder(options.output or default_folder("report"))
     if folder.plan_path.exists():
