@@ -147,7 +147,7 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
 
     from measurement.records.results import ResultsFolder
     from reports import conclude
-    from reports.formats.console import new_console
+    from reports.formats import new_console
     from reports.formats.terminal import rich_table, shown
     from reports.formats.texts import caption
     from reports.tables.sections import what_if_table
@@ -206,7 +206,7 @@ def parse_rate(text: str) -> int:
 
 
 def _show(projection: Projection) -> None:
-    from reports.formats.console import new_console
+    from reports.formats import new_console
     from reports.formats.terminal import rich_table, shown
     from reports.projection import notes, projection_table, ratio_table
 

@@ -134,7 +134,7 @@ def report_runs(options: ReportOptions) -> bool:
 def show_by_key(folder: ResultsFolder, key: str) -> None:
     """Print the figures of a comparison for each value of a key; writes nothing."""
     from reports.by_key import table_by_key
-    from reports.formats.console import new_console
+    from reports.formats import new_console
     from reports.formats.terminal import rich_table, shown
 
     console, table = new_console(), table_by_key(folder, key)
