@@ -18,7 +18,7 @@ from reports.conclusions.ratios import ratio_intervals_of
 from reports.conclusions.steps import RANK_BLOCK_TYPES, TIMES, read_steps
 from reports.schema import Estimate
 from reports.scripts.script_arms import ITERATIONS, sample_unit
-from reports.tables.table import Column, Table, number, table
+from reports.tables import Column, Table, number, table
 from reports.wording.formatting import bounds_text, milliseconds, percent, rate, ratio
 
 OF_RANK = ["launch", "arm", "rank"]

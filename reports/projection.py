@@ -20,7 +20,7 @@ from reports.conclusions.scaling import quotient
 from reports.estimate import Estimate, Stored
 from reports.growth_model import Growth, fit_growth
 from reports.schema import Comparison
-from reports.tables.table import Column, Table, number, table
+from reports.tables import Column, Table, number, table
 from reports.wording.formatting import bounds_text, listed, rate, rate_interval, ratio
 
 SCHEMA_VERSION = 1

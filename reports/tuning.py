@@ -12,7 +12,7 @@ import numpy as np
 
 from reports.estimate import Stored
 from reports.schema import RatioSummary, Status
-from reports.tables.table import Column, Table, number, table
+from reports.tables import Column, Table, number, table
 from reports.wording.formatting import count, difference_text, interval, ratio
 from reports.wording.reasons import withheld_words
 

@@ -14,9 +14,9 @@ from measurement.conditions.differences import Difference
 from measurement.errors import printable
 from reports.schema import Comparison
 from reports.scripts.porting_mistakes import PortingMistake
+from reports.tables import Entry, Kind, Table
 from reports.tables.arm_tables import against_table, case_table
 from reports.tables.arm_tables import differences_table as script_differences_table
-from reports.tables.table import Entry, Kind, Table
 from reports.wording.causes import PHASE_NAMES
 from reports.wording.first_screen import MAX_LINES, Bar, FirstScreen, first_screen
 

@@ -26,12 +26,12 @@ from reports.conclusions.training_results import MIN_SEEDS
 from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison
 from reports.statistics.budget import PILOTS
+from reports.tables import Table, table
 from reports.tables import arm_tables, figures
 from reports.tables import sections as section_tables
 from reports.tables.arm_tables import POINT, against_table, differences_table
 from reports.tables.figures import arm_rows
 from reports.tables.sections import ARM_TABLES, resource_table, what_if_table
-from reports.tables.table import Table, table
 from reports.wording import formatting, points
 from reports.wording.first_screen import MAX_LINES, first_screen
 

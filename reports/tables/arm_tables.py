@@ -13,8 +13,8 @@ from measurement.records.record import Case
 from reports.parts_schema import Against, ArmTraining, Change, ChangeVerdict, TrainingSummary
 from reports.reasons import REASONS
 from reports.schema import ArmSummary, CaseFigures, Comparison, RatioSummary
+from reports.tables import Column, Entry, Kind, Table, figure_column, number, table
 from reports.tables.figures import EFFICIENCY, SPEED_UP, THROUGHPUT, TIME_TO_TRAIN, ArmRow, arm_rows
-from reports.tables.table import Column, Entry, Kind, Table, figure_column, number, table
 from reports.wording.comparison_sentences import first_line
 from reports.wording.formatting import (
     NONE,

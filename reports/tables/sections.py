@@ -20,9 +20,9 @@ from reports.schema import (
     WhatIf,
     WhatIfArm,
 )
+from reports.tables import Column, Entry, Table, figure_column, number, table
 from reports.tables.arm_tables import ARM, KINDS, POINT
 from reports.tables.figures import RESOURCE_COLUMNS, TERM, ArmRow, arm_rows
-from reports.tables.table import Column, Entry, Table, figure_column, number, table
 from reports.wording.causes import NAMES
 from reports.wording.formatting import (
     NONE,
