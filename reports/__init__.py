@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
     from reports.against import StoredComparison
     from reports.base import Report
-    from reports.what_if import Links
     from reports.schema import Comparison
+    from reports.what_if import Links
 
 REGISTRY = Registry(
     kind="report",
     group="ringside.reports",
     table={
         "bencher": "reports.formats.for_programs:BencherReport",
-        "markdown": "reports.formats.texts:MarkdownReport",
+        "markdown": "reports.formats.pages:MarkdownReport",
         "csv": "reports.formats.for_programs:CsvReport",
         "json": "reports.formats.for_programs:JsonReport",
-        "html": "reports.formats.html:HtmlReport",
-        "junit": "reports.formats.texts:JunitReport",
+        "html": "reports.formats.pages:HtmlReport",
+        "junit": "reports.formats.pages:JunitReport",
         "mlflow": "reports.formats.tracker:MlflowReport",
         "openmetrics": "reports.formats.for_programs:OpenmetricsReport",
         "otava": "reports.formats.for_programs:OtavaReport",
-        "pull-request": "reports.formats.texts:PullRequestReport",
+        "pull-request": "reports.formats.pages:PullRequestReport",
         "wandb": "reports.formats.tracker:WandbReport",
     },
 )

@@ -13,8 +13,8 @@ from measurement.errors import PlanError, RecordError, printable, quoted
 
 if TYPE_CHECKING:
     from reports.projection import Projection
-    from reports.what_if import Links
     from reports.schema import Comparison
+    from reports.what_if import Links
 
 PROJECTION = "projection.json"
 """File of a results folder."""
@@ -148,8 +148,8 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
     from measurement.records.results import ResultsFolder
     from reports import conclude
     from reports.formats import new_console
+    from reports.formats.pages import caption
     from reports.formats.terminal import rich_table, shown
-    from reports.formats.texts import caption
     from reports.tables.sections import what_if_table
 
     comparison = conclude(ResultsFolder(source), links=links)

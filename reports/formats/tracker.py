@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from measurement.errors import ReportError, cut
 from reports.base import Report
 from reports.formats.for_programs import gauges
-from reports.formats.html import HtmlReport
+from reports.formats.pages import HtmlReport
 from reports.schema import Comparison
 from reports.tables.figures import CREATED, OK, VERDICT
 

@@ -9,8 +9,7 @@ import pytest
 from measurement.conditions.differences import Difference
 from measurement.plans.settings import TrainingSettings
 from reports import conclude
-from reports.formats.html import interval_axis
-from reports.formats.texts import caption
+from reports.formats.pages import caption, interval_axis
 from reports.parts_schema import ArmTraining, Equality, TrainingSummary
 from reports.wording.comparison_sentences import findings
 from reports.wording.first_screen import MAX_CAUSE, first_screen

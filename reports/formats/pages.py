@@ -1,39 +1,51 @@
-"""Texts from templates: the method, what figures mean, sections with their tables and captions; and
-the Markdown made of them.
+"""Reports that templates make: the page, Markdown, a comment on a pull request, and JUnit's XML.
 
-report.md is the first screen and all else folded by question; pull-request.md is the first screen
-as a comment. junit.xml is for programs that show or gate on test results.
+report.html opens offline: Plotly (``plotly/``: its basic bundle 4.1.1, MIT) is inlined once, and
+the page asks the network for nothing. report.md is the first screen and all else folded by
+question; pull-request.md is the first screen as a comment. junit.xml is for programs that show or
+gate on test results. Names, messages and logs are shown as text, whatever they hold.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
+import math
 import os
 import re
+from base64 import b64encode
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax import saxutils
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from measurement.conditions.differences import Difference
 from measurement.errors import in_report
 from measurement.records.record import GATE_STEPS
 from reports.base import Report
+from reports.charts.comparison_charts import CURVE_TITLES, charts, curve_name
+from reports.charts.frame import MAX_REACH
+from reports.charts.point_charts import point_charts
 from reports.conclusions import disturbances
+from reports.conclusions.scaling import has_own_units
 from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.training_results import MIN_SEEDS
 from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison
 from reports.statistics.budget import PILOTS
-from reports.tables import Table, table
-from reports.tables import arm_tables, figures
+from reports.tables import Table, arm_tables, figures, table
 from reports.tables import sections as section_tables
 from reports.tables.arm_tables import POINT, against_table, differences_table
 from reports.tables.figures import arm_rows
 from reports.tables.sections import ARM_TABLES, resource_table, what_if_table
 from reports.wording import formatting, points
-from reports.wording.first_screen import MAX_LINES, first_screen
+from reports.wording.first_screen import MAX_LINES, Candidate, first_screen
 
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
 
@@ -233,3 +245,151 @@ class JunitReport(Report):
         return render_text(
             "junit.xml.j2", c=summary, suites=suites, figures=figures, columns=figures.columns
         ).encode()
+
+
+class HtmlReport(Report):
+    """A page for people, with charts; light and dark, fit for print."""
+
+    file_name = "report.html"
+
+    def render(self, summary: Comparison) -> bytes:
+        """A page of about 0.6 MB, most of it Plotly (compressed), which draws the figures.
+
+        Strict Jinja; everything is escaped.
+        """
+        plots = charts(summary) | point_charts(summary)
+        drawn = {"figures": plots, "figures_json": script_json(plots), "plotly": _plotly()}
+        return _pages().get_template("report.html.j2").render(**drawn, **content(summary)).encode()
+
+
+@cache
+def _pages() -> Environment:
+    pages = templates(autoescape=True)
+    pages.finalize = _as_text
+    used = (curve_name, has_own_units, interval_axis, formatting.plain)
+    pages.globals |= {function.__name__: function for function in used} | {
+        "curve_titles": CURVE_TITLES
+    }
+    return pages
+
+
+@cache
+def _plotly() -> str:
+    """Plotly, compressed, which takes a tenth of a second."""
+    plotly = (Path(__file__).parent / "plotly" / "plotly-basic.min.js").read_bytes()
+    return b64encode(gzip.compress(plotly, mtime=0)).decode()
+
+
+def _as_text(value: Any) -> Any:
+    """What a page shows of a value; markup of our own stays as it is."""
+    return in_report(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def script_json(value: Any) -> str:
+    """JSON for a script element; no text in it can end that element."""
+    text = json.dumps(_in_figures(value), separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _in_figures(value: Any) -> Any:
+    if isinstance(value, str):
+        return in_report(value)
+    if isinstance(value, dict):
+        return {key: _in_figures(part) for key, part in value.items()}
+    return [_in_figures(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+TICKS = (
+    0.001,
+    0.01,
+    0.1,
+    0.2,
+    0.5,
+    0.75,
+    0.9,
+    0.95,
+    0.98,
+    0.99,
+    1,
+    1.01,
+    1.02,
+    1.05,
+    1.1,
+    1.25,
+    1.5,
+    2,
+    5,
+    10,
+    100,
+    1000,
+)
+MIN_TICK_DISTANCE = 14.0
+"""Ticks are at least so far from each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntervalBar:
+    """One candidate's interval."""
+
+    dot: float
+    left: float
+    width: float | None
+    """None: the data cannot carry an interval."""
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntervalAxis:
+    """The axis: logarithmic, with 1 on it."""
+
+    bars: Sequence[IntervalBar | None]
+    """By candidate; None: it has no ratio."""
+    ticks: Sequence[tuple[float, str]]
+    at_one: float
+    band: tuple[float, float]
+    """Left end and width of what is of no practical interest."""
+
+
+def interval_axis(candidates: Sequence[Candidate], *, threshold: float) -> IntervalAxis:
+    """The axis that holds all candidates; intervals that reach far beyond the ratios end at its
+    ends. ``threshold``: differences by less are of no practical interest.
+    """
+    ratios = [candidate.ratio for candidate in candidates if candidate.ratio]
+    low, high = min([*ratios, 1.0]), max([*ratios, 1.0])
+    bounds = [
+        bound for candidate in candidates for bound in (candidate.low, candidate.high) if bound
+    ]
+    ends = [
+        math.log(min(max(end, low / MAX_REACH), high * MAX_REACH))
+        for end in (*ratios, *bounds, 1 - threshold, 1.01)
+    ]
+    first, room = min(ends), 0.06 * (max(ends) - min(ends))
+    length = max(ends) - first + 2 * room
+
+    def place(value: float) -> float:
+        return round(min(max(100 * (math.log(value) - first + room) / length, 0.0), 100.0), 2)
+
+    def bar(candidate: Candidate, value: float) -> IntervalBar:
+        interval = f"interval {candidate.interval}" if candidate.interval else "no interval"
+        left, right = place(candidate.low or value), place(candidate.high or value)
+        return IntervalBar(
+            dot=place(value),
+            left=left,
+            width=round(max(right - left, 0.3), 2) if candidate.interval else None,
+            text=f"ratio {formatting.ratio(value)}, {interval}",
+        )
+
+    ticks: dict[float, str] = {}
+    for tick in sorted(TICKS, key=lambda tick: (tick != 1, tick > 1, abs(math.log(tick)))):
+        at, difference = place(tick), formatting.signed_difference(tick)
+        if 4 <= at <= 96 and all(abs(at - other) >= MIN_TICK_DISTANCE for other in ticks):
+            ticks[at] = "same" if tick == 1 else re.sub(r"\.0+(?=%| )", "", difference)
+    left, right = place(1 - threshold), place(1 + threshold)
+    return IntervalAxis(
+        bars=[
+            bar(candidate, candidate.ratio) if candidate.ratio else None for candidate in candidates
+        ],
+        ticks=sorted(ticks.items()) if ratios else [],
+        at_one=place(1.0),
+        band=(left, round(right - left, 2)),
+    )
