@@ -44,7 +44,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from reports.conclusions.verdict import decide, exceeds_margin, reach_of_load, to_decide
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.statistics.budget import error_share, next_analysis
 from reports.statistics.intervals import (
     Launches,

@@ -29,8 +29,8 @@ from pathlib import Path
 
 import numpy as np
 
-from reports.estimate import Estimate
 from reports.growth_model import Prior, fit_growth
+from reports.parts_schema import Estimate
 from reports.projection import Prediction, Series, project
 
 LARGEST_NOISE = 0.09

@@ -29,8 +29,7 @@ from reports.conclusions.blocks import copies_of_baseline, log_levels, total_tab
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.steps import measured_records
 from reports.conclusions.verdict import farthest, reach_of_load
-from reports.estimate import Estimate
-from reports.parts_schema import Against, Change, ChangeVerdict
+from reports.parts_schema import Against, Change, ChangeVerdict, Estimate
 from reports.reasons import ChangeWithheld
 from reports.runs import Run, differing_fields, rank_differences
 from reports.schema import Comparison

@@ -37,7 +37,6 @@ from reports.conclusions.steps import Steps, first_ranks
 from reports.conclusions.summaries import summarise_arm
 from reports.conclusions.training_results import summarise_training
 from reports.parts_schema import TrainingSummary
-from reports.what_if import Links, what_if
 from reports.schema import (
     ArmError,
     ArmSummary,
@@ -53,6 +52,7 @@ from reports.scripts.lines import line_causes
 from reports.scripts.profile import profile_of
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.traces import TracedStep, traced_steps, with_causes, with_named_cause
+from reports.what_if import Links, what_if
 from reports.wording import points as of_points
 from reports.wording.causes import limit_sentence
 from reports.wording.comparison_sentences import (

@@ -17,8 +17,8 @@ from scipy import special
 
 from measurement.errors import PlanError
 from reports.conclusions.scaling import quotient
-from reports.estimate import Estimate, Stored
 from reports.growth_model import Growth, fit_growth
+from reports.parts_schema import Estimate, Stored
 from reports.schema import Comparison
 from reports.tables import Column, Table, number, table
 from reports.wording.formatting import bounds_text, listed, rate, rate_interval, ratio

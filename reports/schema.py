@@ -13,8 +13,7 @@ from measurement.conditions.differences import Difference
 from measurement.plans.settings import Batches
 from measurement.records.record import Case, Failure, ParityResult
 from measurement.records.trace import NcclChoices
-from reports.estimate import Estimate, RunOrder, Stored
-from reports.parts_schema import Against, Equality, TrainingSummary
+from reports.parts_schema import Against, Equality, Estimate, RunOrder, Stored, TrainingSummary
 from reports.reasons import REASONS, Caution, Withheld
 
 SCHEMA_VERSION = 2

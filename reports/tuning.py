@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reports.estimate import Stored
+from reports.parts_schema import Stored
 from reports.schema import RatioSummary, Status
 from reports.tables import Column, Table, number, table
 from reports.wording.formatting import count, difference_text, interval, ratio

@@ -15,7 +15,7 @@ import pandas as pd
 
 from measurement.plans.plan import Plan
 from reports.conclusions.steps import Steps
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.statistics.student import Array, log_interval
 
 THROUGHPUT = ["samples", "block_s"]

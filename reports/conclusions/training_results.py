@@ -22,12 +22,12 @@ from measurement.plans.settings import EpochRecord, Quantity, TrainingSettings
 from measurement.records.record import LaunchRecord
 from reports.conclusions.blocks import columns
 from reports.conclusions.steps import counting
-from reports.estimate import Estimate
 from reports.parts_schema import (
     QUANTITIES,
     ArmTraining,
     Band,
     Convergence,
+    Estimate,
     MeanCurve,
     NoDifference,
     SeedCurve,

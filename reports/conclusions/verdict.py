@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scipy.optimize import brentq
 from scipy.special import chdtri
 
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.schema import Verdict
 from reports.statistics.student import student_t
 

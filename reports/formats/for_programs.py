@@ -15,7 +15,7 @@ from typing import Any
 
 from measurement.errors import PlanError, in_report, unknown_name
 from reports.base import Report
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.schema import Comparison
 from reports.tables.figures import (
     ARM,

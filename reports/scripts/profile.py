@@ -11,7 +11,7 @@ from measurement.records.record import LaunchRecord
 from measurement.records.record_types import PHASES
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.steps import means_by_rank
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.schema import ArmSummary, Profile, RankProfile
 from reports.scripts.script_arms import ScriptArm
 from reports.statistics.student import t_interval

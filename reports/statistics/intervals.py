@@ -39,7 +39,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.reasons import Caution
 from reports.schema import RatioBySpeed
 from reports.statistics.student import LARGEST_LOG, Array, both_sides, student_t

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from reports.estimate import RunOrder
+from reports.parts_schema import RunOrder
 from reports.reasons import Caution
 from reports.statistics.intervals import RatioEstimate, ratio_estimate
 from reports.statistics.student import Array, both_sides, student_t

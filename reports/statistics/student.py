@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import special
 
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 
 Array = npt.NDArray[np.float64]
 LARGEST_LOG = 50.0

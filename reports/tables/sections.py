@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from measurement.records.trace import NcclCollective
 from reports.conclusions.step_terms import SCRIPT_PHASES
-from reports.estimate import Estimate
-from reports.parts_schema import LossEquality, ParameterEquality
+from reports.parts_schema import Estimate, LossEquality, ParameterEquality
 from reports.schema import (
     Comparison,
     MachineFigures,

@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from reports import conclude, make_report
-from reports.estimate import Estimate
-from reports.parts_schema import Against, Change
+from reports.parts_schema import Against, Change, Estimate
 from tests.kit.changed import changed
 from tests.kit.results_factory import make_plan, write_results
 
