@@ -51,7 +51,7 @@ def conclude(
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
     """
-    from reports.compose_comparison import StoredContext, compare, compare_points
+    from reports.compose_comparison import compare, compare_points
     from reports.conclusions.steps import measured_records, read_steps
 
     plan = folder.read_plan()
@@ -70,13 +70,17 @@ def conclude(
         for record in records
         if record.scripts and record.status == "ok"
     }
-    context = StoredContext(
+    traces = folder.traces()
+    return compare(
+        plan,
+        records,
+        read_steps(folder, records),
         host_use=folder.host_use(records),
         manifest=folder.manifest(),
         losses=losses,
-        traces=folder.traces(),
+        traces=traces.arms if traces else (),
+        links=links,
     )
-    return compare(plan, records, read_steps(folder, records), context=context, links=links)
 
 
 def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = None) -> Comparison:
@@ -93,12 +97,10 @@ def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = N
     """
     from reports.against import StoredComparison, compare_to_earlier
 
-    now = StoredComparison.read(folder) if earlier else None
-    notes = earlier.require_like(now) if earlier and now else []
     comparison = conclude(folder, at_point=write_reports)
-    if earlier and now:
-        before = conclude(earlier.folder)
-        against = compare_to_earlier(earlier, now, before, comparison, notes=notes)
+    if earlier:
+        now, before = StoredComparison.read(folder), conclude(earlier.folder)
+        against = compare_to_earlier(earlier, now, before, comparison)
         comparison = comparison.model_copy(update={"against": against})
     write_files(folder, comparison, folder.read_plan().reports)
     return comparison

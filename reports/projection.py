@@ -47,12 +47,15 @@ class Series:
         """Return what one rank takes for a sample."""
         return ranks / self.samples_per_s[ranks]
 
+    @property
+    def usable(self) -> list[int]:
+        """One whole host and sizes of several; parts of a host are another regime."""
+        return [ranks for ranks in self.samples_per_s if ranks >= self.ranks_per_host]
+
     def up_to(self, ranks: float) -> Series:
-        """Return the series without larger sizes."""
-        kept = {size: self.samples_per_s[size] for size in sorted(self.samples_per_s)}
-        return replace(
-            self, samples_per_s={size: rate for size, rate in kept.items() if size <= ranks}
-        )
+        """Return the series without larger sizes, in order."""
+        kept = {size: rate for size, rate in sorted(self.samples_per_s.items()) if size <= ranks}
+        return replace(self, samples_per_s=kept)
 
 
 def series_of(study: Comparison) -> tuple[list[Series], list[tuple[str, str]]]:
@@ -233,26 +236,17 @@ def project(
 
 def _project_one(whole: Series, to: Sequence[int], fit_up_to: float) -> SeriesProjection:
     series = whole.up_to(fit_up_to)
-    used = _usable(series)
-    smallest = min(series.samples_per_s, default=1)
-    projected = SeriesProjection(
-        series=whole.name, ranks_per_host=whole.ranks_per_host, used=used, efficiency_of=smallest
-    )
-    beyond = [
-        ranks
-        for ranks in to
-        if ranks > max(series.samples_per_s, default=0) and ranks % whole.ranks_per_host == 0
-    ]
-    refusal = _too_little(series)
+    smallest, largest = min(series.samples_per_s, default=1), max(series.samples_per_s, default=0)
+    beyond = [ranks for ranks in to if ranks > largest and ranks % whole.ranks_per_host == 0]
+    refusal, check, predictions = _too_little(series), None, []
     if refusal is None and not beyond:
         refusal = (
-            f"no size asked for ({_listed(to)} ranks) is above its largest,"
-            f" {max(series.samples_per_s)}, and fills hosts of {whole.ranks_per_host}; ask for"
-            " more, or leave larger sizes out with --fit-up-to"
+            f"no size asked for ({_listed(to)} ranks) is above its largest, {largest}, and fills"
+            f" hosts of {whole.ranks_per_host}; ask for more, or leave larger sizes out with"
+            " --fit-up-to"
         )
-    if refusal:
-        return projected.model_copy(update={"refusal": refusal})
-    check = _check(series)
+    if refusal is None:
+        check = _check(series)
     if check and not check.holds:
         predicted = check.samples_per_s
         refusal = (
@@ -261,26 +255,28 @@ def _project_one(whole: Series, to: Sequence[int], fit_up_to: float) -> SeriesPr
             " measured: what limits it there is not seen in the smaller sizes, or a figure is"
             f" wrong; measure {check.ranks} ranks again, and {2 * check.ranks}"
         )
-        return projected.model_copy(update={"check": check, "refusal": refusal})
-    growth = _fit(series, used)
-    predictions = []
-    for ranks in beyond:
-        throughput = _throughput(growth, ranks, series)
-        predictions.append(
-            Prediction(
-                ranks=ranks,
-                hosts=ranks // series.ranks_per_host,
-                samples_per_s=throughput,
-                efficiency=throughput.times(series.time_s(smallest) / ranks),
-                measured=whole.samples_per_s.get(ranks),
+    if refusal is None:
+        growth = _fit(series)
+        for ranks in beyond:
+            throughput = _throughput(growth, ranks, series)
+            predictions.append(
+                Prediction(
+                    ranks=ranks,
+                    hosts=ranks // series.ranks_per_host,
+                    samples_per_s=throughput,
+                    efficiency=throughput.times(series.time_s(smallest) / ranks),
+                    measured=whole.samples_per_s.get(ranks),
+                )
             )
-        )
-    return projected.model_copy(update={"check": check, "predictions": predictions})
-
-
-def _usable(series: Series) -> list[int]:
-    """One whole host and sizes of several; parts of a host are another regime."""
-    return [ranks for ranks in series.samples_per_s if ranks >= series.ranks_per_host]
+    return SeriesProjection(
+        series=whole.name,
+        ranks_per_host=whole.ranks_per_host,
+        used=series.usable,
+        efficiency_of=smallest,
+        check=check,
+        predictions=predictions,
+        refusal=refusal,
+    )
 
 
 def _too_little(series: Series) -> str | None:
@@ -301,21 +297,24 @@ def _too_little(series: Series) -> str | None:
 
 def _check(series: Series) -> BackCheck | None:
     """Predict the largest size from the smaller ones, where these are enough."""
-    *smaller, largest = _usable(series)
+    *smaller, largest = series.usable
     before = series.up_to(largest - 1)
     if _too_little(before):
         return None
-    predicted = _throughput(
-        _fit(before, smaller), largest, series, error=series.errors.get(largest, 0.0)
-    )
+    error = series.errors.get(largest, 0.0)
+    predicted = _throughput(_fit(before), largest, series, error=error)
     measured = series.samples_per_s[largest]
-    holds = predicted.bounds is not None and predicted.bounds[0] <= measured <= predicted.bounds[1]
     return BackCheck(
-        ranks=largest, from_ranks=smaller, samples_per_s=predicted, measured=measured, holds=holds
+        ranks=largest,
+        from_ranks=smaller,
+        samples_per_s=predicted,
+        measured=measured,
+        holds=not predicted.excludes(measured),
     )
 
 
-def _fit(series: Series, used: Sequence[int]) -> Growth:
+def _fit(series: Series) -> Growth:
+    used = series.usable
     times_s = [series.time_s(ranks) for ranks in used]
     errors = [series.errors.get(ranks, 0.0) for ranks in used]
     return fit_growth([series.hosts(ranks) for ranks in used], times_s, errors)

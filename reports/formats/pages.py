@@ -16,7 +16,6 @@ import re
 from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,47 +69,51 @@ def render_text(template: str, **shown: Any) -> str:
 
     What comes from users and programs it passes through its filter ``md``, which is ``escape``.
     """
-    return _texts().get_template(template).render(shown)
+    return templates().get_template(template).render(shown)
 
 
 def caption(name: str, shown: Comparison) -> str:
     """What the figures of a section mean, without a full stop; empty where they say it
     themselves.
     """
-    macro = getattr(_texts().get_template("captions.md.j2").module, name, None)
+    macro = getattr(templates().get_template("captions.md.j2").module, name, None)
     return macro(shown).strip().replace("\n", " ") if macro else ""
 
 
 @cache
-def templates(*, autoescape: bool) -> Environment:
-    """Where templates are found. Strict Jinja: a name that is not known is an error."""
+def templates(*, is_page: bool = False) -> Environment:
+    """Where templates are found. Strict Jinja: a name that is not known is an error.
+
+    ``is_page``: everything that a template is filled with is escaped for HTML.
+    """
     environment = Environment(
         loader=PackageLoader("reports.formats"),
-        autoescape=autoescape,
+        autoescape=is_page,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_as_text if is_page else None,
     )
+    environment.filters |= {
+        "md": escape,
+        "xml": lambda text: saxutils.escape(in_report(str(text)), {'"': "&quot;"}),
+    }
     environment.globals |= {
         "q": formatting,
         "tables": arm_tables,
+        "limits": section_tables,
+        "figure_lists": figures,
         "of_points": points,
         "arm_rows": arm_rows,
         "caption": caption,
         "most_lines": MAX_LINES,
+        "curve_name": curve_name,
+        "curve_titles": CURVE_TITLES,
+        "has_own_units": has_own_units,
+        "interval_axis": interval_axis,
+        "plain": formatting.plain,
     }
     return environment
-
-
-@cache
-def _texts() -> Environment:
-    texts = templates(autoescape=False)
-    texts.filters |= {
-        "md": escape,
-        "xml": lambda text: saxutils.escape(in_report(str(text)), {'"': "&quot;"}),
-    }
-    texts.globals |= {"limits": section_tables}
-    return texts
 
 
 def escape(text: object) -> str:
@@ -242,9 +245,7 @@ class JunitReport(Report):
             ]
             for place in summary.places
         }
-        return render_text(
-            "junit.xml.j2", c=summary, suites=suites, figures=figures, columns=figures.columns
-        ).encode()
+        return render_text("junit.xml.j2", c=summary, suites=suites).encode()
 
 
 class HtmlReport(Report):
@@ -259,18 +260,12 @@ class HtmlReport(Report):
         """
         plots = charts(summary) | point_charts(summary)
         drawn = {"figures": plots, "figures_json": script_json(plots), "plotly": _plotly()}
-        return _pages().get_template("report.html.j2").render(**drawn, **content(summary)).encode()
-
-
-@cache
-def _pages() -> Environment:
-    pages = templates(autoescape=True)
-    pages.finalize = _as_text
-    used = (curve_name, has_own_units, interval_axis, formatting.plain)
-    pages.globals |= {function.__name__: function for function in used} | {
-        "curve_titles": CURVE_TITLES
-    }
-    return pages
+        return (
+            templates(is_page=True)
+            .get_template("report.html.j2")
+            .render(**drawn, **content(summary))
+            .encode()
+        )
 
 
 @cache
@@ -327,32 +322,14 @@ MIN_TICK_DISTANCE = 14.0
 """Ticks are at least so far from each other."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class IntervalBar:
-    """One candidate's interval."""
+def interval_axis(candidates: Sequence[Candidate], *, threshold: float) -> dict[str, Any]:
+    """The axis that holds all candidates, logarithmic, with 1 on it; intervals that reach far
+    beyond the ratios end at its ends. ``threshold``: differences by less are of no practical
+    interest.
 
-    dot: float
-    left: float
-    width: float | None
-    """None: the data cannot carry an interval."""
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class IntervalAxis:
-    """The axis: logarithmic, with 1 on it."""
-
-    bars: Sequence[IntervalBar | None]
-    """By candidate; None: it has no ratio."""
-    ticks: Sequence[tuple[float, str]]
-    at_one: float
-    band: tuple[float, float]
-    """Left end and width of what is of no practical interest."""
-
-
-def interval_axis(candidates: Sequence[Candidate], *, threshold: float) -> IntervalAxis:
-    """The axis that holds all candidates; intervals that reach far beyond the ratios end at its
-    ends. ``threshold``: differences by less are of no practical interest.
+    Returns:
+        Places in percent: ``at_one``, ``band`` (left end and width of what is of no practical
+        interest), ``ticks`` with their texts, and ``bars`` by candidate; None: it has no ratio.
     """
     ratios = [candidate.ratio for candidate in candidates if candidate.ratio]
     low, high = min([*ratios, 1.0]), max([*ratios, 1.0])
@@ -369,15 +346,18 @@ def interval_axis(candidates: Sequence[Candidate], *, threshold: float) -> Inter
     def place(value: float) -> float:
         return round(min(max(100 * (math.log(value) - first + room) / length, 0.0), 100.0), 2)
 
-    def bar(candidate: Candidate, value: float) -> IntervalBar:
+    def bar(candidate: Candidate) -> dict[str, Any] | None:
+        value = candidate.ratio
+        if not value:
+            return None
         interval = f"interval {candidate.interval}" if candidate.interval else "no interval"
         left, right = place(candidate.low or value), place(candidate.high or value)
-        return IntervalBar(
-            dot=place(value),
-            left=left,
-            width=round(max(right - left, 0.3), 2) if candidate.interval else None,
-            text=f"ratio {formatting.ratio(value)}, {interval}",
-        )
+        return {
+            "dot": place(value),
+            "left": left,
+            "width": round(max(right - left, 0.3), 2) if candidate.interval else None,
+            "text": f"ratio {formatting.ratio(value)}, {interval}",
+        }
 
     ticks: dict[float, str] = {}
     for tick in sorted(TICKS, key=lambda tick: (tick != 1, tick > 1, abs(math.log(tick)))):
@@ -385,11 +365,9 @@ def interval_axis(candidates: Sequence[Candidate], *, threshold: float) -> Inter
         if 4 <= at <= 96 and all(abs(at - other) >= MIN_TICK_DISTANCE for other in ticks):
             ticks[at] = "same" if tick == 1 else re.sub(r"\.0+(?=%| )", "", difference)
     left, right = place(1 - threshold), place(1 + threshold)
-    return IntervalAxis(
-        bars=[
-            bar(candidate, candidate.ratio) if candidate.ratio else None for candidate in candidates
-        ],
-        ticks=sorted(ticks.items()) if ratios else [],
-        at_one=place(1.0),
-        band=(left, round(right - left, 2)),
-    )
+    return {
+        "bars": [bar(candidate) for candidate in candidates],
+        "ticks": sorted(ticks.items()) if ratios else [],
+        "at_one": place(1.0),
+        "band": (left, round(right - left, 2)),
+    }

@@ -13,7 +13,7 @@ import pytest
 from measurement.errors import RecordError
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.compose_comparison import StoredContext, compare
+from reports.compose_comparison import compare
 from reports.conclusions.blocks import (
     tabulate_blocks,
     total_tables,
@@ -134,8 +134,8 @@ def test_one_disturbed_round_in_forty_changes_nothing(tmp_path):
 
 def test_a_second_look_is_told_and_its_interval_wider(stored, sound):
     records = stored.records()
-    context = StoredContext(manifest=changed(stored.read_manifest(), looks=[2, 3]))
-    second = compare(stored.read_plan(), records, read_steps(stored, records), context=context)
+    manifest = changed(stored.read_manifest(), looks=[2, 3])
+    second = compare(stored.read_plan(), records, read_steps(stored, records), manifest=manifest)
     assert "Interim analyses: 2, after 2, 3 launches" in " ".join(second.warnings)
     assert second.result("horovod-gloo").ci_low < sound.result("horovod-gloo").ci_low
 
@@ -211,10 +211,10 @@ def test_records_of_a_plan_that_had_more_keys_have_the_digest_of_their_manifest(
     """Records of any other plan are refused."""
     plan, steps = stored.read_plan(), Steps.joined([])
     records = [changed(record, plan_digest="of before") for record in stored.records()]
-    context = StoredContext(manifest=changed(stored.read_manifest(), plan_digest="of before"))
+    manifest = changed(stored.read_manifest(), plan_digest="of before")
     with pytest.raises(RecordError, match="of another plan"):
         compare(plan, records, steps)
-    assert compare(plan, records, steps, context=context).results
+    assert compare(plan, records, steps, manifest=manifest).results
 
 
 def test_a_folder_without_records_is_refused(tmp_path):
