@@ -113,9 +113,9 @@ def write_files(
     from measurement.records.results import write_result
     from reports.formats.tracker import Tracker
 
-    reports = [report for report in make_reports(references) if not isinstance(report, Tracker)]
-    for report in reports:
-        write_result(folder.root / report.file_name, report.render(summary))
+    for report in make_reports(references):
+        if not isinstance(report, Tracker):
+            write_result(folder.root / report.file_name, report.render(summary))
 
 
 def write_runs(comparison: Comparison, folder: ResultsFolder) -> None:

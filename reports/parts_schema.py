@@ -4,7 +4,6 @@ train alike, and what changed since an earlier result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
@@ -53,16 +52,10 @@ class Estimate(Stored):
         """Whether there is an interval and it does not contain ``value``."""
         return self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]
 
-    def mapped(self, change: Callable[[float], float]) -> Estimate:
-        """The estimate of another quantity, which grows with this one."""
-        low, high = (
-            None if bound is None else change(bound) for bound in (self.ci_low, self.ci_high)
-        )
-        return Estimate(value=change(self.value), ci_low=low, ci_high=high)
-
     def times(self, factor: float) -> Estimate:
-        """The estimate in another unit."""
-        return self.mapped(lambda value: value * factor)
+        """The estimate in another unit; ``factor``: above 0."""
+        low, high = (bound and bound * factor for bound in (self.ci_low, self.ci_high))
+        return Estimate(value=self.value * factor, ci_low=low, ci_high=high)
 
 
 Convergence = Literal["same", "differs", "undecided"]

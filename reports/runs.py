@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +181,8 @@ def conclude_runs(
             f"--baseline '{baseline}' is not an arm of these runs; use {' or '.join(arms)}"
         )
     notes = require_equal_conditions(runs, allowed)
-    by_size: dict[int, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.plan.world_size):
-        by_size.setdefault(run.plan.world_size, []).append(run)
+    size_of = attrgetter("plan.world_size")
+    by_size = {size: list(same) for size, same in groupby(sorted(runs, key=size_of), key=size_of)}
     compare_runs = partial(_comparison, allowed=allowed, notes=notes)
     if len(by_size) == 1 or runs[0].plan.training is not None:
         return compare_runs(runs, name=name, baseline=baseline)
@@ -199,10 +200,9 @@ def conclude_runs(
         "arms": {run.arm: _as_asked(run.record) for run in runs},
         "points": {f"n{size}": Point(world_size=size) for size in by_size},
         "scaling": scaling,
-        "world_size": min(by_size),
     }
-    plan = by_size[min(by_size)][0].plan.model_copy(update=update)
-    return compare_points(plan, comparisons, comparison_id=name)
+    smallest = by_size[min(by_size)][0].plan
+    return compare_points(smallest.model_copy(update=update), comparisons, comparison_id=name)
 
 
 def _comparison(
@@ -256,12 +256,7 @@ def _comparison(
 
 def _as_asked(record: LaunchRecord) -> Arm:
     """What a plan would say of a run."""
-    return Arm(
-        backend=record.backend,
-        transport=record.transport,
-        launcher=record.launcher,
-        options=record.options,
-    )
+    return Arm(**record.model_dump(include={"backend", "transport", "launcher", "options"}))
 
 
 def _launches(

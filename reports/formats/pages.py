@@ -51,17 +51,17 @@ SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
 
 def method(shown: Comparison) -> list[str]:
     """The method section of a report, one paragraph an entry."""
-    constants = {
-        "gate_steps": GATE_STEPS,
-        "pilots": PILOTS,
-        "limit": LIMIT,
-        "load_power": LOAD_POWER,
-        "fewest_seeds": MIN_SEEDS,
-    }
-    paragraphs = re.split(
-        r"\n\s*\n", render_text("method.md.j2", c=shown, d=disturbances, **constants).strip()
+    text = render_text(
+        "method.md.j2",
+        c=shown,
+        d=disturbances,
+        gate_steps=GATE_STEPS,
+        pilots=PILOTS,
+        limit=LIMIT,
+        load_power=LOAD_POWER,
+        fewest_seeds=MIN_SEEDS,
     )
-    return [paragraph.replace("\n", " ") for paragraph in paragraphs]
+    return [paragraph.replace("\n", " ") for paragraph in re.split(r"\n\s*\n", text.strip())]
 
 
 def render_text(template: str, **shown: Any) -> str:

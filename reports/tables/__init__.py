@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from reports.parts_schema import Convergence
 from reports.schema import Status, Verdict
-from reports.tables.figures import Figure, figure_at
+from reports.tables.figures import Figure, Path, figure_at
 from reports.wording.formatting import NONE, with_interval
 
 Kind = (
@@ -50,8 +50,7 @@ class Column:
     """One column, and how its entries are read from what the rows are of."""
 
     title: str
-    read: str | Callable[[Any], Any]
-    """Its path (``figure_at``), or what reads it."""
+    read: Path
     words: Callable[[Any], str | Entry] = str
     """How it is written; what is not there is ``NONE``."""
     _: KW_ONLY
@@ -65,7 +64,7 @@ class Column:
 
     def entry(self, shown: Any) -> Entry:
         """Its cell in a row."""
-        value = figure_at(shown, self.read) if isinstance(self.read, str) else self.read(shown)
+        value = figure_at(shown, self.read)
         made = NONE if value is None else value if isinstance(value, Entry) else self.words(value)
         return made if isinstance(made, Entry) else Entry(text=made)
 
@@ -116,9 +115,7 @@ class Table:
         }
 
 
-def table(
-    columns: Sequence[Column], shown: Iterable[Any], *, group: str | Callable[[Any], Any] = ""
-) -> Table:
+def table(columns: Sequence[Column], shown: Iterable[Any], *, group: Path = "") -> Table:
     """A table with a row for each of ``shown``; rows for which ``group`` reads the same come
     together.
     """
@@ -126,13 +123,14 @@ def table(
     for row in shown:
         by_group.setdefault(Column("", group).entry(row).text if group else "", []).append(row)
     rows = [row for group_rows in by_group.values() for row in group_rows]
-    filled = [(column, [column.entry(row) for row in rows]) for column in columns]
     kept = [
-        (column, entries)
-        for column, entries in filled
-        if not (column.optional and {entry.text for entry in entries} <= NO_FIGURES)
+        column
+        for column in columns
+        if not (column.optional and {column.entry(row).text for row in rows} <= NO_FIGURES)
     ]
-    lines = zip(*(entries for _, entries in kept), strict=True)
-    groups = [name for name, group_rows in by_group.items() for _ in group_rows]
-    made = [Row(entries=line, group=name) for line, name in zip(lines, groups, strict=True)]
-    return Table(columns=[column for column, _ in kept], rows=made)
+    made = [
+        Row(entries=[column.entry(row) for column in kept], group=name)
+        for name, group_rows in by_group.items()
+        for row in group_rows
+    ]
+    return Table(columns=kept, rows=made)

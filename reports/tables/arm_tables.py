@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from measurement.conditions.conditions import Severity
 from measurement.conditions.differences import Difference, by_severity, shown
@@ -183,12 +184,9 @@ def training_table(training: TrainingSummary) -> Table:
     return table([*columns, *(times if target is not None else [])], training.arms)
 
 
-def _convergence(arm: ArmTraining, training: TrainingSummary) -> Entry:
-    if arm.name == training.reference:
-        return Entry(text="reference", kind="reference")
-    return (
-        Entry(text=arm.convergence, kind=arm.convergence) if arm.convergence else Entry(text=NONE)
-    )
+def _convergence(arm: ArmTraining, training: TrainingSummary) -> Entry | None:
+    verdict: Kind | None = "reference" if arm.name == training.reference else arm.convergence
+    return Entry(text=verdict, kind=verdict) if verdict else None
 
 
 CHANGE_KINDS: Mapping[ChangeVerdict, Kind] = {
@@ -282,16 +280,15 @@ def differences_table(
     columns = [
         Column("setting", "field", wraps=True),
         Column("point", points_of, optional=True),
-        *(Column(arm, partial(_value, arm), wraps=True) for arm in arms),
+        *(Column(arm, partial(_value, arm), shown, wraps=True) for arm in arms),
         Column("", _meaning, wraps=True),
         *([Column("in words", _in_words, wraps=True)] if in_words else []),
     ]
     return table(columns, by_severity(distinct))
 
 
-def _value(arm: str, row: Difference) -> str:
-    value = row.values.get(arm)
-    return NONE if value is None else shown(value)
+def _value(arm: str, row: Difference) -> Any:
+    return row.values.get(arm)
 
 
 def _in_words(row: Difference) -> str:

@@ -23,6 +23,8 @@ from reports.wording.formatting import gibibytes, milliseconds, rate, significan
 UNITS = ("bytes_per_second", "samples_per_second", "seconds", "bytes", "joules", "ratio")
 BOUNDS = ("ci_low", "ci_high")
 Words = Callable[[Any], str]
+Path = str | Callable[[Any], Any]
+"""Where a figure is read (``figure_at``)."""
 
 
 class Figure(NamedTuple):
@@ -31,8 +33,8 @@ class Figure(NamedTuple):
     name: str = ""
     """Its column in CSV files, with its unit; ``{unit}`` is that of the samples. Empty: there it is
     not."""
-    path: str | Callable[[Any], Any] = ""
-    """Its path in an ``ArmRow`` (``figure_at``), or what reads it; empty: the field of its name."""
+    path: Path = ""
+    """Where it is in an ``ArmRow``; empty: the field of its name."""
     title: str = ""
     """Its column in the table of its group; empty: it is not in it."""
     words: Words = str
@@ -46,9 +48,7 @@ class Figure(NamedTuple):
 
     def read(self, source: Any) -> Any:
         """The figure of a row, or of a change; None where there is none."""
-        return (
-            self.path(source) if callable(self.path) else figure_at(source, self.path or self.name)
-        )
+        return figure_at(source, self.path or self.name)
 
     def value(self, source: Any) -> float | None:
         """As a number."""
@@ -62,10 +62,12 @@ class Figure(NamedTuple):
         return next((unit for unit in UNITS if self.gauge.endswith(unit)), "")
 
 
-def figure_at(value: Any, path: str) -> Any:
-    """The value at a path of fields and keys, such as ``resources.mfu.value``; None where a part of
-    the path is missing.
+def figure_at(value: Any, path: Path) -> Any:
+    """What a function reads, or the value at a path of fields and keys, such as
+    ``resources.mfu.value``; None where a part of the path is missing.
     """
+    if callable(path):
+        return path(value)
     for part in path.split("."):
         if value is None:
             break
@@ -112,39 +114,24 @@ class ArmRow(NamedTuple):
     @property
     def equality(self) -> dict[str, Any]:
         """Whether a script trains as the baseline does; empty for the baseline."""
-        judged = (
-            {name: getattr(self.point.equality, name) for name in JUDGED}
-            if self.point.equality
-            else {}
-        )
-        return {name: by_arm.get(self.arm.name) for name, by_arm in judged.items()}
+        judged, arm = self.point.equality, self.arm.name
+        return {name: getattr(judged, name).get(arm) for name in JUDGED} if judged else {}
 
 
-def arm_rows(
-    summary: Comparison, each: str | Callable[[ArmRow], Any] = "", *, by_case: bool = False
-) -> list[ArmRow]:
+def arm_rows(summary: Comparison, each: Path = "", *, by_case: bool = False) -> list[ArmRow]:
     """All arms, in the plan's order, at each point.
 
-    ``each``: a path in a row, or what reads a value of it. Arms without a value have no row; a list
-    gives a row for each part.
+    ``each``: what a row is of. Arms without it have no row; a list gives a row for each part.
     """
     rows = []
     for place, point in summary.places.items():
         cases: Sequence[Case | None] = point.cases if by_case and point.cases else [None]
         for case, arm in itertools.product(cases, point.arms):
-            rows.append(
-                ArmRow(
-                    summary,
-                    place,
-                    point,
-                    arm,
-                    case,
-                    point.result(arm.name, case.name if case else None),
-                )
-            )
+            result = point.result(arm.name, case.name if case else None)
+            rows.append(ArmRow(summary, place, point, arm, case, result))
     if not each:
         return rows
-    parts = [(row, figure_at(row, each) if isinstance(each, str) else each(row)) for row in rows]
+    parts = [(row, figure_at(row, each)) for row in rows]
     return [
         row._replace(part=part)
         for row, of in parts

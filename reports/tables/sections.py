@@ -6,8 +6,10 @@ A new table with a row for each arm, or for each part of one, is one entry of ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from measurement.records.trace import NcclCollective
 from reports.conclusions.step_terms import SCRIPT_PHASES
@@ -15,13 +17,12 @@ from reports.parts_schema import Estimate, LossEquality, ParameterEquality
 from reports.schema import (
     Comparison,
     MachineFigures,
-    RankFigures,
     WhatIf,
     WhatIfArm,
 )
 from reports.tables import Column, Entry, Table, figure_column, number, table
 from reports.tables.arm_tables import ARM, KINDS, POINT
-from reports.tables.figures import RESOURCE_COLUMNS, TERM, ArmRow, arm_rows
+from reports.tables.figures import RESOURCE_COLUMNS, TERM, ArmRow, Path, arm_rows, figure_at
 from reports.wording.causes import NAMES
 from reports.wording.formatting import (
     NONE,
@@ -39,7 +40,6 @@ from reports.wording.formatting import (
 MAX_COLLECTIVES = 3
 """How many an arm shows; comparison.json has all."""
 BLOCK_KINDS = {"sync": "with exchange", "local": "without"}
-Part = TypeVar("Part")
 MAX_ROWS = 16
 """Ranks or hosts of an arm that have a row; of more, the slowest or busiest."""
 IDLE_BYTES_PER_S = 1e4
@@ -51,7 +51,7 @@ class ArmTable(NamedTuple):
 
     title: str
     columns: Sequence[Column]
-    each: str | Callable[[ArmRow], Any]
+    each: Path
     """What has a row (``arm_rows``)."""
 
 
@@ -71,33 +71,25 @@ def _collectives(collectives: Sequence[NcclCollective]) -> str:
     return "; ".join(parts) or NONE
 
 
-def _network(host: MachineFigures) -> str | None:
+def _network(host: MachineFigures) -> str:
     used = {name: sent for name, sent in host.sent_bytes_per_s.items() if sent >= IDLE_BYTES_PER_S}
-    return ", ".join(f"{name} {significant(sent / 1e6)}" for name, sent in used.items()) or None
+    return ", ".join(f"{name} {significant(sent / 1e6)}" for name, sent in used.items()) or NONE
 
 
-def _gpus(host: MachineFigures) -> str | None:
+def _gpus(host: MachineFigures) -> str:
     parts = [
         f"{share(host.gpu_utilisation)} busy" if host.gpu_utilisation is not None else "",
         f"{host.gpu_mhz:.0f} MHz" if host.gpu_mhz is not None else "",
         *(f"slowed by {reason}" for reason in host.gpu_slowed_by),
     ]
-    return ", ".join(filter(None, parts)) or None
+    return ", ".join(filter(None, parts)) or NONE
 
 
-def _busiest_hosts(row: ArmRow) -> list[MachineFigures]:
-    return _most(row.arm.machine, key=lambda host: host.busy_cores)
-
-
-def _slowest_ranks(row: ArmRow) -> list[RankFigures]:
-    ranks = row.arm.by_rank.ranks if row.arm.by_rank else []
-    return _most(ranks, key=lambda rank: rank.own_s)
-
-
-def _most(parts: Sequence[Part], *, key: Callable[[Part], float]) -> list[Part]:
-    """The ``MAX_ROWS`` with the most, in the order that they had."""
-    most = sorted(parts, key=key, reverse=True)[:MAX_ROWS]
-    return [part for part in parts if part in most]
+def _most(parts: str, figure: str, row: ArmRow) -> list[Any]:
+    """The ``MAX_ROWS`` parts of an arm with the most of a figure, in the order that they had."""
+    found = figure_at(row, parts) or []
+    most = sorted(found, key=attrgetter(figure), reverse=True)[:MAX_ROWS]
+    return [part for part in found if part in most]
 
 
 def _threads(row: ArmRow) -> list[dict[str, Any]]:
@@ -144,9 +136,9 @@ def _parameters(parameters: ParameterEquality) -> Entry:
     return _verdict_entry(parameters.verdict, last, steps)
 
 
-def _loss(loss: LossEquality) -> Entry | str:
+def _loss(loss: LossEquality) -> Entry:
     if loss.verdict is None:
-        return NONE
+        return Entry(text=NONE)
     difference = "" if loss.difference is None else f" ({loss.difference.value:+.2%})"
     return Entry(text=f"{loss.verdict}{difference}", kind=KINDS[loss.verdict])
 
@@ -249,7 +241,7 @@ ARM_TABLES = {
             number("step ms", "part.step_s", milliseconds),
             number("own ms", "part.own_s", milliseconds),
         ),
-        _slowest_ranks,
+        partial(_most, "arm.by_rank.ranks", "own_s"),
     ),
     "links": ArmTable(
         "Bytes per link",
@@ -285,11 +277,11 @@ ARM_TABLES = {
                     f"{gibibytes(host.memory_used_bytes)} of {gibibytes(host.memory_bytes)}"
                 ),
             ),
-            Column("network, MB/s sent", lambda row: _network(row.part), optional=True),
+            Column("network, MB/s sent", "part", _network, optional=True),
             number("W", "part.power_w", significant, optional=True),
-            Column("GPUs", lambda row: _gpus(row.part), optional=True),
+            Column("GPUs", "part", _gpus, optional=True),
         ),
-        _busiest_hosts,
+        partial(_most, "arm.machine", "busy_cores"),
     ),
     "conditions": ArmTable(
         "What each rank ran on",
