@@ -77,7 +77,13 @@ def series_of(study: Comparison) -> tuple[list[Series], list[tuple[str, str]]]:
             f"'{study.comparison_id}' has one size; project a comparison at several points, or runs"
             " of several sizes"
         )
-    _require_alike(points)
+    batches = {point.local_batch_size for point in points}
+    sizes = [point.world_size for point in points]
+    if len(batches) > 1 or len({*sizes}) < len(sizes):
+        raise PlanError(
+            f"points have {sorted(batches)} samples a rank, and {sizes} ranks; points that are"
+            " projected differ in the number of ranks, and in nothing else"
+        )
     per_host = _ranks_per_host(points)
     arms = [arm.name for arm in points[0].arms if arm.role != "control"]
     by_arm = [_series_of_arm(points, arm, per_host, study.confidence) for arm in arms]
@@ -115,16 +121,6 @@ def _error(figure: Estimate, confidence: float) -> float:
     return math.log(figure.bounds[1] / figure.bounds[0]) / (
         2 * float(special.ndtri((1 + confidence) / 2))
     )
-
-
-def _require_alike(points: Sequence[Comparison]) -> None:
-    batches = {point.local_batch_size for point in points}
-    sizes = [point.world_size for point in points]
-    if len(batches) > 1 or len(set(sizes)) < len(sizes):
-        raise PlanError(
-            f"points have {sorted(batches)} samples a rank, and {sizes} ranks; points that are"
-            " projected differ in the number of ranks, and in nothing else"
-        )
 
 
 def _ranks_per_host(points: Sequence[Comparison]) -> int:

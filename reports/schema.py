@@ -411,14 +411,10 @@ class ArmSummary(Stored):
         terms, mfu = self.step_terms_s, self.resources.mfu if self.resources else None
         if mfu is not None and (mfu.ci_low or 0.0) > 1:
             return True
-        if (
-            terms is None
-            or terms.library_overhead is None
-            or terms.step.ci_high is None
-            or terms.compute.ci_low is None
-        ):
+        if terms is None or terms.library_overhead is None:
             return False
-        return terms.step.ci_high < MIN_STEP_SHARE * terms.compute.ci_low
+        most, least = terms.step.ci_high, terms.compute.ci_low
+        return most is not None and least is not None and most < MIN_STEP_SHARE * least
 
     @property
     def competes(self) -> bool:
@@ -702,8 +698,8 @@ class Comparison(Stored):
 
         None for the baseline itself.
         """
-        by_place = {(result.candidate, result.case): result for result in self.results}
-        return by_place.get((candidate, case))
+        of_arm = (result for result in self.results if result.candidate == candidate)
+        return next((result for result in of_arm if result.case == case), None)
 
     @property
     def target_accuracy(self) -> float | None:

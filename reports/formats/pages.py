@@ -205,7 +205,6 @@ class PullRequestReport(Report):
             "pull-request.md.j2",
             c=summary,
             screen=first_screen(summary),
-            against=summary.against,
             marker=NOT_IN_MARKERS.sub("_", summary.name),
             link=summary.link or _job(),
         ).encode()

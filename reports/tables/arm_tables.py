@@ -277,22 +277,21 @@ def differences_table(
         names = [name for name, place_rows in by_place.items() if row in place_rows]
         return ", ".join(names) if len(names) < len(by_place) else ""
 
+    def sentence(row: Difference) -> str:
+        return "" if row.severity in ("note", "speed") else row.sentence  # the values say it
+
     columns = [
         Column("setting", "field", wraps=True),
         Column("point", points_of, optional=True),
         *(Column(arm, partial(_value, arm), shown, wraps=True) for arm in arms),
         Column("", _meaning, wraps=True),
-        *([Column("in words", _in_words, wraps=True)] if in_words else []),
+        *([Column("in words", sentence, wraps=True)] if in_words else []),
     ]
     return table(columns, by_severity(distinct))
 
 
 def _value(arm: str, row: Difference) -> Any:
     return row.values.get(arm)
-
-
-def _in_words(row: Difference) -> str:
-    return "" if row.severity in ("note", "speed") else row.sentence  # the values say it
 
 
 def _meaning(row: Difference) -> Entry:
