@@ -17,7 +17,7 @@ from reports.conclusions.evidence import Evidence
 from reports.conclusions.ratios import ratio_intervals_of
 from reports.conclusions.steps import RANK_BLOCK_TYPES, TIMES, read_steps
 from reports.scripts.script_arms import ITERATIONS, sample_unit
-from reports.tables import Column, Table, number, table
+from reports.tables import Column, Table, number, table, wrapped
 from reports.wording.formatting import bounds_text, milliseconds, percent, rate, ratio
 
 OF_RANK = ["launch", "arm", "rank"]
@@ -48,10 +48,10 @@ def table_by_key(folder: ResultsFolder, key: str) -> Table:
             )
             rows += rows_by_key(evidence, key, place=place, by_iteration=unit == ITERATIONS)
     columns = [
-        Column(key, "value", wraps=True),
+        wrapped(key, "value"),
         Column("point", "place", optional=True),
-        Column("case", "case", optional=True, wraps=True),
-        Column("arm", "arm", wraps=True),
+        wrapped("case", "case", optional=True),
+        wrapped("arm", "arm"),
         number(f"{unit}/s", "throughput_per_s", rate),
         number("ms per step", "step_s", milliseconds),
         number(

@@ -20,7 +20,7 @@ from reports.conclusions.scaling import quotient
 from reports.growth_model import Growth, fit_growth
 from reports.parts_schema import Estimate, Stored
 from reports.schema import Comparison
-from reports.tables import Column, Table, number, table
+from reports.tables import Column, Table, number, table, wrapped
 from reports.wording.formatting import bounds_text, listed, rate, rate_interval, ratio
 
 SCHEMA_VERSION = 1
@@ -336,7 +336,7 @@ def _listed(sizes: Sequence[int]) -> str:
 
 
 PROJECTION = (
-    Column("series", "series.series", wraps=True),
+    wrapped("series", "series.series"),
     number("ranks", "at.ranks"),
     number("hosts", "at.hosts"),
     number("samples/s", "at.samples_per_s", rate),

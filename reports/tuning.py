@@ -12,7 +12,7 @@ import numpy as np
 
 from reports.parts_schema import Stored
 from reports.schema import RatioSummary, Status
-from reports.tables import Column, Table, number, table
+from reports.tables import Column, Table, number, table, wrapped
 from reports.wording.formatting import count, difference_text, interval, plain, ratio
 from reports.wording.reasons import withheld_words
 
@@ -197,7 +197,7 @@ def notes(tuning: Tuning) -> list[str]:
 def tried_table(tuning: Tuning) -> Table:
     """The most promising sets of settings, as the search saw them."""
     columns = [
-        Column("settings tried", "options", options_text, wraps=True),
+        wrapped("settings tried", "options", options_text),
         number("trials", "trials"),
         number(
             "search: throughput / defaults",

@@ -28,11 +28,12 @@ NO_FIGURES = {"", "1", NONE}
 """Texts of an optional column that is left out."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Entry:
     """One cell of a table."""
 
     text: str
+    _: KW_ONLY
     kind: Kind = "plain"
     short: str | None = None
     """Instead of ``text`` where space is short; None: ``text`` is short."""
@@ -66,11 +67,13 @@ class Column:
         """Its cell in a row."""
         value = figure_at(shown, self.read)
         made = NONE if value is None else value if isinstance(value, Entry) else self.words(value)
-        return made if isinstance(made, Entry) else Entry(text=made)
+        return made if isinstance(made, Entry) else Entry(made)
 
 
 number = partial(Column, numeric=True)
 """A column of numbers."""
+wrapped = partial(Column, wraps=True)
+"""A column whose entries may be broken over several lines."""
 
 
 def figure_column(figure: Figure, names: Mapping[str, str] | None = None, **more: Any) -> Column:
@@ -81,8 +84,8 @@ def figure_column(figure: Figure, names: Mapping[str, str] | None = None, **more
 
     def words(value: Any) -> Entry:
         if not figure.bounded:
-            return Entry(text=figure.words(value))
-        return Entry(text=with_interval(value, figure.words), short=figure.words(value.value))
+            return Entry(figure.words(value))
+        return Entry(with_interval(value, figure.words), short=figure.words(value.value))
 
     return number(
         figure.title.format(**names or {}), **{"read": figure.read, "words": words} | more

@@ -20,7 +20,7 @@ from reports.schema import (
     WhatIf,
     WhatIfArm,
 )
-from reports.tables import Column, Entry, Table, figure_column, number, table
+from reports.tables import Column, Entry, Table, figure_column, number, table, wrapped
 from reports.tables.arm_tables import ARM, KINDS, POINT
 from reports.tables.figures import RESOURCE_COLUMNS, TERM, ArmRow, Path, arm_rows, figure_at
 from reports.wording.causes import NAMES
@@ -112,15 +112,15 @@ def _megabytes(size: float) -> str:
 
 def _verdict_entry(verdict: str, distance: float | None, where: str = "") -> Entry:
     size = f" ({distance:.1e})" if distance else ""
-    return Entry(text=f"{verdict}{where}{size}", kind=KINDS.get(verdict, "plain"))
+    return Entry(f"{verdict}{where}{size}", kind=KINDS.get(verdict, "plain"))
 
 
 def _parity(row: ArmRow) -> Entry:
     parity = row.arm.parity
     if parity is None:
-        return Entry(text="not checked")
+        return Entry("not checked")
     right = "right values" if row.point.cases else "same gradients"
-    return Entry(text=right, kind="ok") if parity.passed else Entry(text="wrong", kind="wrong")
+    return Entry(right, kind="ok") if parity.passed else Entry("wrong", kind="wrong")
 
 
 def _parameters(parameters: ParameterEquality) -> Entry:
@@ -138,9 +138,9 @@ def _parameters(parameters: ParameterEquality) -> Entry:
 
 def _loss(loss: LossEquality) -> Entry:
     if loss.verdict is None:
-        return Entry(text=NONE)
+        return Entry(NONE)
     difference = "" if loss.difference is None else f" ({loss.difference.value:+.2%})"
-    return Entry(text=f"{loss.verdict}{difference}", kind=KINDS[loss.verdict])
+    return Entry(f"{loss.verdict}{difference}", kind=KINDS[loss.verdict])
 
 
 ARM_TABLES = {
@@ -205,7 +205,7 @@ ARM_TABLES = {
             number("ms per step", "part.per_step_s", _milliseconds),
             Column("within", "part.term", NAMES.__getitem__),
             number("bytes", "part.num_bytes", "{:,}".format),
-            Column("changed by", "part.setting", wraps=True, optional=True),
+            wrapped("changed by", "part.setting", optional=True),
         ),
         "arm.causes",
     ),
@@ -215,18 +215,16 @@ ARM_TABLES = {
             ARM,
             Column("NCCL", "part.version"),
             Column("network", "part.network"),
-            Column(
+            wrapped(
                 "ranks meet by",
                 "part.connections",
                 lambda ways: ", ".join(ways) or NONE,
-                wraps=True,
             ),
             number("channels", "part.channels"),
-            Column(
+            wrapped(
                 "largest collectives",
                 "part.collectives",
                 lambda collectives: _collectives(collectives[:MAX_COLLECTIVES]),
-                wraps=True,
             ),
         ),
         _nccl,
@@ -302,11 +300,10 @@ ARM_TABLES = {
             number("gradient error", "arm.parity.gradient_error", "{:.1e}".format),
             number("parameter spread", "arm.parity.parameter_spread", "{:.1e}".format),
             number("tolerance", "arm.parity.tolerance", "{:.1e}".format),
-            Column(
+            wrapped(
                 "notes",
                 "arm.parity",
                 lambda parity: "; ".join([*parity.failures, *parity.notes]),
-                wraps=True,
                 optional=True,
             ),
         ),
@@ -315,21 +312,19 @@ ARM_TABLES = {
     "equality": ArmTable(
         "Do they train alike?",
         (
-            Column("arm", "arm.name", wraps=True),
-            Column(
+            wrapped("arm", "arm.name"),
+            wrapped(
                 "start",
                 "equality.start",
                 lambda start: _verdict_entry(start.verdict, start.distance),
-                wraps=True,
             ),
-            Column(
+            wrapped(
                 "gradients of step 1",
                 "equality.gradients",
                 lambda gradients: _verdict_entry(gradients.verdict, gradients.distance),
-                wraps=True,
             ),
-            Column("parameters", "equality.parameters", _parameters, wraps=True),
-            Column("loss", "equality.loss", _loss, wraps=True),
+            wrapped("parameters", "equality.parameters", _parameters),
+            wrapped("loss", "equality.loss", _loss),
         ),
         "equality.start",
     ),
@@ -357,8 +352,8 @@ def what_if_table(comparison: Comparison) -> Table:
     """
     columns = [
         POINT,
-        Column("with", "scenario.scenario", wraps=True),
-        Column("arm", "arm.arm", wraps=True),
+        wrapped("with", "scenario.scenario"),
+        wrapped("arm", "arm.arm"),
         number(f"{comparison.sample_unit}/s", "arm.throughput_per_s", rate),
         number("interval", "arm.throughput_per_s", rate_interval),
         number("times measured", "arm.gain", lambda gain: with_interval(gain, ratio)),
