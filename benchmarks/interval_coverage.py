@@ -44,7 +44,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from reports.conclusions.ratios import decide, exceeds_margin, reach_of_load
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.statistics.budget import error_share, next_analysis, to_decide
 from reports.statistics.intervals import (
     Launches,

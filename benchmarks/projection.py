@@ -29,10 +29,9 @@ from pathlib import Path
 
 import numpy as np
 
-from reports.estimate import Estimate
-from reports.projection.growth_model import Prior, fit_growth
-from reports.projection.project import Prediction, project
-from reports.projection.series import Series
+from reports.growth_model import Prior, fit_growth
+from reports.parts_schema import Estimate
+from reports.projection import Prediction, Series, project
 
 LARGEST_NOISE = 0.09
 
@@ -180,7 +179,7 @@ FORMS = {
     "ring": (0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0),
     "tree": (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0),
 }
-"""Weights of ``reports.projection.growth_model.SHARES``."""
+"""Weights of ``reports.growth_model.SHARES``."""
 PRIORS = {
     f"{name}, step {step}, exchange {exchange}, straggle {straggle}": Prior(
         step=step, exchange=exchange, straggle=straggle, shares=shares

@@ -40,8 +40,8 @@ import yaml
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.conclusions.scaling import quotient
-from reports.projection.what_if import ArmTerms, Links, links_of
 from reports.schema import Comparison, Estimate, WhatIfArm
+from reports.what_if import ArmTerms, Links, links_of
 from runners.project_command import parse_rate
 from tests.kit.lab.links import links_at
 

@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
     from reports.against import StoredComparison
     from reports.base import Report
-    from reports.projection.what_if import Links
     from reports.schema import Comparison
+    from reports.what_if import Links
 
 REGISTRY = Registry(
     kind="report",
     group="ringside.reports",
     table={
         "bencher": "reports.formats.for_programs:BencherReport",
-        "markdown": "reports.formats.texts:MarkdownReport",
+        "markdown": "reports.formats.pages:MarkdownReport",
         "csv": "reports.formats.for_programs:CsvReport",
         "json": "reports.formats.for_programs:JsonReport",
-        "html": "reports.formats.html:HtmlReport",
-        "junit": "reports.formats.texts:JunitReport",
+        "html": "reports.formats.pages:HtmlReport",
+        "junit": "reports.formats.pages:JunitReport",
         "mlflow": "reports.formats.tracker:MlflowReport",
         "openmetrics": "reports.formats.for_programs:OpenmetricsReport",
         "otava": "reports.formats.for_programs:OtavaReport",
-        "pull-request": "reports.formats.texts:PullRequestReport",
+        "pull-request": "reports.formats.pages:PullRequestReport",
         "wandb": "reports.formats.tracker:WandbReport",
     },
 )
@@ -51,7 +51,7 @@ def conclude(
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
     """
-    from reports.compose_comparison import StoredContext, compare, compare_points
+    from reports.compose_comparison import compare, compare_points
     from reports.conclusions.steps import measured_records, read_steps
 
     plan = folder.read_plan()
@@ -70,13 +70,17 @@ def conclude(
         for record in records
         if record.scripts and record.status == "ok"
     }
-    context = StoredContext(
+    traces = folder.traces()
+    return compare(
+        plan,
+        records,
+        read_steps(folder, records),
         host_use=folder.host_use(records),
         manifest=folder.manifest(),
         losses=losses,
-        traces=folder.traces(),
+        traces=traces.arms if traces else (),
+        links=links,
     )
-    return compare(plan, records, read_steps(folder, records), context=context, links=links)
 
 
 def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = None) -> Comparison:
@@ -93,12 +97,10 @@ def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = N
     """
     from reports.against import StoredComparison, compare_to_earlier
 
-    now = StoredComparison.read(folder) if earlier else None
-    notes = earlier.require_like(now) if earlier and now else []
     comparison = conclude(folder, at_point=write_reports)
-    if earlier and now:
-        before = conclude(earlier.folder)
-        against = compare_to_earlier(earlier, now, before, comparison, notes=notes)
+    if earlier:
+        now, before = StoredComparison.read(folder), conclude(earlier.folder)
+        against = compare_to_earlier(earlier, now, before, comparison)
         comparison = comparison.model_copy(update={"against": against})
     write_files(folder, comparison, folder.read_plan().reports)
     return comparison
@@ -111,9 +113,18 @@ def write_files(
     from measurement.records.results import write_result
     from reports.formats.tracker import Tracker
 
-    reports = [report for report in make_reports(references) if not isinstance(report, Tracker)]
-    for report in reports:
-        write_result(folder.root / report.file_name, report.render(summary))
+    for report in make_reports(references):
+        if not isinstance(report, Tracker):
+            write_result(folder.root / report.file_name, report.render(summary))
+
+
+def write_runs(comparison: Comparison, folder: ResultsFolder) -> None:
+    """Write every customary report of runs that people started themselves (``reports.runs``), those
+    of points into folders of their own.
+    """
+    for point in comparison.points:
+        write_files(folder.point(point.name), point, None)
+    write_files(folder, comparison, None)
 
 
 def send_reports(folder: ResultsFolder, summary: Comparison) -> list[str]:

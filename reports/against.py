@@ -8,7 +8,6 @@ regress. Ratios are free of that, since both arms ran on the same day.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,17 +27,17 @@ from measurement.records.results import ResultsFolder
 from reports.conclusions.machine import is_quiet
 from reports.conclusions.ratios import farthest, reach_of_load
 from reports.conclusions.steps import copies_of_baseline, log_levels, measured_records, total_tables
-from reports.estimate import Estimate
-from reports.parts_schema import Against, Change, ChangeVerdict
+from reports.parts_schema import Against, Change, ChangeVerdict, Estimate
 from reports.reasons import ChangeWithheld
 from reports.runs import Run, differing_fields, rank_differences
 from reports.schema import Comparison
 from reports.scripts.configuration import script_differences
 from reports.statistics.intervals import launch_ratios
 from reports.statistics.student import Array, RatioEstimate, Runs, separate_ratio
+from reports.tables.figures import arm_rows
 from reports.wording.headlines import against_headline, common_slowdown, remedy
 
-OF_NO_ARM = ("name", "left_out", "arms")
+OF_NO_ARM = {"name", "left_out", "arms"}
 """Fields of a plan that need not be equal, and its arms, which are compared by their names."""
 OF_SCRIPTS = ("backend.", "optimizer.", "model.")
 """What ranks of a script report of its libraries: it may change from step to step. Other work is
@@ -88,18 +87,6 @@ class StoredComparison:
             **accepted,
         )
 
-    def pairs(self, now: StoredComparison) -> list[tuple[str, StoredComparison, StoredComparison]]:
-        """The points that both have, by name, with what each was then and now; without points the
-        two themselves, without a name.
-        """
-        if not (self.points or now.points):
-            return [("", self, now)]
-        return [
-            (name, self.points[name], point)
-            for name, point in now.points.items()
-            if name in self.points
-        ]
-
     def require_like(self, now: StoredComparison) -> list[str]:
         """Refuse a result that was measured otherwise; before it is measured, as far as plan and
         machine are known.
@@ -119,8 +106,9 @@ class StoredComparison:
         if self.points or now.points:
             notes = [
                 note
-                for _, then, at_point in self.pairs(now)
-                for note in then.require_like(at_point)
+                for name, point in now.points.items()
+                if name in self.points
+                for note in self.points[name].require_like(point)
             ]
             return list(dict.fromkeys(notes))
         changes = unlike_plans(self, now)
@@ -169,9 +157,8 @@ def unlike_plans(then: StoredComparison, now: StoredComparison) -> dict[str, Val
             if setting not in {*MAY_CHANGE_IN_A_PLAN, *FIXED_LENGTH}:
                 changes[key] = change
     for name in (name for name in then.plan.arms if name in now.plan.arms):
-        changes |= differing_fields(
-            f"arms.{name}", {"then": then.plan.arms[name], "now": now.plan.arms[name]}
-        )
+        arms = {"then": then.plan.arms[name], "now": now.plan.arms[name]}
+        changes |= differing_fields(f"arms.{name}", arms)
     return changes
 
 
@@ -214,16 +201,15 @@ def compare_to_earlier(
     now: StoredComparison,
     before: Comparison,
     after: Comparison,
-    *,
-    notes: Sequence[str],
 ) -> Against:
     """What changed since an earlier result; ``before`` and ``after`` are what was concluded from
-    the two, ``notes`` of ``StoredComparison.require_like``.
+    the two.
 
     Raises:
-        PlanError: they have no figure in common.
+        PlanError: they were measured under unlike conditions, or have no figure in common.
     """
-    changes = find_changes(then, now, before, after)
+    notes = then.require_like(now)
+    changes = list(find_changes(then, now, before, after))
     if not changes:
         raise PlanError(
             f"'{before.comparison_id}' and '{after.comparison_id}' have no timing of the same arm;"
@@ -249,63 +235,46 @@ def compare_to_earlier(
 
 def find_changes(
     then: StoredComparison, now: StoredComparison, before: Comparison, after: Comparison
-) -> list[Change]:
-    """The changes of all figures that both results have: throughputs, then ratios."""
-    changes = []
-    for read, roles in ((_throughput, ("baseline", "candidate")), (_ratio, ("candidate",))):
-        common = []
-        for point, old_stored, new_stored in then.pairs(now):
-            old, new = before.places[point], after.places[point]
-            cases: list[str | None] = [case.name for case in new.cases] or [None]
-            arms = [arm.name for arm in new.arms if arm.role in roles and arm.name in old.arm_names]
-            for case, arm in itertools.product(cases, arms):
-                baseline = new.baseline if read is _ratio else None
-                place = {"arm": arm, "baseline": baseline, "case": case, "point": point or None}
-                old_figure = read(old, old_stored.plan, arm, case)
-                common.append((place, old_figure, read(new, new_stored.plan, arm, case)))
-        for place, old_figure, new_figure in common:
-            changes += change_of(
-                old_figure,
-                new_figure,
-                confidence=now.plan.measurement.confidence,
-                family=len(common),
-                allow_slower=then.allow_slower,
-                place=place,
-            )
-    return changes
-
-
-def change_of(
-    before: Figure,
-    after: Figure,
-    *,
-    confidence: float,
-    family: int,
-    allow_slower: float,
-    place: dict[str, str | None],
-) -> list[Change]:
-    """One change; none where one of the two has no timing. ``place``: which figure it is of."""
-    ours, theirs = (Runs(logs=logs, started=()) for logs, _ in (after, before))
-    ratio = separate_ratio(ours, theirs, confidence=confidence, family=family)
-    if ratio is None:
-        return []
-    reach, why = max(before[1], after[1])
-    verdict, is_beyond = judge(ratio, allow_slower=allow_slower, reach=reach)
-    moved = verdict != judge(ratio, allow_slower=allow_slower)[0]
-    return [
-        Change(
-            **place,
-            before=float(np.exp(before[0].mean())),
-            after=float(np.exp(after[0].mean())),
-            change=Estimate(value=ratio.value, ci_low=ratio.ci_low, ci_high=ratio.ci_high),
-            at_least=ratio.equivalence_low,
-            launches_before=len(before[0]),
-            launches_after=len(after[0]),
-            verdict=verdict,
-            is_beyond=is_beyond,
-            withheld_by="launches" if ratio.bounds is None else why if moved else None,
-        )
+) -> Iterator[Change]:
+    """The changes of all figures that both results have a timing of: throughputs, then ratios."""
+    measured = {*(then.points or [""])} & {*(now.points or [""])}
+    rows = [
+        row
+        for row in arm_rows(after, by_case=True)
+        if row.place in measured and row.arm.name in before.places[row.place].arm_names
     ]
+    for read, roles in ((_throughput, ("baseline", "candidate")), (_ratio, ("candidate",))):
+        of_roles = [row for row in rows if row.arm.role in roles]
+        for row in of_roles:
+            case = row.case.name if row.case else None
+            old, old_doubt = read(before.places[row.place], then.plan, row.arm.name, case)
+            new, new_doubt = read(row.point, now.plan, row.arm.name, case)
+            ratio = separate_ratio(
+                Runs(logs=new, started=()),
+                Runs(logs=old, started=()),
+                confidence=now.plan.measurement.confidence,
+                family=len(of_roles),
+            )
+            if ratio is None:
+                continue
+            reach, why = max(old_doubt, new_doubt)
+            verdict, is_beyond = judge(ratio, allow_slower=then.allow_slower, reach=reach)
+            moved = verdict != judge(ratio, allow_slower=then.allow_slower)[0]
+            yield Change(
+                arm=row.arm.name,
+                baseline=after.baseline if read is _ratio else None,
+                case=case,
+                point=row.place or None,
+                before=float(np.exp(old.mean())),
+                after=float(np.exp(new.mean())),
+                change=Estimate(value=ratio.value, ci_low=ratio.ci_low, ci_high=ratio.ci_high),
+                at_least=ratio.equivalence_low,
+                launches_before=len(old),
+                launches_after=len(new),
+                verdict=verdict,
+                is_beyond=is_beyond,
+                withheld_by="launches" if ratio.bounds is None else why if moved else None,
+            )
 
 
 def judge(

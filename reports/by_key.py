@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -21,30 +21,13 @@ from reports.conclusions.steps import (
     throughput_interval,
 )
 from reports.conclusions.summaries import Evidence
-from reports.schema import Estimate
 from reports.scripts.script_arms import ITERATIONS, sample_unit
-from reports.tables.table import Column, Table, number, table
+from reports.tables import Column, Table, number, table, wrapped
 from reports.wording.formatting import bounds_text, milliseconds, percent, rate, ratio
 
 OF_RANK = ["launch", "arm", "rank"]
 NO_KEYS = {"steps", "samples", "kind", *TIMES}
 """Columns of steps that nothing is known by."""
-
-
-class KeyRow(NamedTuple):
-    """An arm, where the key has one value; of a micro-benchmark, in one case."""
-
-    value: str
-    place: str
-    """The point's name; empty where there is but one."""
-    case: str | None
-    arm: str
-    throughput_per_s: Estimate
-    step_s: float
-    """Mean of the blocks with exchange, by the slowest of the ranks that have this value."""
-    ratio: Estimate | None
-    """To the baseline's blocks of the same rounds with the same value. None where there are none,
-    and for the baseline."""
 
 
 def table_by_key(folder: ResultsFolder, key: str) -> Table:
@@ -56,7 +39,7 @@ def table_by_key(folder: ResultsFolder, key: str) -> Table:
     """
     plan = folder.read_plan()
     places = folder.measured_points(plan) if plan.points else {"": folder}
-    rows, unit = list[KeyRow](), ""
+    rows, unit = list[dict[str, Any]](), ""
     for place, point_folder in places.items():
         records = point_folder.records()
         if records:
@@ -70,15 +53,17 @@ def table_by_key(folder: ResultsFolder, key: str) -> Table:
             )
             rows += rows_by_key(evidence, key, place=place, by_iteration=unit == ITERATIONS)
     columns = [
-        Column(key, "value", wraps=True),
+        wrapped(key, "value"),
         Column("point", "place", optional=True),
-        Column("case", "case", optional=True, wraps=True),
-        Column("arm", "arm", wraps=True),
+        wrapped("case", "case", optional=True),
+        wrapped("arm", "arm"),
         number(f"{unit}/s", "throughput_per_s", rate),
         number("ms per step", "step_s", milliseconds),
         number(
             "ratio",
-            lambda row: "1" if row.arm == plan.baseline else row.ratio and ratio(row.ratio.value),
+            lambda row: (
+                "1" if row["arm"] == plan.baseline else row["ratio"] and ratio(row["ratio"].value)
+            ),
         ),
         number(
             f"{percent(plan.measurement.confidence)} interval",
@@ -91,12 +76,15 @@ def table_by_key(folder: ResultsFolder, key: str) -> Table:
 
 def rows_by_key(
     evidence: Evidence, key: str, *, place: str, by_iteration: bool
-) -> Iterator[KeyRow]:
-    """The figures of each arm for each value of a key.
+) -> Iterator[dict[str, Any]]:
+    """The figures of each arm for each value of a key; of a micro-benchmark, in each case.
 
-    Ranks of another value are left out, as if they had not been there.
+    Ranks of another value are left out, as if they had not been there. ``step_s`` is the mean of
+    the blocks with exchange, by the slowest of the ranks that have this value. ``ratio`` is to the
+    baseline's blocks of the same rounds with the same value.
 
-    ``by_iteration``: whether iterations are counted, since samples could not be.
+    ``place``: the point's name; empty where there is but one. ``by_iteration``: whether iterations
+    are counted, since samples could not be.
 
     Raises:
         PlanError: no record has such a key.
@@ -116,29 +104,28 @@ def rows_by_key(
             for arm in plan.compared_arms():
                 arm_blocks = timed[timed["arm"] == arm]
                 if len(arm_blocks):
-                    yield KeyRow(
-                        value=str(value),
-                        place=place,
-                        case=None if pd.isna(case) else str(case),
-                        arm=arm,
-                        throughput_per_s=throughput_interval(
+                    yield {
+                        "value": value,
+                        "place": place,
+                        "case": None if pd.isna(case) else case,
+                        "arm": arm,
+                        "throughput_per_s": throughput_interval(
                             arm_blocks, confidence=evidence.confidence
                         ),
-                        step_s=float(arm_blocks["block_s"].sum() / arm_blocks["steps"].sum()),
-                        ratio=ratios.get(arm),
-                    )
+                        "step_s": arm_blocks["block_s"].sum() / arm_blocks["steps"].sum(),
+                        "ratio": ratios.get(arm),
+                    }
 
 
 def _blocks_with_keys(evidence: Evidence) -> pd.DataFrame:
     """The sums of each rank and block beside what record and rank report of themselves, as far as
     it is a number or a word.
     """
-    rows = []
-    for record in evidence.records:
-        rows += [
-            _words(dict(record)) | _words(dict(rank)) | {"launch": record.launch, "arm": record.arm}
-            for rank in record.ranks
-        ]
+    rows = [
+        _words(dict(record)) | _words(dict(rank)) | {"launch": record.launch, "arm": record.arm}
+        for record in evidence.records
+        for rank in record.ranks
+    ]
     sums = evidence.steps.rank_blocks
     reported = pd.DataFrame(rows, columns=None if rows else OF_RANK)
     more = [name for name in reported if name in OF_RANK or name not in sums]

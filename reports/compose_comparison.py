@@ -6,7 +6,6 @@ The same records and steps give the same comparison. Every report renders it, no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -25,7 +24,7 @@ from measurement.environment import describe_variables
 from measurement.errors import RecordError
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import plan_at, world_size_at
-from measurement.records.record import LaunchRecord, Manifest, Traces
+from measurement.records.record import ArmTrace, LaunchRecord, Manifest
 from reports.conclusions.machine import inherited_variables, summarise_load
 from reports.conclusions.ratios import fastest, summarise_ratios
 from reports.conclusions.scaling import WITHOUT_WRAPPER, scaling_base, with_scaling
@@ -34,7 +33,6 @@ from reports.conclusions.steps import THROUGHPUT, Steps, columns, first_ranks
 from reports.conclusions.summaries import Evidence, summarise_arm
 from reports.conclusions.training_results import summarise_training
 from reports.parts_schema import TrainingSummary
-from reports.projection.what_if import Links, what_if
 from reports.schema import (
     ArmError,
     ArmSummary,
@@ -50,6 +48,7 @@ from reports.scripts.lines import line_causes
 from reports.scripts.profile import profile_of
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.traces import TracedStep, traced_steps, with_causes, with_named_cause
+from reports.what_if import Links, what_if
 from reports.wording import points as of_points
 from reports.wording.causes import limit_sentence
 from reports.wording.comparison_sentences import (
@@ -77,26 +76,15 @@ from reports.wording.training_sentences import (
 BLOCK_COLUMNS = ["launch", "turn", "round", "arm", "kind", "case", "throughput_per_s", *THROUGHPUT]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoredContext:
-    """What is stored of a comparison beside its records and steps."""
-
-    host_use: pd.DataFrame | None = None
-    """``measurement.records.results.ResultsFolder.host_use``; None: not known."""
-    manifest: Manifest | None = None
-    """None: no driver ran it. Figures do not depend on it."""
-    losses: Mapping[tuple[int, str], pd.DataFrame] = field(default_factory=dict)
-    """By launch and arm of scripts (``measurement.records.results.ResultsFolder.losses``)."""
-    traces: Traces | None = None
-    """None: there are none."""
-
-
 def compare(
     plan: Plan,
     records: Sequence[LaunchRecord],
     steps: Steps,
     *,
-    context: StoredContext | None = None,
+    host_use: pd.DataFrame | None = None,
+    manifest: Manifest | None = None,
+    losses: Mapping[tuple[int, str], pd.DataFrame] | None = None,
+    traces: Sequence[ArmTrace] = (),
     links: Links | None = None,
     differences: Sequence[Difference] | None = None,
 ) -> Comparison:
@@ -106,15 +94,16 @@ def compare(
         plan: what was asked.
         records: every launch of every arm so far, at least one, in any order.
         steps: theirs (``reports.conclusions.steps.read_steps``).
-        context: what else is stored of it.
+        host_use: ``measurement.records.results.ResultsFolder.host_use``; None: not known.
+        manifest: None: no driver ran it. Figures do not depend on it.
+        losses: ``measurement.records.results.ResultsFolder.losses`` of scripts, by launch and arm.
+        traces: of its arms.
         links: to answer "what if" for.
         differences: between runs that people started; None: they are found from the records.
 
     Raises:
         RecordError: a record is of another plan.
     """
-    stored = context or StoredContext()
-    manifest, traces = stored.manifest, stored.traces
     _require_records_of_plan(plan, records, manifest)
     order = list(plan.roles())
     ordered = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
@@ -123,9 +112,9 @@ def compare(
     unlike = unlike_work(rows, baseline=plan.baseline)
     counted = steps.by_iteration() if unit == ITERATIONS else steps
     evidence = Evidence.gather(
-        plan, ordered, counted, host_use=stored.host_use, manifest=manifest, unlike_work=unlike
+        plan, ordered, counted, host_use=host_use, manifest=manifest, unlike_work=unlike
     )
-    traced = {trace.arm: traced_steps(trace) for trace in traces.arms} if traces else {}
+    traced = {trace.arm: traced_steps(trace) for trace in traces}
     summaries = [summarise_arm(evidence, name) for name in plan.compared_arms()]
     arms = [_with_causes(arm, evidence, traced.get(arm.name, [])) for arm in summaries]
     results = _results(evidence, arms)
@@ -141,17 +130,13 @@ def compare(
         what_if=([] if plan.batches else what_if(evidence, arms, links=links)),
         arms=arms,
         cases=evidence.cases,
-        traces=[
-            TracedArm.model_validate(trace.model_dump(exclude={"spans"}))
-            for trace in (traces.arms if traces else [])
-        ],
+        traces=[TracedArm(**trace.model_dump(exclude={"spans"})) for trace in traces],
         differences=list(rows),
         explanations=explanations(evidence, results),
         profile=profile_of(evidence, arms[0]),
-        equality=judge_equality(plan, ordered, losses=stored.losses) if plan.are_scripts else None,
+        equality=judge_equality(plan, ordered, losses=losses or {}) if plan.are_scripts else None,
         block_table=columns(evidence.blocks, BLOCK_COLUMNS),
-        **_asked_fields(plan, evidence.records, unit),
-        **_manifest_fields(manifest, evidence.records),
+        **_asked_fields(plan, evidence.records, unit, manifest),
     )
     return comparison.model_copy(update={"headline": headline(comparison)})
 
@@ -286,21 +271,27 @@ def _require_records_of_plan(
             )
 
 
-def _asked_fields(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, Any]:
+def _asked_fields(
+    plan: Plan, records: Sequence[LaunchRecord], unit: str, manifest: Manifest | None
+) -> dict[str, Any]:
+    """Fields of ``Comparison``: what was asked, where it ran and when."""
     of_baseline = [record for record in records if record.arm == plan.baseline]
     world_size = plan.world_size
     if plan.are_scripts:
         batch = samples = samples_of_a_step(of_baseline)
         world_size = max((len(record.ranks) for record in of_baseline), default=0) or world_size
     else:
-        own = [record.local_batch_size for record in of_baseline if record.local_batch_size]
-        batch = own[0] if own else plan.local_batch_size
+        own = (record.local_batch_size for record in of_baseline if record.local_batch_size)
+        batch = next(own, plan.local_batch_size)
         samples = batch * plan.micro_steps
     ranks = [rank for record in records for rank in record.ranks]
     hosts = dict.fromkeys(
         host for record in records for host in record.hosts or [rank.host for rank in record.ranks]
     )
-    return _plan_fields(plan) | {
+    facts = {rank.host: rank.fingerprint for rank in ranks if rank.fingerprint}
+    names = {"created_at", "ringside_version", "driver", "seconds"}
+    return {
+        **_plan_fields(plan),
         "comparison_id": records[0].comparison_id,
         "world_size": world_size,
         "sample_unit": unit,
@@ -312,43 +303,21 @@ def _asked_fields(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dic
         "batches": plan.batches,
         "local_batch_size": batch,
         "global_batch_size": samples * world_size,
+        "created_at": min(record.started_at for record in records),
+        "environment": [{"host": host, **facts[host]} for host in sorted(facts)],
+        **(manifest.model_dump(include=names) if manifest else {}),
     }
 
 
 def _plan_fields(plan: Plan) -> dict[str, Any]:
     """Fields of ``Comparison`` that come from the plan alone."""
+    names = {"name", "baseline", "workload", "seed", "link", "world_size", "local_batch_size"}
     return {
-        **{
-            name: getattr(plan, name)
-            for name in (
-                "name",
-                "baseline",
-                "workload",
-                "seed",
-                "link",
-                "world_size",
-                "local_batch_size",
-            )
-        },
+        **plan.model_dump(include=names),
         "asked_hosts": plan.hosts,
         "question": plan.asked_arms(),
         "global_batch_size": plan.local_batch_size * plan.micro_steps * plan.world_size,
         "measurement": plan.measurement.model_dump(mode="json"),
-    }
-
-
-def _manifest_fields(manifest: Manifest | None, records: Sequence[LaunchRecord]) -> dict[str, Any]:
-    hosts = {
-        rank.host: rank.fingerprint
-        for record in records
-        for rank in record.ranks
-        if rank.fingerprint
-    }
-    names = ("created_at", "ringside_version", "driver", "seconds")
-    return {
-        "created_at": min(record.started_at for record in records),
-        "environment": [{"host": host, **facts} for host, facts in sorted(hosts.items())],
-        **({name: getattr(manifest, name) for name in names} if manifest else {}),
     }
 
 

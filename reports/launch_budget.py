@@ -23,7 +23,6 @@ from reports.statistics.budget import (
     PILOTS,
     UNKNOWN,
     Cost,
-    Length,
     Spread,
     choose,
     pilot,
@@ -57,17 +56,14 @@ def choose_length(
     measured = rounds_of(records)
     rounds = [number for number in measured if number]
     cost = cost_of(plan, records)
-    chosen: Length | None
-    if len(measured) < PILOTS:
-        if cost is None:
-            return LaunchLength(rounds=None, launches=USUAL_LAUNCHES)
-        done = len(measured)
+    done, chosen = len(measured), None
+    if cost is None:  # nothing is timed here
+        return None if done >= PILOTS else LaunchLength(rounds=None, launches=USUAL_LAUNCHES)
+    if done < PILOTS:
         chosen = pilot(cost, left_s=left_s, done=rounds, owed=PILOTS - done)
-    elif cost is None or len(rounds) < 2:  # nothing is timed here
-        return None
-    else:
-        done, blocks = len(rounds), _blocks(folder, records, read_blocks)
-        chosen = choose(rounds, cost=cost, spread=_spread(plan, records, blocks), left_s=left_s)
+    elif len(rounds) > 1:
+        done, spread = len(rounds), _spread(plan, folder, records, read_blocks)
+        chosen = choose(rounds, cost=cost, spread=spread, left_s=left_s)
     if chosen is None:
         return None
     return LaunchLength(rounds=chosen.rounds, launches=done + chosen.launches)
@@ -79,19 +75,17 @@ def noise_of(plan: Plan, folder: ResultsFolder) -> tuple[Cost, Spread] | None:
     """
     records = [record for record in folder.records() if record.complete]
     cost = cost_of(plan, records)
-    spread = _spread(plan, records, _blocks(folder, records, {})) if cost else UNKNOWN
+    spread = _spread(plan, folder, records, {}) if cost else UNKNOWN
     return None if cost is None or spread is UNKNOWN else (cost, spread)
 
 
-def _spread(plan: Plan, records: Sequence[LaunchRecord], blocks: pd.DataFrame) -> Spread:
-    cases: list[str | None] = [case.name for case in cases_of(records)]
-    return find_spread(plan, blocks, cases=cases or [None]) if len(blocks) else UNKNOWN
-
-
-def _blocks(
-    folder: ResultsFolder, records: Sequence[LaunchRecord], read_blocks: dict[int, pd.DataFrame]
-) -> pd.DataFrame:
-    """The blocks of these records that count."""
+def _spread(
+    plan: Plan,
+    folder: ResultsFolder,
+    records: Sequence[LaunchRecord],
+    read_blocks: dict[int, pd.DataFrame],
+) -> Spread:
+    """How much the ratios of these records vary."""
     launches = {record.launch for record in records}
     for launch in sorted(launches - read_blocks.keys()):
         of_launch = [record for record in records if record.launch == launch]
@@ -100,7 +94,9 @@ def _blocks(
         )
     wrong = {record.arm for record in records if record.status == "wrong"}
     blocks = pd.concat([read_blocks[launch] for launch in sorted(launches)], ignore_index=True)
-    return blocks[~blocks["arm"].isin(wrong)]
+    counted = blocks[~blocks["arm"].isin(wrong)]
+    cases: list[str | None] = [case.name for case in cases_of(records)]
+    return find_spread(plan, counted, cases=cases or [None]) if len(counted) else UNKNOWN
 
 
 def rounds_of(records: Sequence[LaunchRecord]) -> list[int]:

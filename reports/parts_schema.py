@@ -1,14 +1,62 @@
-"""Parts of ``comparison.json``: how arms converge, whether scripts train alike, and what changed
-since an earlier result.
+"""Parts of ``comparison.json``: a figure and how sure it is, how arms converge, whether scripts
+train alike, and what changed since an earlier result.
 """
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
+from pydantic import BaseModel, ConfigDict
+
 from measurement.plans.settings import Quantity, TrainingSettings
-from reports.estimate import Estimate, Stored
 from reports.reasons import ChangeWithheld
+
+RunOrder = Literal["alternating", "mixed", "one after the other"]
+"""The order of the runs of two arms in time (``reports.statistics.student.run_order``)."""
+
+
+class Stored(BaseModel):
+    """Base of what ``comparison.json`` holds."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Estimate(Stored):
+    """A value with its interval; the bounds are null where the data cannot carry one.
+
+    Unit: that of the field it is in.
+    """
+
+    value: float
+    ci_low: float | None = None
+    ci_high: float | None = None
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Both bounds; None where the data cannot carry an interval."""
+        return None if self.ci_low is None or self.ci_high is None else (self.ci_low, self.ci_high)
+
+    @property
+    def one_sided(self) -> tuple[float, float] | None:
+        """Bounds each of which holds by itself with the interval's confidence; ``bounds`` where
+        there are no others.
+        """
+        return self.bounds
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the length of the interval; None without one."""
+        return None if self.bounds is None else (self.bounds[1] - self.bounds[0]) / 2
+
+    def excludes(self, value: float) -> bool:
+        """Whether there is an interval and it does not contain ``value``."""
+        return self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]
+
+    def times(self, factor: float) -> Estimate:
+        """The estimate in another unit; ``factor``: above 0."""
+        low, high = (bound and bound * factor for bound in (self.ci_low, self.ci_high))
+        return Estimate(value=self.value * factor, ci_low=low, ci_high=high)
+
 
 Convergence = Literal["same", "differs", "undecided"]
 NoDifference = Literal["nothing held out", "no common seed", "few seeds"]

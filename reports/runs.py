@@ -1,5 +1,8 @@
-"""Runs that people started themselves: their folders, which arm each is a launch of, and what must
-be equal in them.
+"""Runs that people started themselves, each by its own command: ``ringside report RUN RUN ...``.
+
+They are read from their folders, refused where they are not under equal conditions, and become a
+comparison. One run is one launch. Runs of the same backend, transport, launcher and options are one
+arm's launches; runs of several world sizes are its points.
 """
 
 from __future__ import annotations
@@ -7,6 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +21,20 @@ from measurement.conditions.differences import (
     OWN_ENVIRONMENT,
     Difference,
     arm_differences,
+    by_severity,
     in_words,
     is_allowed,
     row_of,
 )
+from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError, RecordError
-from measurement.plans.plan import ARM_NAME, Plan
+from measurement.plans.plan import ARM_NAME, Plan, Point
+from measurement.plans.sections import Arm
 from measurement.records.record import LaunchRecord, RankReport
 from measurement.records.results import ResultsFolder, folder_name
+from reports.compose_comparison import compare, compare_points
+from reports.conclusions.steps import Steps, read_steps
+from reports.schema import Comparison
 
 NAMED = re.compile(rf"({ARM_NAME.pattern})=(.+)", re.DOTALL)
 """Such as ``old=runs/a-*``."""
@@ -149,6 +161,139 @@ def _with_names(runs: Sequence[Run]) -> list[Run]:
         unique = name if name not in kinds.values() else f"{name}-{len(kinds) + 1}"
         named.append(replace(run, arm=kinds.setdefault(kind, unique)))
     return named
+
+
+def conclude_runs(
+    runs: Sequence[Run], *, name: str, baseline: str | None = None, allowed: Sequence[str] = ()
+) -> Comparison:
+    """Compare runs.
+
+    ``baseline``: an arm's name, else that of the first run. ``allowed``: fields that may differ,
+    with all fields below them.
+
+    Raises:
+        PlanError: the runs do not measure the same thing, or there is no such baseline.
+    """
+    arms = list(dict.fromkeys(run.arm for run in runs))
+    baseline = baseline or arms[0]
+    if baseline not in arms:
+        raise PlanError(
+            f"--baseline '{baseline}' is not an arm of these runs; use {' or '.join(arms)}"
+        )
+    notes = require_equal_conditions(runs, allowed)
+    size_of = attrgetter("plan.world_size")
+    by_size = {size: list(same) for size, same in groupby(sorted(runs, key=size_of), key=size_of)}
+    compare_runs = partial(_comparison, allowed=allowed, notes=notes)
+    if len(by_size) == 1 or runs[0].plan.training is not None:
+        return compare_runs(runs, name=name, baseline=baseline)
+    scaling = _scaling(by_size, allowed)
+    comparisons = {}
+    for size, same in by_size.items():
+        present = {run.arm for run in same}
+        is_alone = baseline not in present and len(present) == 1
+        comparisons[f"n{size}"] = compare_runs(
+            same, name=f"{name}.n{size}", baseline=same[0].arm if is_alone else baseline
+        )
+    update = {
+        "name": name,
+        "baseline": baseline,
+        "arms": {run.arm: _as_asked(run.record) for run in runs},
+        "points": {f"n{size}": Point(world_size=size) for size in by_size},
+        "scaling": scaling,
+    }
+    smallest = by_size[min(by_size)][0].plan
+    return compare_points(smallest.model_copy(update=update), comparisons, comparison_id=name)
+
+
+def _comparison(
+    runs: Sequence[Run],
+    *,
+    name: str,
+    baseline: str,
+    allowed: Sequence[str],
+    notes: Sequence[str],
+) -> Comparison:
+    """Compare runs of one world size that may be compared."""
+    by_arm: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.record.started_at):
+        by_arm.setdefault(run.arm, []).append(run)
+    if baseline not in by_arm:
+        raise PlanError(
+            f"there is no run of the baseline '{baseline}' with {runs[0].plan.world_size} ranks;"
+            " measure one, or choose another --baseline"
+        )
+    first, least = by_arm[baseline][0], min(run.plan.seed for run in runs)
+    length = {"launches": max(map(len, by_arm.values()))}
+    update = {
+        "name": name,
+        "seed": least,
+        "baseline": baseline,
+        "arms": {arm: _as_asked(same[0].record) for arm, same in by_arm.items()},
+        "measurement": first.plan.measurement.model_copy(update=length),
+    }
+    # that a driver would have run: everything is as in the baseline's first run
+    plan = first.plan.model_copy(update=update)
+    launches = _launches(by_arm, least=least if plan.training else None)
+    records, tables = [], []
+    for (arm, launch), run in launches.items():
+        place = {
+            "comparison_id": name,
+            "plan_digest": plan_digest(plan),
+            "arm": arm,
+            "role": plan.role(arm),
+            "launch": launch,
+        }
+        records.append(run.record.model_copy(update=place))
+        tables.append(read_steps(run.folder, [run.record]).as_of(arm=arm, launch=launch))
+    firsts = [replace(same[0], name=arm) for arm, same in by_arm.items()]
+    rows = by_severity(
+        [*asked_differences(firsts, allowed=allowed), *rank_differences(firsts, allowed=allowed)]
+    )
+    comparison = compare(plan, records, Steps.joined(tables), differences=rows)
+    named = {arm: [run.name for run in same] for arm, same in by_arm.items()}
+    return comparison.model_copy(update={"runs": named, "warnings": [*comparison.warnings, *notes]})
+
+
+def _as_asked(record: LaunchRecord) -> Arm:
+    """What a plan would say of a run."""
+    return Arm(**record.model_dump(include={"backend", "transport", "launcher", "options"}))
+
+
+def _launches(
+    by_arm: Mapping[str, Sequence[Run]], *, least: int | None
+) -> dict[tuple[str, int], Run]:
+    """Every run by arm and number of launch: of an arm in the order of their start, of trainings by
+    seed, which arms share, from the ``least``.
+    """
+    launches: dict[tuple[str, int], Run] = {}
+    for arm, same in by_arm.items():
+        for number, run in enumerate(same):
+            launch = number if least is None else run.plan.seed - least
+            other = launches.setdefault((arm, launch), run)
+            if other is not run:
+                raise PlanError(
+                    f"'{other.name}' and '{run.name}' trained {arm} with the same seed"
+                    f" {run.plan.seed}; give each a seed of its own, the same ones in every arm, or"
+                    " leave one out"
+                )
+    return launches
+
+
+def _scaling(by_size: Mapping[int, Sequence[Run]], allowed: Sequence[str]) -> str:
+    """What stays the same from size to size."""
+    batches = {size: same[0].plan.local_batch_size for size, same in by_size.items()}
+    if len({*batches.values()}) == 1:
+        return "weak"
+    wholes = {same[0].global_batch for same in by_size.values()}
+    if len(wholes) > 1 and not is_allowed({"local_batch_size"}, allowed):
+        batch_of_size = {f"runs of {size} ranks": batch for size, batch in batches.items()}
+        refuse(
+            [
+                f"{in_words('local_batch_size', batch_of_size)} (neither the batch of each rank nor"
+                " that of all together is the same)"
+            ]
+        )
+    return "strong"
 
 
 def require_equal_conditions(runs: Sequence[Run], allowed: Sequence[str]) -> list[str]:

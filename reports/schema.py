@@ -12,8 +12,7 @@ from pydantic import Field
 from measurement.conditions.differences import Difference
 from measurement.plans.settings import Batches
 from measurement.records.record import Case, Failure, NcclChoices, ParityResult
-from reports.estimate import Estimate, RunOrder, Stored
-from reports.parts_schema import Against, Equality, TrainingSummary
+from reports.parts_schema import Against, Equality, Estimate, RunOrder, Stored, TrainingSummary
 from reports.reasons import REASONS, Caution, Withheld
 
 SCHEMA_VERSION = 2
@@ -411,14 +410,10 @@ class ArmSummary(Stored):
         terms, mfu = self.step_terms_s, self.resources.mfu if self.resources else None
         if mfu is not None and (mfu.ci_low or 0.0) > 1:
             return True
-        if (
-            terms is None
-            or terms.library_overhead is None
-            or terms.step.ci_high is None
-            or terms.compute.ci_low is None
-        ):
+        if terms is None or terms.library_overhead is None:
             return False
-        return terms.step.ci_high < MIN_STEP_SHARE * terms.compute.ci_low
+        most, least = terms.step.ci_high, terms.compute.ci_low
+        return most is not None and least is not None and most < MIN_STEP_SHARE * least
 
     @property
     def competes(self) -> bool:
@@ -540,7 +535,7 @@ class WhatIfArm(Stored):
 
 
 class WhatIf(Stored):
-    """How fast the arms would be in one scenario (``reports.projection.what_if``)."""
+    """How fast the arms would be in one scenario (``reports.what_if``)."""
 
     scenario: str
     assumes: str
@@ -702,8 +697,8 @@ class Comparison(Stored):
 
         None for the baseline itself.
         """
-        by_place = {(result.candidate, result.case): result for result in self.results}
-        return by_place.get((candidate, case))
+        of_arm = (result for result in self.results if result.candidate == candidate)
+        return next((result for result in of_arm if result.case == case), None)
 
     @property
     def target_accuracy(self) -> float | None:

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from statistics import fmean
+from typing import Any
 
 import pandas as pd
 
@@ -121,37 +122,6 @@ def _step(spans: Sequence[Span], steps: Mapping[int, Span]) -> TracedStep:
     return TracedStep(spans=inside, collectives=[Collective(ranks=ranks) for ranks in matched])
 
 
-@dataclass(frozen=True)
-class CauseCandidate:
-    """What may be a cause: its name, its seconds in each step or launch, and a remedy that was
-    shown to win time back.
-
-    ``benchmarks/remedies.py`` measures remedies; docs/traces.md has the figures.
-    """
-
-    name: str
-    per_step_s: Sequence[float] | pd.Series
-    setting: str | None = None
-    num_bytes: int | None = None
-    count: float | None = None
-
-    def named(self, *, step_s: float, confidence: float) -> NamedCause | None:
-        """The cause; None where it is not shown to take ``MIN_CAUSE_SHARE`` of a step."""
-        per_step = t_interval(self.per_step_s, confidence=confidence)
-        if per_step is None or (per_step.ci_low or 0.0) <= 0:
-            return None
-        if per_step.value < MIN_CAUSE_SHARE * step_s:
-            return None
-        return NamedCause(
-            name=self.name,
-            term="exposed_exchange",
-            per_step_s=per_step,
-            num_bytes=self.num_bytes,
-            count=self.count,
-            setting=self.setting,
-        )
-
-
 def with_causes(
     arm: ArmSummary,
     terms: pd.DataFrame | None,
@@ -167,17 +137,26 @@ def with_causes(
     """
     if arm.step_terms_s is None or terms is None:
         return arm
-    step_s = arm.step_terms_s.step.value
-    causes = [
-        candidate.named(step_s=step_s, confidence=confidence)
-        for candidate in _candidates(arm, terms, steps, buffer_bytes=buffer_bytes)
-    ]
-    return arm.model_copy(update={"causes": [cause for cause in causes if cause is not None]})
+    least_s = MIN_CAUSE_SHARE * arm.step_terms_s.step.value
+    causes = []
+    for name, seconds, more in _candidates(arm, terms, steps, buffer_bytes=buffer_bytes):
+        per_step_s = t_interval(seconds, confidence=confidence)
+        if per_step_s and (per_step_s.ci_low or 0.0) > 0 and per_step_s.value >= least_s:
+            fields = {"setting": None, **more}
+            causes.append(
+                NamedCause(name=name, term="exposed_exchange", per_step_s=per_step_s, **fields)
+            )
+    return arm.model_copy(update={"causes": causes})
 
 
 def _candidates(
     arm: ArmSummary, terms: pd.DataFrame, steps: Sequence[TracedStep], *, buffer_bytes: int
-) -> Iterator[CauseCandidate]:
+) -> Iterator[tuple[str, Sequence[float] | pd.Series, dict[str, Any]]]:
+    """What may be a cause: its name, its seconds in each step or launch, and fields of
+    ``NamedCause``, such as a setting that was shown to win time back.
+
+    ``benchmarks/remedies.py`` measures remedies; docs/traces.md has the figures.
+    """
     is_ddp, is_horovod = (
         arm.backend == backend or setting in arm.described
         for backend, setting in DERIVED_SETTING.items()
@@ -186,24 +165,24 @@ def _candidates(
     if count >= MIN_SMALL_COLLECTIVES and (size or 0) / count <= MAX_SMALL_BYTES:
         setting = f"a larger {'fusion_threshold_mb' if is_horovod else 'bucket_cap_mb'}"
         seconds = [busy_s(step.collectives) * (1 - 1 / count) for step in steps]
-        yield CauseCandidate("small collectives", seconds, setting, num_bytes=size, count=count)
+        yield "small collectives", seconds, {"setting": setting, "num_bytes": size, "count": count}
     if is_ddp:
         if arm.options.get("broadcast_buffers", True) and buffer_bytes:
-            setting, in_forward_s = "broadcast_buffers: false", terms["in_forward"]
-            yield CauseCandidate("buffers broadcast", in_forward_s, setting, num_bytes=buffer_bytes)
+            fields = {"setting": "broadcast_buffers: false", "num_bytes": buffer_bytes}
+            yield "buffers broadcast", terms["in_forward"], fields
         search = [step.own_s(f"{REDUCER}search") for step in steps]
-        yield CauseCandidate("unused-parameter search", search)
+        yield "unused-parameter search", search, {}
         if not arm.options.get("gradient_as_bucket_view"):
             copies = [step.own_s(*COPIES) for step in steps]
-            yield CauseCandidate("gradient copies", copies, num_bytes=size)
+            yield "gradient copies", copies, {"num_bytes": size}
     if is_horovod:
         most_s = float(arm.described.get("cycle_time_ms", "inf")) / 1e3
-        lasts = [step.collectives[-1] for step in steps if step.collectives]
         waits = [
             min(max(0, (last.entered_ns or last.arrived_ns) - last.arrived_ns) / 1e9, most_s)
-            for last in lasts
+            for step in steps
+            for last in step.collectives[-1:]
         ]
-        yield CauseCandidate("cycle waits", waits, "a smaller cycle_time_ms")
+        yield "cycle waits", waits, {"setting": "a smaller cycle_time_ms"}
 
 
 def _exchanged(steps: Sequence[TracedStep]) -> int | None:

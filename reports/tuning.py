@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reports.estimate import Stored
+from reports.parts_schema import Stored
 from reports.schema import RatioSummary, Status
-from reports.tables.table import Column, Table, number, table
-from reports.wording.formatting import count, difference_text, interval, ratio
+from reports.tables import Column, Table, number, table, wrapped
+from reports.wording.formatting import count, difference_text, interval, plain, ratio
 from reports.wording.reasons import withheld_words
 
 SCHEMA_VERSION = 2
@@ -109,13 +109,17 @@ def tried_sets(trials: list[Trial]) -> list[TriedSet]:
         [trial.log_ratio for trial in some if trial.log_ratio is not None]
         for some in by_set.values()
     ]
-    prior, sets = _prior_trials(logs), []
-    for some, timed in zip(by_set.values(), logs, strict=True):
-        counts = {"trials": len(some), "failed": len(some) - len(timed)}
-        mean, expected = (
-            sum(timed) / weight if timed else 0.0 for weight in (len(timed), len(timed) + prior)
+    prior = _prior_trials(logs)
+    sets = [
+        TriedSet(
+            options=some[0].options,
+            trials=len(some),
+            failed=len(some) - len(timed),
+            log_ratio=sum(timed) / len(timed) if timed else 0.0,
+            expected=sum(timed) / (len(timed) + prior) if timed else 0.0,
         )
-        sets.append(TriedSet(options=some[0].options, log_ratio=mean, expected=expected, **counts))
+        for some, timed in zip(by_set.values(), logs, strict=True)
+    ]
     return sorted(sets, key=lambda tried: (tried.failed > 0, -tried.expected))
 
 
@@ -193,7 +197,7 @@ def notes(tuning: Tuning) -> list[str]:
 def tried_table(tuning: Tuning) -> Table:
     """The most promising sets of settings, as the search saw them."""
     columns = [
-        Column("settings tried", "options", options_text, wraps=True),
+        wrapped("settings tried", "options", options_text),
         number("trials", "trials"),
         number(
             "search: throughput / defaults",
@@ -242,6 +246,4 @@ def options_text(options: Options) -> str:
 def _value_text(value: Any) -> str:
     if value is None:
         return "library's"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{value:g}" if isinstance(value, float) else plain(value)

@@ -167,7 +167,7 @@ def hosts(
     """Show what a hostfile says, whether ranks can be started on its hosts, and which rank goes
     where.
     """
-    from reports.formats.console import new_console
+    from reports.formats import new_console
     from runners.hosts.preflight import named_hosts, show_hosts
 
     if not show_hosts(

@@ -247,7 +247,7 @@ def show(summary: Comparison, folder: ResultsFolder, *, notify_trackers: bool = 
     the exit code stays.
     """
     from reports import send_reports
-    from reports.formats.console import new_console
+    from reports.formats import new_console
     from reports.formats.terminal import against_group, comparison_lines, shown
 
     console = new_console()

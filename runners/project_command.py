@@ -12,9 +12,9 @@ import typer
 from measurement.errors import PlanError, RecordError, printable, quoted
 
 if TYPE_CHECKING:
-    from reports.projection.project import Projection
-    from reports.projection.what_if import Links
+    from reports.projection import Projection
     from reports.schema import Comparison
+    from reports.what_if import Links
 
 PROJECTION = "projection.json"
 """File of a results folder."""
@@ -93,9 +93,8 @@ def project(
 def _project_to(source: Path, sizes: list[int], *, fit_up_to: int | None, form: str) -> None:
     """Project a study to other sizes; print it and store it in its folder."""
     from measurement.records.results import write_result
-    from reports.projection.project import project as project_series
-    from reports.projection.project import refusals
-    from reports.projection.series import series_of
+    from reports.projection import project as project_series
+    from reports.projection import refusals, series_of
 
     limit = float("inf") if fit_up_to is None else fit_up_to
     series, pairs = series_of(_concluded(source))
@@ -148,9 +147,9 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
 
     from measurement.records.results import ResultsFolder
     from reports import conclude
-    from reports.formats.console import new_console
+    from reports.formats import new_console
+    from reports.formats.pages import caption
     from reports.formats.terminal import rich_table, shown
-    from reports.formats.texts import caption
     from reports.tables.sections import what_if_table
 
     comparison = conclude(ResultsFolder(source), links=links)
@@ -178,7 +177,7 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
 
 def _links(rates: str | None, measured: str | None) -> Links:
     """The links to answer for, and the rate of those it was measured over."""
-    from reports.projection.what_if import Links
+    from reports.what_if import Links
 
     measured_rates = _rates("--measured-link", measured)
     if len(measured_rates) > 1:
@@ -207,9 +206,9 @@ def parse_rate(text: str) -> int:
 
 
 def _show(projection: Projection) -> None:
-    from reports.formats.console import new_console
+    from reports.formats import new_console
     from reports.formats.terminal import rich_table, shown
-    from reports.projection.project import notes, projection_table, ratio_table
+    from reports.projection import notes, projection_table, ratio_table
 
     console = new_console()
     console.print(rich_table(projection_table(projection)))

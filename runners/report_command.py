@@ -115,8 +115,8 @@ def report_runs(options: ReportOptions) -> bool:
     Returns whether every run is ok.
     """
     from measurement.records.results import ResultsFolder, default_folder
-    from reports.runs import read_runs
-    from reports.separate_runs import conclude_runs, write_runs
+    from reports import write_runs
+    from reports.runs import conclude_runs, read_runs
 
     folder = ResultsFolder(options.output or default_folder("report"))
     if folder.plan_path.exists():
@@ -134,7 +134,7 @@ def report_runs(options: ReportOptions) -> bool:
 def show_by_key(folder: ResultsFolder, key: str) -> None:
     """Print the figures of a comparison for each value of a key; writes nothing."""
     from reports.by_key import table_by_key
-    from reports.formats.console import new_console
+    from reports.formats import new_console
     from reports.formats.terminal import rich_table, shown
 
     console, table = new_console(), table_by_key(folder, key)

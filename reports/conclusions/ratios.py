@@ -26,7 +26,7 @@ from reports.conclusions.steps import (
     totals,
 )
 from reports.conclusions.summaries import Evidence
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.reasons import Withheld
 from reports.schema import ArmSummary, RatioBySpeed, RatioSummary, Verdict
 from reports.statistics.budget import Spread, spread_of, to_decide

@@ -25,7 +25,7 @@ from measurement.records.block import PHASES
 from measurement.records.record import LaunchRecord, RankReport
 from measurement.records.results import ResultsFolder
 from measurement.records.step_tables import ROWS_AT_ONCE, joined
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.statistics.student import Array, log_interval
 
 PLACE = ["launch", "arm"]

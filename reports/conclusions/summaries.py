@@ -16,7 +16,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from benchmarks.projection import cases_of
 from measurement.conditions.differences import Difference
 from measurement.flops import peak_of
 from measurement.plans.plan import FLOOR, Plan

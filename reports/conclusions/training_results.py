@@ -21,12 +21,12 @@ from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, Quantity, TrainingSettings
 from measurement.records.record import LaunchRecord
 from reports.conclusions.steps import columns, counting
-from reports.estimate import Estimate
 from reports.parts_schema import (
     QUANTITIES,
     ArmTraining,
     Band,
     Convergence,
+    Estimate,
     MeanCurve,
     NoDifference,
     SeedCurve,

@@ -15,7 +15,7 @@ from typing import Any
 
 from measurement.errors import PlanError, in_report, unknown_name
 from reports.base import Report
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.schema import Comparison
 from reports.tables.figures import (
     ARM,
@@ -66,16 +66,15 @@ class OpenmetricsReport(Report):
 def gauges(summary: Comparison) -> Iterator[tuple[Figure, Labels, float]]:
     """Every figure that has a gauge, with its labels: the point, the arm, the case."""
     sources: list[tuple[Sequence[Figure], Any, Labels]] = [([CREATED], summary, {})]
-    sources += [([OK, *ARM], row, _labels(row)) for row in arm_rows(summary)]
+    sources += [([OK, *ARM], row, _labels_of(row)) for row in arm_rows(summary)]
     for row in arm_rows(summary, by_case=True):
-        sources.append(([*CASE, *RATIO], row, _labels(row)))
-        sources.append(
-            ([VERDICT], row, _labels(row) | {"verdict": row.result.verdict if row.result else ""})
-        )
+        sources.append(([*CASE, *RATIO], row, _labels_of(row)))
+        verdict = row.result.verdict if row.result else ""
+        sources.append(([VERDICT], row, _labels_of(row) | {"verdict": verdict}))
     for change in summary.against.changes if summary.against else []:
-        case = {"case": change.case} if change.case else {}
         figure_name = "ratio" if change.baseline else "throughput"
-        sources.append((CHANGE, change, {"arm": change.arm, **case, "figure": figure_name}))
+        named = _labels(change.point, change.arm, change.case)
+        sources.append((CHANGE, change, named | {"figure": figure_name}))
     for figures, of, labels in sources:
         for figure in figures:
             value = figure.value(of) if figure.gauge else None
@@ -83,8 +82,12 @@ def gauges(summary: Comparison) -> Iterator[tuple[Figure, Labels, float]]:
                 yield figure, labels, float(value)
 
 
-def _labels(row: ArmRow) -> Labels:
-    named = {"point": row.place, "arm": row.arm.name, "case": row.case.name if row.case else ""}
+def _labels_of(row: ArmRow) -> Labels:
+    return _labels(row.place, row.arm.name, row.case.name if row.case else None)
+
+
+def _labels(point: str | None, arm: str, case: str | None) -> Labels:
+    named = {"point": point, "arm": arm, "case": case}
     return {name: text for name, text in named.items() if text}
 
 
@@ -145,7 +148,7 @@ def throughputs(summary: Comparison) -> Iterator[tuple[str, str, Estimate | None
     """
     for row in arm_rows(summary, by_case=True):
         if row.arm.role != "control":
-            place = "/".join(_labels(row).values())
+            place = "/".join(_labels_of(row).values())
             if row.figures:
                 yield place, "latency-seconds", row.figures.latency_s
             else:

@@ -14,9 +14,9 @@ from measurement.conditions.differences import Difference
 from measurement.errors import printable
 from reports.schema import Comparison
 from reports.scripts.porting_mistakes import PortingMistake
+from reports.tables import Entry, Kind, Table
 from reports.tables.arm_tables import against_table, case_table
 from reports.tables.arm_tables import differences_table as script_differences_table
-from reports.tables.table import Entry, Kind, Table
 from reports.wording.causes import PHASE_NAMES
 from reports.wording.first_screen import MAX_LINES, Bar, FirstScreen, first_screen
 
@@ -59,7 +59,7 @@ def comparison_lines(comparison: Comparison) -> Group:
     """
     screen_data = first_screen(comparison)
     scales = comparison.findings if comparison.points and not screen_data.candidates else []
-    screen = Group(*screen_lines(screen_data).renderables, *(shown(f"{line}.") for line in scales))
+    screen = Group(screen_lines(screen_data), *(shown(f"{line}.") for line in scales))
     if not comparison.cases:
         return screen
     reasons = dict.fromkeys(
@@ -78,20 +78,18 @@ def screen_lines(screen: FirstScreen) -> Group:
     lines for three arms.
     """
     rows = RichTable.grid(padding=(0, 2, 0, 0))
-    for column in range(6 if any(candidate.point for candidate in screen.candidates) else 5):
+    has_points = any(candidate.point for candidate in screen.candidates)
+    for column in range(6 if has_points else 5):
         rows.add_column(no_wrap=column > 0, overflow="fold")
     rows.columns[-1].no_wrap = False
     for candidate in screen.candidates[:MAX_LINES]:
         kind = STYLES.get(candidate.verdict, "yellow")  # type: ignore[call-overload]
-        texts = [
-            candidate.arm,
-            *([candidate.point] if len(rows.columns) > 5 else []),
-            candidate.percent,
-            candidate.interval,
-            candidate.cause,
-        ]
-        cells = [shown(text) for text in texts]
-        rows.add_row(*cells[:-3], shown(candidate.verdict, style=kind), *cells[-3:])
+        rows.add_row(
+            shown(candidate.arm),
+            *([shown(candidate.point)] if has_points else []),
+            shown(candidate.verdict, style=kind),
+            *map(shown, (candidate.percent, candidate.interval, candidate.cause)),
+        )
     more = len(screen.candidates) - MAX_LINES
     marks = Text(" · ").join(
         Text.assemble(f"{mark.name}: ", (printable(mark.word), "green" if mark.ok else "yellow"))

@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 from measurement.errors import ReportError, cut
 from reports.base import Report
 from reports.formats.for_programs import gauges
-from reports.formats.html import HtmlReport
+from reports.formats.pages import HtmlReport
 from reports.schema import Comparison
-from reports.tables.figures import CREATED, OK, VERDICT
+from reports.tables.figures import CREATED, VERDICT
 
 SETTINGS = {
     "name",
@@ -116,14 +116,13 @@ class Tracker(Report):
 def tracked_run(summary: Comparison, page: bytes) -> TrackedRun:
     """What is sent to trackers; ``page`` is report.html."""
     identity, figures = f"{summary.comparison_id} {summary.created_at}", list(gauges(summary))
-    verdicts = [labels for figure, labels, _ in figures if figure == VERDICT]
     return TrackedRun(
         identity=hashlib.sha256(identity.encode(errors="replace")).hexdigest()[:16],
         name=summary.comparison_id,
         plan=summary.name,
         headline=summary.headline,
         created_s=CREATED.value(summary),
-        is_ok=all(value for figure, _, value in figures if figure == OK),
+        is_ok=summary.is_ok,
         settings=summary.model_dump(mode="json", include=SETTINGS),
         figures={
             "/".join([*labels.values(), figure.gauge]): value
@@ -132,7 +131,8 @@ def tracked_run(summary: Comparison, page: bytes) -> TrackedRun:
         },
         verdicts={
             "/".join([*list(labels.values())[:-1], "verdict"]): labels["verdict"]
-            for labels in verdicts
+            for figure, labels, _ in figures
+            if figure == VERDICT
         },
         page=page.decode(),
     )

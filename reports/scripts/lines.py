@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from measurement.conditions.differences import Difference, in_words
 from measurement.records.record import LaunchRecord, LineUse
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.schema import NamedCause, Phase
 from reports.scripts.script_arms import ScriptArm
 from reports.wording.formatting import milliseconds

@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 
 from measurement.plans.plan import Plan
-from reports.estimate import Estimate
-from reports.parts_schema import LossEquality, LossVerdict
+from reports.parts_schema import Estimate, LossEquality, LossVerdict
 from reports.statistics.student import t_interval
 from reports.wording.formatting import percent
 

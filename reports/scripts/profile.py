@@ -11,7 +11,7 @@ from measurement.records.block import PHASES
 from measurement.records.record import LaunchRecord
 from reports.conclusions.steps import means_by_rank
 from reports.conclusions.summaries import Evidence
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.schema import ArmSummary, Profile, RankProfile
 from reports.scripts.script_arms import ScriptArm
 from reports.statistics.student import t_interval

@@ -35,7 +35,7 @@ from scipy import special
 from scipy.optimize import brentq
 from scipy.special import chdtri
 
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.statistics.intervals import LaunchRatios, launch_variance, pooled_df
 from reports.statistics.student import Array, student_t
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import special
 
-from reports.estimate import Estimate, RunOrder
+from reports.parts_schema import Estimate, RunOrder
 from reports.reasons import Caution
 
 Array = npt.NDArray[np.float64]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from measurement.conditions import Severity
 from measurement.conditions.differences import Difference, by_severity, shown
@@ -13,8 +14,8 @@ from measurement.records.record import Case
 from reports.parts_schema import Against, ArmTraining, Change, ChangeVerdict, TrainingSummary
 from reports.reasons import REASONS
 from reports.schema import ArmSummary, CaseFigures, Comparison, RatioSummary
+from reports.tables import Column, Entry, Kind, Table, figure_column, number, table, wrapped
 from reports.tables.figures import EFFICIENCY, SPEED_UP, THROUGHPUT, TIME_TO_TRAIN, ArmRow, arm_rows
-from reports.tables.table import Column, Entry, Kind, Table, figure_column, number, table
 from reports.wording.comparison_sentences import first_line
 from reports.wording.formatting import (
     NONE,
@@ -38,7 +39,7 @@ from reports.wording.training_sentences import times_to_target
 POINT = Column("point", "place", optional=True)
 ARM = Column("arm", "arm.name")
 RUNS_AS = Column("runs as", "arm", arm_kind)
-STATUS = Column("status", "arm.status", lambda status: Entry(text=status, kind=status))
+STATUS = Column("status", "arm.status", lambda status: Entry(status, kind=status))
 
 
 def verdict_table(comparison: Comparison) -> Table:
@@ -46,7 +47,7 @@ def verdict_table(comparison: Comparison) -> Table:
     names = {"unit": comparison.sample_unit, "end": trained_to(comparison.target_accuracy)}
     columns = [
         POINT,
-        Column("arm", lambda row: Entry(text=row.arm.name, note=_note(row.arm, row.result))),
+        Column("arm", lambda row: Entry(row.arm.name, note=_note(row.arm, row.result))),
         *([] if comparison.points else [RUNS_AS]),  # for which there is no room
         STATUS,
         *(
@@ -79,7 +80,7 @@ def _ratio(row: ArmRow) -> str:
 
 def _verdict(row: ArmRow) -> Entry:
     kind = verdict_kind(row.result) if row.result or row.arm.role == "baseline" else "plain"
-    return Entry(text="" if kind == "plain" else kind, kind=kind)
+    return Entry("" if kind == "plain" else kind, kind=kind)
 
 
 def _note(arm: ArmSummary, result: RatioSummary | None) -> str:
@@ -144,11 +145,11 @@ def _case_entry(comparison: Comparison, arm: ArmSummary, case: Case) -> Entry:
     """
     figures, result = arm.case(case.name), comparison.result(arm.name, case.name)
     if figures.latency_s is None:
-        return Entry(text=figures.not_offered or NONE, short=NONE)
+        return Entry(figures.not_offered or NONE, short=NONE)
     first, second = case_figures(figures)
     text = f"{first}, {second}"
     if result is None or result.throughput_ratio is None:
-        return Entry(text=text, short=first)
+        return Entry(text, short=first)
     kind, figure = verdict_kind(result), ratio(result.throughput_ratio)
     bounds = f" ({interval(result)})" if result.ci_low is not None else ""
     return Entry(
@@ -160,35 +161,30 @@ def training_table(training: TrainingSummary) -> Table:
     """One row per arm, in the plan's order; with times to accuracy where the plan has a target."""
     target, (statistic, by_arm) = training.settings.target_accuracy, times_to_target(training)
     columns = [
-        Column("arm", lambda arm: Entry(text=arm.name, note=arm.note or "")),
-        Column("accuracy", "final_top1", accuracy_interval, wraps=True),
-        Column(f"points from {training.reference}", "difference", points, wraps=True),
-        Column("convergence", lambda arm: _convergence(arm, training), wraps=True),
+        Column("arm", lambda arm: Entry(arm.name, note=arm.note or "")),
+        wrapped("accuracy", "final_top1", accuracy_interval),
+        wrapped(f"points from {training.reference}", "difference", points),
+        wrapped("convergence", lambda arm: _convergence(arm, training)),
     ]
     times = [
-        Column(
+        wrapped(
             f"{percent(target or 0)} after ({statistic})",
             lambda arm: seconds(by_arm.get(arm.name)),
-            wraps=True,
         ),
-        Column("reached", lambda arm: f"{arm.seeds_reached} of {arm.seeds}", wraps=True),
-        Column(
+        wrapped("reached", lambda arm: f"{arm.seeds_reached} of {arm.seeds}"),
+        wrapped(
             f"time / {training.baseline}'s",
             lambda arm: (
                 "1" if arm.name == training.baseline else with_interval(arm.time_ratio, ratio)
             ),
-            wraps=True,
         ),
     ]
     return table([*columns, *(times if target is not None else [])], training.arms)
 
 
-def _convergence(arm: ArmTraining, training: TrainingSummary) -> Entry:
-    if arm.name == training.reference:
-        return Entry(text="reference", kind="reference")
-    return (
-        Entry(text=arm.convergence, kind=arm.convergence) if arm.convergence else Entry(text=NONE)
-    )
+def _convergence(arm: ArmTraining, training: TrainingSummary) -> Entry | None:
+    verdict: Kind | None = "reference" if arm.name == training.reference else arm.convergence
+    return Entry(verdict, kind=verdict) if verdict else None
 
 
 CHANGE_KINDS: Mapping[ChangeVerdict, Kind] = {
@@ -214,7 +210,7 @@ def against_table(comparison: Comparison) -> Table:
             "change.bounds",
             lambda bounds: " to ".join(map(_signed, bounds)),
         ),
-        Column("verdict", lambda change: _change_verdict(change, against), wraps=True),
+        wrapped("verdict", lambda change: _change_verdict(change, against)),
     ]
     return table(columns, against.changes)
 
@@ -238,7 +234,7 @@ def _change_verdict(change: Change, against: Against) -> Entry:
         if change.withheld_by
         else f"{change.verdict}{beyond}"
     )
-    return Entry(text=text, kind=CHANGE_KINDS.get(change.verdict, "undecided"))
+    return Entry(text, kind=CHANGE_KINDS.get(change.verdict, "undecided"))
 
 
 SEVERITY_WORDS: dict[Severity, str] = {
@@ -279,23 +275,21 @@ def differences_table(
         names = [name for name, place_rows in by_place.items() if row in place_rows]
         return ", ".join(names) if len(names) < len(by_place) else ""
 
+    def sentence(row: Difference) -> str:
+        return "" if row.severity in ("note", "speed") else row.sentence  # the values say it
+
     columns = [
-        Column("setting", "field", wraps=True),
+        wrapped("setting", "field"),
         Column("point", points_of, optional=True),
-        *(Column(arm, partial(_value, arm), wraps=True) for arm in arms),
-        Column("", _meaning, wraps=True),
-        *([Column("in words", _in_words, wraps=True)] if in_words else []),
+        *(wrapped(arm, partial(_value, arm), shown) for arm in arms),
+        wrapped("", _meaning),
+        *([wrapped("in words", sentence)] if in_words else []),
     ]
     return table(columns, by_severity(distinct))
 
 
-def _value(arm: str, row: Difference) -> str:
-    value = row.values.get(arm)
-    return NONE if value is None else shown(value)
-
-
-def _in_words(row: Difference) -> str:
-    return "" if row.severity in ("note", "speed") else row.sentence  # the values say it
+def _value(arm: str, row: Difference) -> Any:
+    return row.values.get(arm)
 
 
 def _meaning(row: Difference) -> Entry:
@@ -311,4 +305,4 @@ def _meaning(row: Difference) -> Entry:
     )
     other_work = "other work" * (row.changes_work and row.severity != "work")
     parts = [SEVERITY_WORDS.get(row.severity, ""), other_work, origin]
-    return Entry(text="; ".join(filter(None, parts)), kind=KINDS.get(row.severity, "plain"))
+    return Entry("; ".join(filter(None, parts)), kind=KINDS.get(row.severity, "plain"))

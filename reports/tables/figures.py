@@ -11,6 +11,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from measurement.records.record import Case
@@ -23,6 +24,8 @@ from reports.wording.formatting import gibibytes, milliseconds, rate, significan
 UNITS = ("bytes_per_second", "samples_per_second", "seconds", "bytes", "joules", "ratio")
 BOUNDS = ("ci_low", "ci_high")
 Words = Callable[[Any], str]
+Path = str | Callable[[Any], Any]
+"""Where a figure is read (``figure_at``)."""
 
 
 class Figure(NamedTuple):
@@ -31,8 +34,8 @@ class Figure(NamedTuple):
     name: str = ""
     """Its column in CSV files, with its unit; ``{unit}`` is that of the samples. Empty: there it is
     not."""
-    path: str | Callable[[Any], Any] = ""
-    """Its path in an ``ArmRow`` (``figure_at``), or what reads it; empty: the field of its name."""
+    path: Path = ""
+    """Where it is in an ``ArmRow``; empty: the field of its name."""
     title: str = ""
     """Its column in the table of its group; empty: it is not in it."""
     words: Words = str
@@ -46,9 +49,7 @@ class Figure(NamedTuple):
 
     def read(self, source: Any) -> Any:
         """The figure of a row, or of a change; None where there is none."""
-        return (
-            self.path(source) if callable(self.path) else figure_at(source, self.path or self.name)
-        )
+        return figure_at(source, self.path or self.name)
 
     def value(self, source: Any) -> float | None:
         """As a number."""
@@ -62,10 +63,16 @@ class Figure(NamedTuple):
         return next((unit for unit in UNITS if self.gauge.endswith(unit)), "")
 
 
-def figure_at(value: Any, path: str) -> Any:
-    """The value at a path of fields and keys, such as ``resources.mfu.value``; None where a part of
-    the path is missing.
+estimate = partial(Figure, bounded=True)
+"""A figure with its interval."""
+
+
+def figure_at(value: Any, path: Path) -> Any:
+    """What a function reads, or the value at a path of fields and keys, such as
+    ``resources.mfu.value``; None where a part of the path is missing.
     """
+    if callable(path):
+        return path(value)
     for part in path.split("."):
         if value is None:
             break
@@ -112,39 +119,24 @@ class ArmRow(NamedTuple):
     @property
     def equality(self) -> dict[str, Any]:
         """Whether a script trains as the baseline does; empty for the baseline."""
-        judged = (
-            {name: getattr(self.point.equality, name) for name in JUDGED}
-            if self.point.equality
-            else {}
-        )
-        return {name: by_arm.get(self.arm.name) for name, by_arm in judged.items()}
+        judged, arm = self.point.equality, self.arm.name
+        return {name: getattr(judged, name).get(arm) for name in JUDGED} if judged else {}
 
 
-def arm_rows(
-    summary: Comparison, each: str | Callable[[ArmRow], Any] = "", *, by_case: bool = False
-) -> list[ArmRow]:
+def arm_rows(summary: Comparison, each: Path = "", *, by_case: bool = False) -> list[ArmRow]:
     """All arms, in the plan's order, at each point.
 
-    ``each``: a path in a row, or what reads a value of it. Arms without a value have no row; a list
-    gives a row for each part.
+    ``each``: what a row is of. Arms without it have no row; a list gives a row for each part.
     """
     rows = []
     for place, point in summary.places.items():
         cases: Sequence[Case | None] = point.cases if by_case and point.cases else [None]
         for case, arm in itertools.product(cases, point.arms):
-            rows.append(
-                ArmRow(
-                    summary,
-                    place,
-                    point,
-                    arm,
-                    case,
-                    point.result(arm.name, case.name if case else None),
-                )
-            )
+            result = point.result(arm.name, case.name if case else None)
+            rows.append(ArmRow(summary, place, point, arm, case, result))
     if not each:
         return rows
-    parts = [(row, figure_at(row, each) if isinstance(each, str) else each(row)) for row in rows]
+    parts = [(row, figure_at(row, each)) for row in rows]
     return [
         row._replace(part=part)
         for row, of in parts
@@ -199,25 +191,23 @@ RATIO = (
     ),
 )
 TERM = tuple(
-    Figure(
+    estimate(
         f"{term}_s",
         f"arm.step_terms_s.{term}",
         TERM_NAMES[term],
         milliseconds,
         f"{term}_seconds",
         f"What a step takes for {term.replace('_', ' ')}.",
-        bounded=True,
     )
     for term in TERMS
 )
-THROUGHPUT = Figure(
+THROUGHPUT = estimate(
     "throughput_{unit}_per_s",
     "arm.throughput_per_s",
     "{unit}/s",
     rate,
     "throughput_samples_per_second",
     "All samples over all seconds, stalls included.",
-    bounded=True,
 )
 SPEED = (
     THROUGHPUT,
@@ -233,29 +223,26 @@ SPEED = (
 RESOURCE_COLUMNS = (
     Figure("samples_per_step", "arm.samples_per_step", "samples per step", "{:,}".format),
     Figure("flops_per_sample", "arm.resources.flops_per_sample"),
-    Figure(
+    estimate(
         "per_device_per_s",
         "arm.resources.per_device_per_s",
         "{unit}/s per {device}",
         rate,
-        bounded=True,
     ),
-    Figure(
+    estimate(
         "flops_per_device_per_s",
         "arm.resources.flops_per_s",
         "GFLOP/s per {device}",
         lambda flops_per_s: rate(flops_per_s / 1e9),
-        bounded=True,
     ),
-    Figure("mfu", "arm.resources.mfu", "MFU", "{:.1%}".format, bounded=True),
-    Figure(
+    estimate("mfu", "arm.resources.mfu", "MFU", "{:.1%}".format),
+    estimate(
         "memory_bytes",
         "arm.resources.memory_bytes",
         "peak GiB",
         lambda size: gibibytes(round(size)),
         "peak_memory_bytes",
         "Peak memory of the rank that takes most, mean over launches.",
-        bounded=True,
     ),
     Figure(
         "energy_per_sample_j",
@@ -266,22 +253,20 @@ RESOURCE_COLUMNS = (
         "Energy of all hosts for one sample.",
     ),
 )
-SPEED_UP = Figure("speed_up", "arm.speed_up", "speed-up", "{:.2f}".format, bounded=True)
-EFFICIENCY = Figure(
+SPEED_UP = estimate("speed_up", "arm.speed_up", "speed-up", "{:.2f}".format)
+EFFICIENCY = estimate(
     "scaling_efficiency",
     "arm.scaling_efficiency",
     "efficiency",
     "{:.0%}".format,
     "scaling_efficiency_ratio",
     "Speed-up over that of the compute units.",
-    bounded=True,
 )
-TIME_TO_TRAIN = Figure(
+TIME_TO_TRAIN = estimate(
     "time_to_train_s",
     "training.time_to_train_s",
     "seconds to {end}, geometric mean",
     "{:.3g}".format,
-    bounded=True,
 )
 LINKS = (
     Figure(
@@ -310,50 +295,46 @@ OUTCOME = (
 )
 TRAINING = (
     *_same_names("training", "seeds"),
-    Figure("final_top1", "training.final_top1", bounded=True),
-    Figure("final_top1_difference", "training.difference", bounded=True),
+    estimate("final_top1", "training.final_top1"),
+    estimate("final_top1_difference", "training.difference"),
     *_same_names("training", "convergence", "time_to_accuracy_s", "seeds_reached"),
-    Figure("time_ratio", "training.time_ratio", bounded=True),
+    estimate("time_ratio", "training.time_ratio"),
 )
 EQUALITY = (
     *(Figure(name, f"equality.{name}.verdict") for name in JUDGED),
     Figure("first_difference_step", "equality.parameters.first_difference_step"),
-    Figure("loss_difference", "equality.loss.difference", bounded=True),
+    estimate("loss_difference", "equality.loss.difference"),
 )
 CASE = (
     Figure("case", "case.name"),
     *_same_names("case", "operation", "message_bytes"),
     *_same_names("figures", "not_offered"),
-    Figure(
+    estimate(
         "latency_s",
         "figures.latency_s",
         gauge="latency_seconds",
         meaning="The median time of one message.",
-        bounded=True,
     ),
-    Figure("algbw_bytes_per_s", "figures.algbw_bytes_per_s", bounded=True),
-    Figure(
+    estimate("algbw_bytes_per_s", "figures.algbw_bytes_per_s"),
+    estimate(
         "busbw_bytes_per_s",
         "figures.busbw_bytes_per_s",
         gauge="busbw_bytes_per_second",
         meaning="Bus bandwidth as in nccl-tests.",
-        bounded=True,
     ),
-    Figure(
+    estimate(
         "samples_per_s",
         "figures.samples_per_s",
         gauge="loaded_samples_per_second",
         meaning="All ranks' samples over time.",
-        bounded=True,
     ),
 )
 CHANGE = (
     *map(Figure, ("before", "after", "verdict", "launches_before", "launches_after")),
-    Figure(
+    estimate(
         "change",
         gauge="change_ratio",
         meaning="The figure over that of the earlier result.",
-        bounded=True,
     ),
     Figure(
         "is_beyond",

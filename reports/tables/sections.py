@@ -6,23 +6,23 @@ A new table with a row for each arm, or for each part of one, is one entry of ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from measurement.records.record import NcclCollective
 from reports.conclusions.step_terms import SCRIPT_PHASES
-from reports.estimate import Estimate
-from reports.parts_schema import LossEquality, ParameterEquality
+from reports.parts_schema import Estimate, LossEquality, ParameterEquality
 from reports.schema import (
     Comparison,
     MachineFigures,
-    RankFigures,
     WhatIf,
     WhatIfArm,
 )
+from reports.tables import Column, Entry, Table, figure_column, number, table, wrapped
 from reports.tables.arm_tables import ARM, KINDS, POINT
-from reports.tables.figures import RESOURCE_COLUMNS, TERM, ArmRow, arm_rows
-from reports.tables.table import Column, Entry, Table, figure_column, number, table
+from reports.tables.figures import RESOURCE_COLUMNS, TERM, ArmRow, Path, arm_rows, figure_at
 from reports.wording.causes import NAMES
 from reports.wording.formatting import (
     NONE,
@@ -40,7 +40,6 @@ from reports.wording.formatting import (
 MAX_COLLECTIVES = 3
 """How many an arm shows; comparison.json has all."""
 BLOCK_KINDS = {"sync": "with exchange", "local": "without"}
-Part = TypeVar("Part")
 MAX_ROWS = 16
 """Ranks or hosts of an arm that have a row; of more, the slowest or busiest."""
 IDLE_BYTES_PER_S = 1e4
@@ -52,7 +51,7 @@ class ArmTable(NamedTuple):
 
     title: str
     columns: Sequence[Column]
-    each: str | Callable[[ArmRow], Any]
+    each: Path
     """What has a row (``arm_rows``)."""
 
 
@@ -72,33 +71,25 @@ def _collectives(collectives: Sequence[NcclCollective]) -> str:
     return "; ".join(parts) or NONE
 
 
-def _network(host: MachineFigures) -> str | None:
+def _network(host: MachineFigures) -> str:
     used = {name: sent for name, sent in host.sent_bytes_per_s.items() if sent >= IDLE_BYTES_PER_S}
-    return ", ".join(f"{name} {significant(sent / 1e6)}" for name, sent in used.items()) or None
+    return ", ".join(f"{name} {significant(sent / 1e6)}" for name, sent in used.items()) or NONE
 
 
-def _gpus(host: MachineFigures) -> str | None:
+def _gpus(host: MachineFigures) -> str:
     parts = [
         f"{share(host.gpu_utilisation)} busy" if host.gpu_utilisation is not None else "",
         f"{host.gpu_mhz:.0f} MHz" if host.gpu_mhz is not None else "",
         *(f"slowed by {reason}" for reason in host.gpu_slowed_by),
     ]
-    return ", ".join(filter(None, parts)) or None
+    return ", ".join(filter(None, parts)) or NONE
 
 
-def _busiest_hosts(row: ArmRow) -> list[MachineFigures]:
-    return _most(row.arm.machine, key=lambda host: host.busy_cores)
-
-
-def _slowest_ranks(row: ArmRow) -> list[RankFigures]:
-    ranks = row.arm.by_rank.ranks if row.arm.by_rank else []
-    return _most(ranks, key=lambda rank: rank.own_s)
-
-
-def _most(parts: Sequence[Part], *, key: Callable[[Part], float]) -> list[Part]:
-    """The ``MAX_ROWS`` with the most, in the order that they had."""
-    most = sorted(parts, key=key, reverse=True)[:MAX_ROWS]
-    return [part for part in parts if part in most]
+def _most(parts: str, figure: str, row: ArmRow) -> list[Any]:
+    """The ``MAX_ROWS`` parts of an arm with the most of a figure, in the order that they had."""
+    found = figure_at(row, parts) or []
+    most = sorted(found, key=attrgetter(figure), reverse=True)[:MAX_ROWS]
+    return [part for part in found if part in most]
 
 
 def _threads(row: ArmRow) -> list[dict[str, Any]]:
@@ -121,15 +112,15 @@ def _megabytes(size: float) -> str:
 
 def _verdict_entry(verdict: str, distance: float | None, where: str = "") -> Entry:
     size = f" ({distance:.1e})" if distance else ""
-    return Entry(text=f"{verdict}{where}{size}", kind=KINDS.get(verdict, "plain"))
+    return Entry(f"{verdict}{where}{size}", kind=KINDS.get(verdict, "plain"))
 
 
 def _parity(row: ArmRow) -> Entry:
     parity = row.arm.parity
     if parity is None:
-        return Entry(text="not checked")
+        return Entry("not checked")
     right = "right values" if row.point.cases else "same gradients"
-    return Entry(text=right, kind="ok") if parity.passed else Entry(text="wrong", kind="wrong")
+    return Entry(right, kind="ok") if parity.passed else Entry("wrong", kind="wrong")
 
 
 def _parameters(parameters: ParameterEquality) -> Entry:
@@ -145,11 +136,11 @@ def _parameters(parameters: ParameterEquality) -> Entry:
     return _verdict_entry(parameters.verdict, last, steps)
 
 
-def _loss(loss: LossEquality) -> Entry | str:
+def _loss(loss: LossEquality) -> Entry:
     if loss.verdict is None:
-        return NONE
+        return Entry(NONE)
     difference = "" if loss.difference is None else f" ({loss.difference.value:+.2%})"
-    return Entry(text=f"{loss.verdict}{difference}", kind=KINDS[loss.verdict])
+    return Entry(f"{loss.verdict}{difference}", kind=KINDS[loss.verdict])
 
 
 ARM_TABLES = {
@@ -214,7 +205,7 @@ ARM_TABLES = {
             number("ms per step", "part.per_step_s", _milliseconds),
             Column("within", "part.term", NAMES.__getitem__),
             number("bytes", "part.num_bytes", "{:,}".format),
-            Column("changed by", "part.setting", wraps=True, optional=True),
+            wrapped("changed by", "part.setting", optional=True),
         ),
         "arm.causes",
     ),
@@ -224,18 +215,16 @@ ARM_TABLES = {
             ARM,
             Column("NCCL", "part.version"),
             Column("network", "part.network"),
-            Column(
+            wrapped(
                 "ranks meet by",
                 "part.connections",
                 lambda ways: ", ".join(ways) or NONE,
-                wraps=True,
             ),
             number("channels", "part.channels"),
-            Column(
+            wrapped(
                 "largest collectives",
                 "part.collectives",
                 lambda collectives: _collectives(collectives[:MAX_COLLECTIVES]),
-                wraps=True,
             ),
         ),
         _nccl,
@@ -250,7 +239,7 @@ ARM_TABLES = {
             number("step ms", "part.step_s", milliseconds),
             number("own ms", "part.own_s", milliseconds),
         ),
-        _slowest_ranks,
+        partial(_most, "arm.by_rank.ranks", "own_s"),
     ),
     "links": ArmTable(
         "Bytes per link",
@@ -287,11 +276,11 @@ ARM_TABLES = {
                     f"{gibibytes(host.memory_used_bytes)} of {gibibytes(host.memory_bytes)}"
                 ),
             ),
-            Column("network, MB/s sent", lambda row: _network(row.part), optional=True),
+            Column("network, MB/s sent", "part", _network, optional=True),
             number("W", "part.power_w", significant, optional=True),
-            Column("GPUs", lambda row: _gpus(row.part), optional=True),
+            Column("GPUs", "part", _gpus, optional=True),
         ),
-        _busiest_hosts,
+        partial(_most, "arm.machine", "busy_cores"),
     ),
     "conditions": ArmTable(
         "What each rank ran on",
@@ -312,11 +301,10 @@ ARM_TABLES = {
             number("gradient error", "arm.parity.gradient_error", "{:.1e}".format),
             number("parameter spread", "arm.parity.parameter_spread", "{:.1e}".format),
             number("tolerance", "arm.parity.tolerance", "{:.1e}".format),
-            Column(
+            wrapped(
                 "notes",
                 "arm.parity",
                 lambda parity: "; ".join([*parity.failures, *parity.notes]),
-                wraps=True,
                 optional=True,
             ),
         ),
@@ -325,21 +313,19 @@ ARM_TABLES = {
     "equality": ArmTable(
         "Do they train alike?",
         (
-            Column("arm", "arm.name", wraps=True),
-            Column(
+            wrapped("arm", "arm.name"),
+            wrapped(
                 "start",
                 "equality.start",
                 lambda start: _verdict_entry(start.verdict, start.distance),
-                wraps=True,
             ),
-            Column(
+            wrapped(
                 "gradients of step 1",
                 "equality.gradients",
                 lambda gradients: _verdict_entry(gradients.verdict, gradients.distance),
-                wraps=True,
             ),
-            Column("parameters", "equality.parameters", _parameters, wraps=True),
-            Column("loss", "equality.loss", _loss, wraps=True),
+            wrapped("parameters", "equality.parameters", _parameters),
+            wrapped("loss", "equality.loss", _loss),
         ),
         "equality.start",
     ),
@@ -367,8 +353,8 @@ def what_if_table(comparison: Comparison) -> Table:
     """
     columns = [
         POINT,
-        Column("with", "scenario.scenario", wraps=True),
-        Column("arm", "arm.arm", wraps=True),
+        wrapped("with", "scenario.scenario"),
+        wrapped("arm", "arm.arm"),
         number(f"{comparison.sample_unit}/s", "arm.throughput_per_s", rate),
         number("interval", "arm.throughput_per_s", rate_interval),
         number("times measured", "arm.gain", lambda gain: with_interval(gain, ratio)),

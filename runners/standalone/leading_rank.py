@@ -194,7 +194,7 @@ def _show(record: LaunchRecord, plan: Plan, *, where: Path) -> None:
     Tables' modules are imported only now, after this rank's peak memory was read.
     """
     from measurement.records.step_tables import steps_of
-    from reports.formats.console import new_console
+    from reports.formats import new_console
     from runners.standalone.tables import cases_table, throughput_table
 
     console = new_console(plain=record.world_size > 1)  # mpirun always gives ranks a terminal

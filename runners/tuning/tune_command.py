@@ -175,7 +175,7 @@ def search_and_confirm(search: Search, run: Run, *, sampler: str) -> bool:
 
 def show(tuning: Tuning, root: Path) -> None:
     """Print the answer, the trials, code for the user, and where the files are."""
-    from reports.formats.console import new_console
+    from reports.formats import new_console
     from reports.formats.terminal import rich_table, shown
     from reports.tuning import headline, next_step, notes, tried_table
 

@@ -29,8 +29,7 @@ from hypothesis.strategies import SearchStrategy
 
 from measurement.errors import RingsideError
 from reports import conclude
-from reports.formats.html import HtmlReport
-from reports.formats.texts import JunitReport, MarkdownReport
+from reports.formats.pages import HtmlReport, JunitReport, MarkdownReport
 from runners.driver.run_comparison import point_plans
 from runners.hosts.host_lists import parse_hosts, place_ranks, read_hostfile
 from runners.planning.arms import resolve_arms

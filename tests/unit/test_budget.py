@@ -10,7 +10,7 @@ import pytest
 
 from measurement.plans.sections import Measurement
 from reports import write_reports
-from reports.formats.texts import method
+from reports.formats.pages import method
 from reports.launch_budget import choose_length, cost_of
 from reports.statistics.budget import (
     MAX_ROUNDS,

@@ -13,13 +13,8 @@ import pytest
 from measurement.errors import RecordError
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.compose_comparison import StoredContext, compare
-from reports.conclusions.steps import (
-    Steps,
-    read_steps,
-    tabulate_blocks,
-    total_tables,
-)
+from reports.compose_comparison import compare
+from reports.conclusions.steps import Steps, read_steps, tabulate_blocks, total_tables
 from reports.wording.disturbances import page_fault_lines
 from tests.kit.changed import changed
 from tests.kit.results_factory import concluded, make_plan, write_results
@@ -135,8 +130,8 @@ def test_one_disturbed_round_in_forty_changes_nothing(tmp_path):
 
 def test_a_second_look_is_told_and_its_interval_wider(stored, sound):
     records = stored.records()
-    context = StoredContext(manifest=changed(stored.read_manifest(), looks=[2, 3]))
-    second = compare(stored.read_plan(), records, read_steps(stored, records), context=context)
+    manifest = changed(stored.read_manifest(), looks=[2, 3])
+    second = compare(stored.read_plan(), records, read_steps(stored, records), manifest=manifest)
     assert "Interim analyses: 2, after 2, 3 launches" in " ".join(second.warnings)
     assert second.result("horovod-gloo").ci_low < sound.result("horovod-gloo").ci_low
 
@@ -212,10 +207,10 @@ def test_records_of_a_plan_that_had_more_keys_have_the_digest_of_their_manifest(
     """Records of any other plan are refused."""
     plan, steps = stored.read_plan(), Steps.joined([])
     records = [changed(record, plan_digest="of before") for record in stored.records()]
-    context = StoredContext(manifest=changed(stored.read_manifest(), plan_digest="of before"))
+    manifest = changed(stored.read_manifest(), plan_digest="of before")
     with pytest.raises(RecordError, match="of another plan"):
         compare(plan, records, steps)
-    assert compare(plan, records, steps, context=context).results
+    assert compare(plan, records, steps, manifest=manifest).results
 
 
 def test_a_folder_without_records_is_refused(tmp_path):

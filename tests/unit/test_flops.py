@@ -7,7 +7,7 @@ import torch
 
 from measurement.flops import count_flops, peak_of
 from measurement.records.record import FlopCount
-from reports.formats.texts import caption
+from reports.formats.pages import caption
 from reports.tables.sections import resource_table
 from tests.kit.changed import changed
 from tests.kit.engines import make_engine

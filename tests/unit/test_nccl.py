@@ -11,7 +11,7 @@ import torch
 from measurement.host import nccl_of, version_of
 from measurement.records.record import ArmTrace, NcclCollective, Traces
 from reports import conclude
-from reports.formats.texts import MarkdownReport
+from reports.formats.pages import MarkdownReport
 from runners.traces.nccl_log import choices_of, merge_ranks
 from tests.kit.results_factory import make_plan, write_results
 

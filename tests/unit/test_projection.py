@@ -12,9 +12,8 @@ import pytest
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.projection.growth_model import fit_growth
-from reports.projection.project import Projection, project, refusals
-from reports.projection.series import Series, series_of
+from reports.growth_model import fit_growth
+from reports.projection import Projection, Series, project, refusals, series_of
 from runners.project_command import project as command
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth

@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from reports import conclude, make_report
-from reports.estimate import Estimate
-from reports.parts_schema import Against, Change
+from reports.parts_schema import Against, Change, Estimate
 from tests.kit.changed import changed
 from tests.kit.results_factory import make_plan, write_results
 
@@ -99,3 +98,14 @@ def test_junit_has_a_failure_for_what_regressed_beyond_what_is_allowed(compariso
     failure = suite.find("testcase[@name='horovod-gloo throughput']/failure")
     assert failure.get("message").startswith("horovod-gloo lost 10.0% since 2026-01-01T12:00:00")
     assert failure.get("message").endswith("; 5.0% is allowed")
+
+
+def test_changes_at_several_points_are_told_apart(comparison):
+    against = with_regression(comparison).against
+    changes = [changed(change, point=point) for point in ("n2", "n4") for change in against.changes]
+    shown = changed(comparison, against=changed(against, changes=changes))
+    gauges = make_report("openmetrics").render(shown).decode().splitlines()
+    names = [line.partition("} ")[0] for line in gauges if line.startswith("ringside_change_ratio")]
+    suite = ElementTree.fromstring(make_report("junit").render(shown)).findall("testsuite")[-1]
+    assert len(set(names)) == len(names) == len(changes)
+    assert len({case.get("name") for case in suite.iter("testcase")}) == len(changes)

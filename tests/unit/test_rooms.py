@@ -59,7 +59,6 @@ INNER_ROOMS = {
     "reports/tables": {"conclusions", "wording", "scripts"},
     "reports/charts": {"conclusions", "statistics", "wording", "tables"},
     "reports/formats": {"conclusions", "statistics", "wording", "scripts", "tables", "charts"},
-    "reports/projection": {"conclusions", "statistics", "wording", "tables", "formats"},
 }
 """What each room of a room may import of the others beside it: driver and rank know each other only
 through messages."""

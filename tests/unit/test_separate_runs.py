@@ -14,9 +14,9 @@ from measurement.plans.plan import Plan
 from measurement.plans.sections import Arm, Measurement
 from measurement.plans.settings import TrainingSettings
 from measurement.records.results import ResultsFolder
-from reports.runs import read_runs
+from reports import write_runs
+from reports.runs import conclude_runs, read_runs
 from reports.schema import Comparison
-from reports.separate_runs import conclude_runs, write_runs
 from reports.statistics.student import Runs, run_order, separate_ratio
 from tests.kit.changed import changed
 from tests.kit.ratios import log_width

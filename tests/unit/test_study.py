@@ -12,8 +12,8 @@ from measurement.records.results import ResultsFolder
 from reports import conclude, write_reports
 from reports.against import StoredComparison
 from reports.by_key import table_by_key
-from reports.projection.what_if import Links
 from reports.tables.sections import what_if_table
+from reports.what_if import Links
 from runners.driver.run_comparison import StudyRun, point_plans
 from tests.conftest import TINY
 from tests.kit.changed import changed

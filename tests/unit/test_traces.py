@@ -13,7 +13,7 @@ import pytest
 from backends.horovod.timeline import read_timeline
 from measurement.records.record import ArmTrace, Span, Traces
 from reports import conclude
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.schema import ArmSummary
 from reports.traces import traced_steps, with_causes
 from runners.protocol import TraceReply

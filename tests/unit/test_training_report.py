@@ -14,7 +14,7 @@ from measurement.plans.settings import EpochRecord, TrainingSettings
 from reports.compose_comparison import compare
 from reports.conclusions.steps import Steps
 from reports.conclusions.training_results import MIN_SEEDS, converges, reference_of
-from reports.estimate import Estimate
+from reports.parts_schema import Estimate
 from reports.schema import Comparison
 from reports.statistics.student import t_interval
 from reports.wording.training_sentences import times_to_target

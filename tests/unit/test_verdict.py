@@ -9,8 +9,7 @@ import pytest
 from scipy import stats
 
 from reports.conclusions.ratios import decide, farthest
-from reports.estimate import Estimate
-from reports.parts_schema import ChangeWithheld, NoDifference
+from reports.parts_schema import ChangeWithheld, Estimate, NoDifference
 from reports.reasons import REASONS, Caution
 from reports.schema import Withheld
 from reports.statistics.budget import to_decide

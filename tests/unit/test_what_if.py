@@ -8,7 +8,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from reports.projection.what_if import SCENARIOS, ArmTerms, links_of
+from reports.what_if import SCENARIOS, ArmTerms, links_of
 from runners.project_command import parse_rate
 from runners.project_command import project as command
 from tests.kit.refusals import refusal

@@ -98,7 +98,7 @@ class Growth:
 def fit_growth(
     hosts: Sequence[float],
     times_s: Sequence[float],
-    errors: Sequence[float] | None = None,
+    errors: Sequence[float] | float = 0.0,
     *,
     prior: Prior = PRIOR,
 ) -> Growth:
@@ -107,13 +107,10 @@ def fit_growth(
     Args:
         hosts: of each size; a single one leaves the priors as they are.
         times_s: seconds of a rank for a sample, above 0.
-        errors: standard errors of the logarithms of these, beside the noise; none where not known.
+        errors: standard errors of the logarithms of these, beside the noise.
         prior: of the terms.
     """
-    logs, variances = (
-        np.log(times_s),
-        np.square(np.zeros(len(times_s)) if errors is None else errors),
-    )
+    logs, variances = np.log(times_s), np.square(errors)
     rests = logs[:, None] - np.stack([_log_terms(count) for count in hosts])  # by size and cell
     factors = np.array([_noise_factor(count) for count in hosts])
     precisions = 1 / ((NOISES[:, None] * factors) ** 2 + variances)  # by noise and size

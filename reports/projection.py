@@ -1,24 +1,141 @@
-"""Projects series to sizes that were not measured, as tables and lines.
+"""Throughput at sizes that were not measured: series by number of ranks, taken from a comparison at
+several points, and what is predicted from them, as tables and lines.
 
-It refuses where the measured sizes are too few or contradict the model.
+It refuses where the measured sizes are too few or contradict the model
+(``reports.growth_model``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from scipy import special
+
+from measurement.errors import PlanError
 from reports.conclusions.scaling import quotient
-from reports.estimate import Estimate, Stored
-from reports.projection.growth_model import Growth, fit_growth
-from reports.projection.series import Series
-from reports.tables.table import Column, Table, number, table
+from reports.growth_model import Growth, fit_growth
+from reports.parts_schema import Estimate, Stored
+from reports.schema import Comparison
+from reports.tables import Column, Table, number, table, wrapped
 from reports.wording.formatting import bounds_text, listed, rate, rate_interval, ratio
 
 SCHEMA_VERSION = 1
 """Version of projection.json. It grows when a key changes its meaning or goes."""
 CONFIDENCE = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Figures of one arm that differ in the number of ranks only."""
+
+    name: str
+    ranks_per_host: int
+    samples_per_s: Mapping[int, float]
+    """All ranks together, by their number."""
+    errors: Mapping[int, float] = field(default_factory=dict)
+    """Standard errors of their logarithms, where known."""
+
+    def hosts(self, ranks: int) -> float:
+        """Return how many hosts this many ranks fill."""
+        return ranks / self.ranks_per_host
+
+    def time_s(self, ranks: int) -> float:
+        """Return what one rank takes for a sample."""
+        return ranks / self.samples_per_s[ranks]
+
+    @property
+    def usable(self) -> list[int]:
+        """One whole host and sizes of several; parts of a host are another regime."""
+        return [ranks for ranks in self.samples_per_s if ranks >= self.ranks_per_host]
+
+    def up_to(self, ranks: float) -> Series:
+        """Return the series without larger sizes, in order."""
+        kept = {size: rate for size, rate in sorted(self.samples_per_s.items()) if size <= ranks}
+        return replace(self, samples_per_s=kept)
+
+
+def series_of(study: Comparison) -> tuple[list[Series], list[tuple[str, str]]]:
+    """Make the series of the arms over points, and the compared pairs, candidate and baseline.
+
+    Arms without timing have none.
+
+    Raises:
+        PlanError: it has no points, or these differ in more than the number of ranks.
+    """
+    if study.scaling == "strong":
+        raise PlanError(
+            f"'{study.comparison_id}' is a study of strong scaling: the batch of a rank shrinks"
+            " from point to point; project one with scaling: weak"
+        )
+    points = study.points
+    if not points:
+        raise PlanError(
+            f"'{study.comparison_id}' has one size; project a comparison at several points, or runs"
+            " of several sizes"
+        )
+    batches = {point.local_batch_size for point in points}
+    sizes = [point.world_size for point in points]
+    if len(batches) > 1 or len({*sizes}) < len(sizes):
+        raise PlanError(
+            f"points have {sorted(batches)} samples a rank, and {sizes} ranks; points that are"
+            " projected differ in the number of ranks, and in nothing else"
+        )
+    per_host = _ranks_per_host(points)
+    arms = [arm.name for arm in points[0].arms if arm.role != "control"]
+    by_arm = [_series_of_arm(points, arm, per_host, study.confidence) for arm in arms]
+    series = {arm_series.name: arm_series for arm_series in by_arm if arm_series}
+    if not series:
+        raise PlanError(f"'{study.comparison_id}' has no timing at any point; measure it first")
+    pairs = [(name, study.baseline) for name in series if name != study.baseline]
+    return list(series.values()), pairs if study.baseline in series else []
+
+
+def _series_of_arm(
+    points: Sequence[Comparison], arm: str, per_host: int, confidence: float
+) -> Series | None:
+    """None of an arm without timing, and of one that runs as a single process."""
+    arms = {point.world_size: point.arm(arm) for point in points}
+    figures = {
+        ranks: summary.throughput_per_s
+        for ranks, summary in arms.items()
+        if summary.status == "ok" and summary.throughput_per_s
+    }
+    if not figures or (max(figures) == 1 and max(point.world_size for point in points) > 1):
+        return None
+    return Series(
+        name=arm,
+        ranks_per_host=per_host,
+        samples_per_s={ranks: figures[ranks].value for ranks in sorted(figures)},
+        errors={ranks: _error(figure, confidence) for ranks, figure in figures.items()},
+    )
+
+
+def _error(figure: Estimate, confidence: float) -> float:
+    """The standard error of its logarithm, from its interval."""
+    if figure.bounds is None or figure.bounds[0] <= 0:
+        return 0.0
+    return math.log(figure.bounds[1] / figure.bounds[0]) / (
+        2 * float(special.ndtri((1 + confidence) / 2))
+    )
+
+
+def _ranks_per_host(points: Sequence[Comparison]) -> int:
+    """Ranks of each host, where there are several; all ranks where every point has one host."""
+    filled = set[int]()
+    for point in points:
+        ranks = next((arm.by_rank.ranks for arm in point.arms if arm.by_rank), [])
+        on_host = Counter(rank.host for rank in ranks)
+        filled |= set(on_host.values()) if len(on_host) > 1 else set()
+    if len(filled) > 1:
+        raise PlanError(
+            f"hosts have different numbers of ranks ({sorted(filled)}); project points with equally"
+            " filled hosts"
+        )
+    return filled.pop() if filled else max(point.world_size for point in points)
 
 
 class Prediction(Stored):
@@ -115,26 +232,17 @@ def project(
 
 def _project_one(whole: Series, to: Sequence[int], fit_up_to: float) -> SeriesProjection:
     series = whole.up_to(fit_up_to)
-    used = _usable(series)
-    smallest = min(series.samples_per_s, default=1)
-    projected = SeriesProjection(
-        series=whole.name, ranks_per_host=whole.ranks_per_host, used=used, efficiency_of=smallest
-    )
-    beyond = [
-        ranks
-        for ranks in to
-        if ranks > max(series.samples_per_s, default=0) and ranks % whole.ranks_per_host == 0
-    ]
-    refusal = _too_little(series)
+    smallest, largest = min(series.samples_per_s, default=1), max(series.samples_per_s, default=0)
+    beyond = [ranks for ranks in to if ranks > largest and ranks % whole.ranks_per_host == 0]
+    refusal, check, predictions = _too_little(series), None, []
     if refusal is None and not beyond:
         refusal = (
-            f"no size asked for ({_listed(to)} ranks) is above its largest,"
-            f" {max(series.samples_per_s)}, and fills hosts of {whole.ranks_per_host}; ask for"
-            " more, or leave larger sizes out with --fit-up-to"
+            f"no size asked for ({_listed(to)} ranks) is above its largest, {largest}, and fills"
+            f" hosts of {whole.ranks_per_host}; ask for more, or leave larger sizes out with"
+            " --fit-up-to"
         )
-    if refusal:
-        return projected.model_copy(update={"refusal": refusal})
-    check = _check(series)
+    if refusal is None:
+        check = _check(series)
     if check and not check.holds:
         predicted = check.samples_per_s
         refusal = (
@@ -143,26 +251,28 @@ def _project_one(whole: Series, to: Sequence[int], fit_up_to: float) -> SeriesPr
             " measured: what limits it there is not seen in the smaller sizes, or a figure is"
             f" wrong; measure {check.ranks} ranks again, and {2 * check.ranks}"
         )
-        return projected.model_copy(update={"check": check, "refusal": refusal})
-    growth = _fit(series, used)
-    predictions = []
-    for ranks in beyond:
-        throughput = _throughput(growth, ranks, series)
-        predictions.append(
-            Prediction(
-                ranks=ranks,
-                hosts=ranks // series.ranks_per_host,
-                samples_per_s=throughput,
-                efficiency=throughput.times(series.time_s(smallest) / ranks),
-                measured=whole.samples_per_s.get(ranks),
+    if refusal is None:
+        growth = _fit(series)
+        for ranks in beyond:
+            throughput = _throughput(growth, ranks, series)
+            predictions.append(
+                Prediction(
+                    ranks=ranks,
+                    hosts=ranks // series.ranks_per_host,
+                    samples_per_s=throughput,
+                    efficiency=throughput.times(series.time_s(smallest) / ranks),
+                    measured=whole.samples_per_s.get(ranks),
+                )
             )
-        )
-    return projected.model_copy(update={"check": check, "predictions": predictions})
-
-
-def _usable(series: Series) -> list[int]:
-    """One whole host and sizes of several; parts of a host are another regime."""
-    return [ranks for ranks in series.samples_per_s if ranks >= series.ranks_per_host]
+    return SeriesProjection(
+        series=whole.name,
+        ranks_per_host=whole.ranks_per_host,
+        used=series.usable,
+        efficiency_of=smallest,
+        check=check,
+        predictions=predictions,
+        refusal=refusal,
+    )
 
 
 def _too_little(series: Series) -> str | None:
@@ -183,21 +293,24 @@ def _too_little(series: Series) -> str | None:
 
 def _check(series: Series) -> BackCheck | None:
     """Predict the largest size from the smaller ones, where these are enough."""
-    *smaller, largest = _usable(series)
+    *smaller, largest = series.usable
     before = series.up_to(largest - 1)
     if _too_little(before):
         return None
-    predicted = _throughput(
-        _fit(before, smaller), largest, series, error=series.errors.get(largest, 0.0)
-    )
+    error = series.errors.get(largest, 0.0)
+    predicted = _throughput(_fit(before), largest, series, error=error)
     measured = series.samples_per_s[largest]
-    holds = predicted.bounds is not None and predicted.bounds[0] <= measured <= predicted.bounds[1]
     return BackCheck(
-        ranks=largest, from_ranks=smaller, samples_per_s=predicted, measured=measured, holds=holds
+        ranks=largest,
+        from_ranks=smaller,
+        samples_per_s=predicted,
+        measured=measured,
+        holds=not predicted.excludes(measured),
     )
 
 
-def _fit(series: Series, used: Sequence[int]) -> Growth:
+def _fit(series: Series) -> Growth:
+    used = series.usable
     times_s = [series.time_s(ranks) for ranks in used]
     errors = [series.errors.get(ranks, 0.0) for ranks in used]
     return fit_growth([series.hosts(ranks) for ranks in used], times_s, errors)
@@ -223,7 +336,7 @@ def _listed(sizes: Sequence[int]) -> str:
 
 
 PROJECTION = (
-    Column("series", "series.series", wraps=True),
+    wrapped("series", "series.series"),
     number("ranks", "at.ranks"),
     number("hosts", "at.hosts"),
     number("samples/s", "at.samples_per_s", rate),
