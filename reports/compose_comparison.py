@@ -46,11 +46,9 @@ from reports.schema import (
     Status,
     TracedArm,
 )
-from reports.scripts.configuration import script_differences
+from reports.scripts.configuration import line_causes, script_differences
 from reports.scripts.equality import judge_equality
-from reports.scripts.explanations import explanations
-from reports.scripts.lines import line_causes
-from reports.scripts.profile import profile_of
+from reports.scripts.profile import explanations, profile_of
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.traces import TracedStep, traced_steps, with_causes, with_named_cause
 from reports.wording import points as of_points

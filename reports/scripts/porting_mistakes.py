@@ -13,8 +13,8 @@ from measurement.conditions.conditions import Severity
 from measurement.conditions.differences import Difference, is_by_rank, shown
 from measurement.judging.distances import gradient_factor
 from measurement.judging.ranks import named
-from reports.scripts.equality import first_gradients
-from reports.scripts.script_arms import SEEN, ScriptArm, matched
+from reports.scripts.first_steps import first_gradients, matched
+from reports.scripts.script_arms import SEEN, ScriptArm
 
 WHOLE = ("SequentialSampler", "RandomSampler")
 """Samplers that draw from all of the data that a loader has."""

@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -123,37 +123,6 @@ class ScriptArm:
             if compressor not in ("none", "None", "NoneCompressor"):
                 return compressor
         return None
-
-
-def matched(ours: ScriptReport, theirs: ScriptReport) -> tuple[ScriptReport, str]:
-    """A report with the names that the other has for its tensors, and how they were matched, with a
-    comma before it.
-
-    Frameworks have other names for a model's tensors. Where few are the same, sizes and order must
-    all be.
-    """
-    mine, its = list(ours.started), list(theirs.started)
-    if 2 * len({*mine} & {*its}) > min(len(mine), len(its)) or (
-        [ours.sizes.get(name) for name in mine] != [theirs.sizes.get(name) for name in its]
-    ):
-        return ours, ""
-    names = dict(zip(mine, its, strict=True))
-
-    def under(tensors: Mapping[str, Any]) -> dict[str, Any]:
-        return {names.get(name, name): value for name, value in tensors.items()}
-
-    steps = [
-        step.model_copy(
-            update={"gradients": under(step.gradients), "parameters": under(step.parameters)}
-        )
-        for step in ours.steps
-    ]
-    return (
-        ours.model_copy(
-            update={"started": under(ours.started), "sizes": under(ours.sizes), "steps": steps}
-        ),
-        ", tensors matched by size and order",
-    )
 
 
 SEEN = "loader.class"
