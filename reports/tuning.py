@@ -13,8 +13,8 @@ import numpy as np
 from reports.estimate import Stored
 from reports.schema import RatioSummary, Status
 from reports.tables.table import Column, Table, number, table
+from reports.wording.causes import withheld_words
 from reports.wording.formatting import count, difference_text, interval, ratio
-from reports.wording.reasons import withheld_words
 
 SCHEMA_VERSION = 2
 """Version of tuning.json. It grows when a key changes its meaning or goes."""

@@ -22,10 +22,9 @@ from markupsafe import Markup
 
 from measurement.errors import in_report
 from reports.base import Report
-from reports.charts.comparison_charts import CURVE_TITLES, charts, curve_name
-from reports.charts.frame import MAX_REACH
-from reports.charts.point_charts import point_charts
 from reports.conclusions.scaling import has_own_units
+from reports.formats.charts import charts
+from reports.formats.curves import CURVE_TITLES, MAX_REACH, curve_name, point_charts
 from reports.formats.texts import content, templates
 from reports.schema import Comparison
 from reports.wording import formatting

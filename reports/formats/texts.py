@@ -32,7 +32,7 @@ from reports.tables.arm_tables import POINT, against_table, differences_table
 from reports.tables.figures import arm_rows
 from reports.tables.sections import ARM_TABLES, resource_table, what_if_table
 from reports.tables.table import Table, table
-from reports.wording import formatting, points
+from reports.wording import comparison_sentences, formatting
 from reports.wording.first_screen import MAX_LINES, first_screen
 
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
@@ -82,7 +82,7 @@ def templates(*, autoescape: bool) -> Environment:
     environment.globals |= {
         "q": formatting,
         "tables": arm_tables,
-        "of_points": points,
+        "of_points": comparison_sentences,
         "arm_rows": arm_rows,
         "caption": caption,
         "most_lines": MAX_LINES,

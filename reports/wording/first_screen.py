@@ -12,14 +12,14 @@ from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
 from reports.conclusions.summaries import VERDICTS, count_verdicts
 from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
-from reports.wording.causes import NAMES, short_cause
+from reports.wording.causes import NAMES, brief_reason, next_step, short_cause, verdict_word
 from reports.wording.comparison_sentences import (
     FAILURE_WORDS,
     counts_words,
     first_line,
     in_order,
-    is_wide,
 )
+from reports.wording.disturbances import is_wide
 from reports.wording.formatting import (
     bounds_text,
     count,
@@ -31,7 +31,6 @@ from reports.wording.formatting import (
     signed_difference,
 )
 from reports.wording.marks import MAX_FINDINGS, Mark, difference_lines, load_of, marks
-from reports.wording.reasons import brief_reason, next_step, verdict_word
 
 MAX_CAUSE = 12
 """The most words that a cause has."""

@@ -93,6 +93,25 @@ def interval(result: RatioSummary) -> str:
     return bounds_text(result.ci_low, result.ci_high)
 
 
+def interval_words(result: RatioSummary) -> str:
+    """Ratio, interval and launches of a result."""
+    if result.throughput_ratio is None:
+        return "no timing"
+    parts = [f"ratio {ratio(result.throughput_ratio)}"]
+    if result.ci_low is not None and result.ci_high is not None:
+        parts.append(f"{percent(result.confidence)} interval {interval(result)}")
+    if result.verdict == "equivalent" and (
+        sides := bounds_text(result.equivalence_low, result.equivalence_high, none="")
+    ):
+        parts.append(f"{one_sided_percent(result.confidence)} interval {sides}")
+    launches = (
+        count(result.launches, "launch", "launches")
+        if result.run_order is None
+        else count(result.launches, "run of each", "runs of each")
+    )
+    return ", ".join([*parts, launches])
+
+
 def rate(value: Estimate | float | None) -> str:
     """Samples per second with at least four significant digits."""
     if value is None:

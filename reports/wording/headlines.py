@@ -1,37 +1,49 @@
-"""The answer in at most twenty words, whatever the arms are; and the answer of a comparison with an
-earlier result.
+"""The answer in at most twenty words, whatever the arms are; of several points who is fastest
+where; and the answer of a comparison with an earlier result.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
-from reports.parts_schema import Against, Change
+from measurement.plans.plan import Plan
+from reports.conclusions.scaling import leaders
+from reports.parts_schema import Against, ArmTraining, Change, Convergence, TrainingSummary
 from reports.schema import ArmSummary, Comparison, Profile, RatioSummary
-from reports.wording.causes import NAMES
+from reports.wording.causes import NAMES, brief_reason, verdict_word, withheld_words
 from reports.wording.comparison_sentences import (
     FAILURE_WORDS,
     IN_BATCHES,
     case_counts,
     counts_words,
     in_order,
-    is_wide,
+    scaling_sentences,
 )
+from reports.wording.disturbances import is_wide
 from reports.wording.formatting import (
     LARGEST,
+    accuracy,
     difference_text,
     listed,
     milliseconds,
     percent,
     rate,
+    seconds,
     share,
     size_text,
 )
-from reports.wording.reasons import brief_reason, verdict_word, withheld_words
-from reports.wording.training_sentences import training_clauses
 
 MAX_WORDS = 20
 """The most words of a headline."""
+MAX_NAMED = 3
+"""Arms, or figures, that a clause names."""
+CONVERGENCE: dict[Convergence, str] = {
+    "differs": "another accuracy than",
+    "same": "the same accuracy as",
+    "undecided": "accuracy undecided beside",
+}
 NO_SPEED = (
     "No verdict on speed: CPUs stand in for GPUs, and whether both train alike is by the CPU's"
     " arithmetic"
@@ -257,7 +269,112 @@ def _loading_clauses(comparison: Comparison) -> list[str]:
     ]
 
 
-MAX_NAMED = 3
+def training_clauses(training: TrainingSummary) -> list[str]:
+    """Who converges, then who is at the target first: the clauses of a headline."""
+    clauses = convergence_clauses(training)
+    target = training.settings.target_accuracy
+    reached = _by_time(training)
+    if target is None or not reached:
+        return clauses
+    first, *others = reached
+    soon = seconds(times_to_target(training)[1][first.name])
+    if not others:
+        clauses.append(f"{first.name} reaches {percent(target)} in {soon}")
+    elif _is_first(first, others, baseline=training.baseline):
+        clauses.append(f"{first.name} reaches {percent(target)} first, in {soon}")
+    else:
+        clauses.append(f"which arm reaches {percent(target)} first is undecided")
+    return clauses
+
+
+def times_to_target(training: TrainingSummary) -> tuple[str, dict[str, float]]:
+    """Over seeds, by arm that reaches the target with most of them: the geometric mean, of which
+    the verdict's ratios are; the median where an arm misses the target with any seed.
+    """
+    reached = [arm for arm in training.arms if arm.time_to_accuracy_s is not None]
+    means = {arm.name: arm.time_to_train_s.value for arm in reached if arm.time_to_train_s}
+    if len(means) == len(reached):
+        return "geometric mean", means
+    return "median", {arm.name: arm.time_to_accuracy_s or math.inf for arm in reached}
+
+
+def _by_time(training: TrainingSummary) -> list[ArmTraining]:
+    """Arms that reach the target with most seeds, the soonest first."""
+    times = times_to_target(training)[1]
+    return [training.arm(name) for name in sorted(times, key=lambda name: times[name])]
+
+
+def _is_first(first: ArmTraining, others: Sequence[ArmTraining], *, baseline: str) -> bool:
+    """Whether the interval of an arm's time over the baseline's ends below all others'; the
+    baseline's own is 1.
+    """
+    bounds = [
+        (1.0, 1.0) if arm.name == baseline else arm.time_ratio.bounds if arm.time_ratio else None
+        for arm in (first, *others)
+    ]
+    first_bounds, *theirs = bounds
+    return first_bounds is not None and all(
+        other is not None and first_bounds[1] < other[0] for other in theirs
+    )
+
+
+def convergence_clauses(training: TrainingSummary) -> list[str]:
+    """Which arms miss the reference's accuracy, which reach it, and for which that is undecided."""
+    reference = training.arm(training.reference)
+    beside = f"{reference.name} ({accuracy(reference.final_top1)})"
+    if len(training.arms) == 1:
+        return [f"{reference.name} trained alone ({accuracy(reference.final_top1)})"]
+    clauses = []
+    for verdict, lead in CONVERGENCE.items():
+        arms = [arm for arm in training.arms if arm.convergence == verdict]
+        names = (
+            ", ".join(arm.name for arm in arms) if len(arms) <= MAX_NAMED else f"{len(arms)} arms"
+        )
+        reasons = {arm.note for arm in arms}
+        why = f", since {reasons.pop()}" if len(reasons) == 1 and None not in reasons else ""
+        clauses += [f"{lead} {beside}: {names}{why}"] if arms else []
+    first, *others = clauses or [f"no arm can be compared with {beside}"]
+    return [first[0].upper() + first[1:], *others]
+
+
+def study_headline(points: Sequence[Comparison], plan: Plan) -> str:
+    """Who is fastest where, and between which points that changes.
+
+    Without any candidate to compare: how the first arm scales.
+    """
+    partly = {
+        arm.name for point in points for arm in point.arms if arm.status == "not at this point"
+    }
+    led = [(point, who) for point in points if (who := leaders(point, without=partly))]
+    if not led:
+        return next(iter(scaling_sentences(points, plan)), "Nothing could be compared at any point")
+    leads = {point.name: _lead(point, who, plan) for point, who in led}
+    where = {
+        lead: [place for place in leads if leads[place] == lead]
+        for lead in dict.fromkeys(leads.values())
+    }
+    alone = [(point.name, who[0]) for point, who in led if len(who) == 1]
+    changes = [f"{a} and {b}" for (a, before), (b, after) in pairwise(alone) if before != after]
+    winners = [f"it changes between {listed(changes, ', and between ')}"] if changes else []
+    clauses = [f"{lead} at {listed(places)}" for lead, places in where.items()]
+    if len("; ".join([*clauses, *winners]).split()) > MAX_WORDS:
+        numbers = [f"{len(places)}" for places in where.values()]
+        numbers[0] += f" of {len(led)} points"
+        clauses = [f"{lead} at {number}" for lead, number in zip(where, numbers, strict=True)]
+    sentence = fitting([clauses[0], *winners, *clauses[1:]])
+    return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
+
+
+def _lead(point: Comparison, who: Sequence[str], plan: Plan) -> str:
+    """A clause on the arms in the lead at a point: those that none is shown to beat."""
+    if len(who) == 1:
+        return f"{who[0]} is fastest"
+    if plan.baseline not in who:
+        return f"{listed(who)} are tied as fastest"
+    is_open = any(
+        (result := point.result(name)) is not None and result.verdict == "undecided" for name in who
+    )
+    return "undecided" if is_open else "no arm leads"
 
 
 def against_headline(against: Against, *, now: str) -> str:

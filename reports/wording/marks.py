@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from measurement.conditions.differences import BATCH, Difference
 from reports.conclusions.disturbances import is_quiet
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
-from reports.wording.comparison_sentences import (
+from reports.wording.disturbances import (
     as_factor,
     by_speed_lines,
     control_sentence,
+    core_lines,
     farther_bound,
     is_wide,
+    load_sentence,
+    stall_lines,
 )
-from reports.wording.disturbances import core_lines, load_sentence, stall_lines
 from reports.wording.formatting import count, difference_text
 
 MAX_FINDINGS = 3

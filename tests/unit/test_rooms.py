@@ -62,8 +62,7 @@ INNER_ROOMS = {
     "reports/wording": {"conclusions", "statistics"},
     "reports/scripts": {"conclusions", "statistics", "wording"},
     "reports/tables": {"conclusions", "wording", "scripts"},
-    "reports/charts": {"conclusions", "statistics", "wording", "tables"},
-    "reports/formats": {"conclusions", "statistics", "wording", "scripts", "tables", "charts"},
+    "reports/formats": {"conclusions", "statistics", "wording", "scripts", "tables"},
     "reports/projection": {"conclusions", "statistics", "wording", "tables", "formats"},
 }
 """What each room of a room may import of the others beside it: driver and rank know each other only

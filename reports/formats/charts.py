@@ -1,5 +1,5 @@
-"""The charts of the page as plain Plotly figures (dicts), readable with two arms and with
-twelve.
+"""The charts of the page as plain Plotly figures (dicts), readable with two arms and with twelve:
+those of arms and of cases. ``curves`` draws lines.
 """
 
 from __future__ import annotations
@@ -7,27 +7,27 @@ from __future__ import annotations
 import html
 import itertools
 import math
-from collections.abc import Sequence
 
 import pandas as pd
 
-from measurement.plans.settings import Quantity
 from measurement.records.record import Case
-from reports.charts.frame import (
+from reports.conclusions.blocks import totals
+from reports.conclusions.step_terms import TERMS
+from reports.formats.curves import (
+    AXES,
+    CURVE_TITLES,
     Figure,
     arm_colour,
     arm_style,
     base_layout,
     bounded_axis,
-    curve_layout,
+    curve_name,
     error_bars,
     legend_above,
     line,
-    rule,
+    losses_chart,
+    training_curve,
 )
-from reports.conclusions.blocks import totals
-from reports.conclusions.step_terms import TERMS
-from reports.parts_schema import Band
 from reports.schema import ArmSummary, Comparison
 from reports.tables.arm_tables import case_figures
 from reports.wording.causes import TERM_NAMES
@@ -56,7 +56,7 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
             "losses": losses_chart(comparison),
         }
     for quantity, axis in itertools.product(CURVE_TITLES, AXES) if comparison.training else ():
-        made[curve_name(quantity, axis)] = _curve_chart(comparison, quantity, axis)
+        made[curve_name(quantity, axis)] = training_curve(comparison, quantity, axis)
     return {name: figure for name, figure in made.items() if figure is not None}
 
 
@@ -90,105 +90,6 @@ def terms_chart(comparison: Comparison) -> Figure | None:
     legend_above(layout)
     layout["margin"]["t"] = 34
     return {"data": traces, "layout": layout} if terms_by_arm else None
-
-
-def losses_chart(comparison: Comparison) -> Figure | None:
-    """The losses of scripts against samples: one curve for each arm, the mean over ranks and
-    launches; None without any.
-    """
-    if comparison.equality is None or not comparison.equality.loss:
-        return None
-    traces = [
-        line(
-            name=arm,
-            x=loss.samples,
-            y=loss.curve,
-            style=arm_style(comparison, arm),
-            hover=f"{arm}: %{{y:.4~g}} at %{{x:,.0f}}",
-            connectgaps=True,  # arms need not log the loss of the same steps
-        )
-        for arm, loss in comparison.equality.loss.items()
-    ]
-    layout = curve_layout(
-        320, f"{comparison.equality.loss_unit} since the start, all ranks", "loss"
-    )
-    layout["xaxis"] |= {"rangemode": "tozero"}
-    return {"data": traces, "layout": layout}
-
-
-CURVE_TITLES: dict[Quantity, str] = {
-    "held_out_top1": "held-out accuracy (top-1)",
-    "held_out_top5": "held-out top-5 accuracy",
-    "held_out_loss": "held-out loss",
-    "train_top1": "training accuracy (top-1)",
-    "train_top5": "training top-5 accuracy",
-    "train_loss": "training loss",
-}
-SHARES: set[Quantity] = {"held_out_top1", "held_out_top5", "train_top1", "train_top5"}
-"""Drawn in percent."""
-AXES = {"epochs": "epochs", "time": "seconds of training"}
-HEIGHT = 320
-BAND_OPACITY = 0.16
-
-
-def curve_name(quantity: Quantity, axis: str) -> str:
-    """A chart's name on the page, such as ``curve_held_out_top1_epochs``."""
-    return f"curve_{quantity}_{axis}"
-
-
-def _curve_chart(comparison: Comparison, quantity: Quantity, axis: str) -> Figure | None:
-    assert comparison.training is not None
-    curves = {
-        arm.name: arm.curve
-        for arm in comparison.training.arms
-        if arm.curve and quantity in arm.curve.bands
-    }
-    if not curves:
-        return None
-    traces: list[Figure] = []
-    for name, curve in curves.items():
-        x = (
-            list(curve.train_s)
-            if axis == "time"
-            else [float(done + 1) for done in range(len(curve.train_s))]
-        )
-        band, colour = curve.bands[quantity], arm_colour(comparison, name)
-        traces.append(_band(x, band) | {"fillcolor": colour, "legendgroup": name})
-        hover = f"{name}: %{{y:.4~g}} at %{{x:.3~g}}"
-        traces.append(
-            line(
-                name=name, legendgroup=name, x=x, y=band.mean, style={"color": colour}, hover=hover
-            )
-        )
-    layout = curve_layout(HEIGHT, AXES[axis], CURVE_TITLES[quantity])
-    layout["yaxis"]["title"] |= {"standoff": 8}
-    layout["xaxis"] |= {"rangemode": "tozero"}
-    if quantity in SHARES:
-        layout["yaxis"] |= {"tickformat": ".1~%"}
-    if quantity == "held_out_top1" and comparison.training.settings.target_accuracy is not None:
-        rule(layout, comparison.training.settings.target_accuracy, color="@muted", dash="dot")
-    return {"data": traces, "layout": layout}
-
-
-def _band(x: Sequence[float], band: Band) -> Figure:
-    """A closed line: along the least of the seeds, back along the most; without epochs at which a
-    seed has no value.
-    """
-    places = [
-        (place, low, high)
-        for place, low, high in zip(x, band.low, band.high, strict=True)
-        if low is not None
-    ]
-    return {
-        "type": "scatter",
-        "mode": "none",
-        "fill": "toself",
-        "opacity": BAND_OPACITY,
-        "hoverinfo": "skip",
-        "showlegend": False,
-        "x": [place for place, _, _ in places] + [place for place, _, _ in reversed(places)],
-        "y": [low for _, low, _ in places] + [high for _, _, high in reversed(places)],
-    }
 
 
 PANEL_PX = 250
