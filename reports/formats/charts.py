@@ -44,11 +44,11 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
     if comparison.cases:
         made = {
             "loading": case_chart(comparison, "samples_per_s", 1.0, "samples/s"),
-            "latency": case_chart(comparison, "latency_s", 1e6, "µs")
-            if not comparison.are_loaders
-            else None,
+            "latency": case_chart(comparison, "latency_s", 1e6, "µs"),
             "busbw": case_chart(comparison, "busbw_bytes_per_s", 1e-9, "GB/s"),
         }
+        if comparison.are_loaders:
+            del made["latency"]
     else:
         made = {
             "launches": launches_chart(comparison),
@@ -165,14 +165,10 @@ def _places(cases: list[Case]) -> list[int]:
 def _case_line(
     comparison: Comparison, arm: ArmSummary, cases: list[Case], figure: str, scale: float
 ) -> Figure:
-    figures = [
-        (place, case, arm.case(case.name))
-        for place, case in zip(_places(cases), cases, strict=True)
-    ]
     shown = [
         (place, case, case_of_arm, estimate)
-        for place, case, case_of_arm in figures
-        if (estimate := getattr(case_of_arm, figure))
+        for place, case in zip(_places(cases), cases, strict=True)
+        if (estimate := getattr(case_of_arm := arm.case(case.name), figure))
     ]
     return line(
         name=arm.name,
@@ -234,11 +230,14 @@ def launches_chart(comparison: Comparison) -> Figure | None:
             (dots, {"size": 8, "opacity": 0.6}, "launch %{customdata}"),
             (mark, {"size": 10, "symbol": "diamond"}, "all"),
         ):
-            hover = f"{name}, {what}: %{{x:.4~g}}<extra></extra>"
-            look = {
-                "marker": style | {"color": colour},
-                "hovertemplate": hover,
-                "cliponaxis": False,
-            }
-            traces.append({"type": "scatter", "mode": "markers"} | look | trace)
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "marker": style | {"color": colour},
+                    "hovertemplate": f"{name}, {what}: %{{x:.4~g}}<extra></extra>",
+                    "cliponaxis": False,
+                    **trace,
+                }
+            )
     return {"data": traces, "layout": layout}

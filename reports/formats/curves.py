@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from measurement.plans.settings import Quantity
@@ -82,11 +82,8 @@ def training_curve(comparison: Comparison, quantity: Quantity, axis: str) -> Fig
         return None
     traces: list[Figure] = []
     for name, curve in curves.items():
-        x = (
-            list(curve.train_s)
-            if axis == "time"
-            else [float(done + 1) for done in range(len(curve.train_s))]
-        )
+        ends = curve.train_s
+        x = ends if axis == "time" else [float(epoch) for epoch in range(1, len(ends) + 1)]
         band, colour = curve.bands[quantity], arm_colour(comparison, name)
         traces.append(_band(x, band) | {"fillcolor": colour, "legendgroup": name})
         hover = f"{name}: %{{y:.4~g}} at %{{x:.3~g}}"
@@ -127,90 +124,81 @@ def _band(x: Sequence[float], band: Band) -> Figure:
 
 
 def point_charts(comparison: Comparison) -> dict[str, Figure]:
-    """Every chart that has data, by name; none without points, and none against ranks where all
-    points have as many.
+    """Every chart of points that has data, by name; none without points, and none against ranks
+    where all points have as many.
     """
-    points = sorted(comparison.points, key=lambda point: point.world_size)
-    ticks = list(dict.fromkeys(point.world_size for point in points))
-    x = {"title": "ranks", "tickvals": ticks}
-    shown = {
-        "throughput": ("arm.throughput_per_s", f"{html.escape(comparison.sample_unit)}/s"),
-        "speed_up": ("arm.speed_up", "speed-up"),
-        "time_to_train": (
-            "training.time_to_train_s",
-            f"seconds to {trained_to(comparison.target_accuracy)}",
-        ),
-    }
-    ranks = {point.name: point.world_size for point in points}
-    made = {
-        name: _point_chart(comparison, *source, places=ranks, x=x)
-        for name, source in shown.items()
-        if len(ticks) > 1
-    }
-    if points:
-        places = {point.name: point.name for point in comparison.points}
-        x = {
-            "title": "",
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": list(places),
+    made, sizes = (
+        dict[str, Figure | None](),
+        sorted({point.world_size for point in comparison.points}),
+    )
+    if len(sizes) > 1:
+        unit, end = html.escape(comparison.sample_unit), trained_to(comparison.target_accuracy)
+        made = {
+            "throughput": _point_chart(comparison, "arm.throughput_per_s", f"{unit}/s"),
+            "speed_up": _point_chart(comparison, "arm.speed_up", "speed-up"),
+            "time_to_train": _point_chart(
+                comparison, "training.time_to_train_s", f"seconds to {end}"
+            ),
         }
-        title = f"throughput relative to {comparison.baseline}"
-        made["ratios"] = _point_chart(
-            comparison, "result.ratio", title, places=places, x=x, is_ratio=True
-        )
-    if (speed_up := made.get("speed_up")) and has_own_units(points):
+    if (speed_up := made.get("speed_up")) and has_own_units(comparison.points):
         bases = (scaling_base(comparison.points, name) for name in comparison.arm_names)
         at_one = next((base.point.world_size for base in bases if base), 1)
-        style, ideal = (
+        ideal, style = (
+            [size / at_one for size in sizes],
             {"color": "@muted", "width": 1, "dash": "dash"},
-            [size / at_one for size in ticks],
         )
         speed_up["data"].insert(
-            0, line(name="ideal", x=ticks, y=ideal, style=style, hover="ideal: %{y:.2f}")
+            0, line(name="ideal", x=sizes, y=ideal, style=style, hover="ideal: %{y:.2f}")
         )
+    if sizes:
+        title = f"throughput relative to {comparison.baseline}"
+        made["ratios"] = _point_chart(comparison, "result.ratio", title, is_ratio=True)
     return {name: figure for name, figure in made.items() if figure}
 
 
 def _point_chart(
-    comparison: Comparison,
-    path: str,
-    title: str,
-    *,
-    places: Mapping[str, Any],
-    x: Figure,
-    is_ratio: bool = False,
+    comparison: Comparison, path: str, title: str, *, is_ratio: bool = False
 ) -> Figure | None:
     """A line with intervals for each arm along the points at which it has a figure; None without
-    any. ``places``: of the points.
+    any. A ratio stands point by point, all else against ranks.
     """
     rows = arm_rows(comparison, path)
     if not rows:
         return None
+    layout = curve_layout(POINTS_PX, "" if is_ratio else "ranks", title)
+    layout["margin"]["t"] = 40
+    estimates = [row.part for row in rows]
+    places: dict[str, int | str]
+    if is_ratio:
+        places = {point.name: point.name for point in comparison.points}
+        layout["xaxis"] |= {
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": [*places],
+        }
+        layout["yaxis"] |= bounded_axis(estimates, 1.0, may_be_log=True)
+        rule(layout, 1.0, color="@text", width=1)
+    else:
+        points = sorted(comparison.points, key=lambda point: point.world_size)
+        places = {point.name: point.world_size for point in points}
+        layout["xaxis"] |= {"tickvals": list(dict.fromkeys(places.values()))}
+        layout["yaxis"] |= bounded_axis(estimates)
     traces = []
     for name in dict.fromkeys(row.arm.name for row in rows):
         at = {row.place: row.part for row in rows if row.arm.name == name}
-        places_drawn = [place for place in places if place in at]
+        drawn = [place for place in places if place in at]
         traces.append(
             line(
                 name=name,
-                x=[places[place] for place in places_drawn],
-                y=[at[place].value for place in places_drawn],
-                error_y=error_bars([at[place] for place in places_drawn], thickness=1.2, width=4),
-                customdata=places_drawn,
+                x=[places[place] for place in drawn],
+                y=[at[place].value for place in drawn],
+                error_y=error_bars([at[place] for place in drawn], thickness=1.2, width=4),
+                customdata=drawn,
                 style=arm_style(comparison.points[0], name),
                 marker={"size": 7},
                 hover=f"{name} at %{{customdata}}: %{{y:.3~g}}",
             )
         )
-    layout, estimates = curve_layout(POINTS_PX, x["title"], title), [row.part for row in rows]
-    layout["margin"]["t"] = 40
-    layout["xaxis"] |= {key: value for key, value in x.items() if key != "title"}
-    if is_ratio:
-        layout["yaxis"] |= bounded_axis(estimates, 1.0, may_be_log=True)
-        rule(layout, 1.0, color="@text", width=1)
-    else:
-        layout["yaxis"] |= bounded_axis(estimates)
     return {"data": traces, "layout": layout}
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from measurement.conditions.conditions import (
     SPEED_ENDS,
     Condition,
-    Severity,
     condition_of,
     conditions,
 )
@@ -60,7 +59,9 @@ def script_differences(
     baseline, *candidates = arms = [ScriptArm.of(record) for record in compared]
     pairs = [Pair(candidate=candidate, baseline=baseline) for candidate in candidates]
     mistakes = [mistake for pair in pairs for finder in FINDERS for mistake in finder(pair)]
-    by_field = _merge_by_field(mistakes)
+    by_field: dict[str, Difference] = {}
+    for mistake in mistakes:
+        by_field[mistake.field] = _both(by_field.get(mistake.field), mistake)
     covered = {
         start: mistake.field for mistake in mistakes for start in (mistake.field, *mistake.covers)
     }
@@ -68,29 +69,26 @@ def script_differences(
     of_ranks = [
         row for row in arm_differences(compared, allow=allow) if condition_of(row.field).scripts
     ]
-    rows = []
-    for row in [*by_field.values(), *(row for row in rest if row.field not in by_field)]:
+    rows = [*by_field.values(), *(row for row in rest if row.field not in by_field)]
+    for number, row in enumerate(rows):
         cause = next(
-            (field for start, field in covered.items() if row.field.startswith(start)), row.field
+            (covered[start] for start in covered if row.field.startswith(start)), row.field
         )
         allows = is_allowed({row.field, cause}, allow, changes_work=row.changes_work)
-        rows.append(row.model_copy(update={"allowed": row.allowed or allows}))
+        rows[number] = row.model_copy(update={"allowed": row.allowed or allows})
     return by_severity([*rows, *line_differences(arms), *of_ranks])
 
 
-def _merge_by_field(mistakes: Sequence[PortingMistake]) -> dict[str, Difference]:
-    """The mistakes by field; those of several candidates in the same field together."""
-    by_field: dict[str, Difference] = {}
-    for mistake in mistakes:
-        before = by_field.setdefault(mistake.field, mistake)
-        if before is not mistake:
-            both = {
-                "values": {**mistake.values, **before.values},
-                "sentence": f"{before.sentence}; {mistake.sentence}",
-                "changes_work": mistake.changes_work or before.changes_work,
-            }
-            by_field[mistake.field] = mistake.model_copy(update=both)
-    return by_field
+def _both(before: Difference | None, mistake: PortingMistake) -> Difference:
+    """Mistakes of two candidates in the same field together."""
+    if before is None:
+        return mistake
+    both = {
+        "values": {**mistake.values, **before.values},
+        "sentence": f"{before.sentence}; {mistake.sentence}",
+        "changes_work": mistake.changes_work or before.changes_work,
+    }
+    return mistake.model_copy(update=both)
 
 
 def _settings(
@@ -111,15 +109,19 @@ def _settings(
         changes_work = (
             condition.matters == "work" and not is_half_known and not _is_as_much(name, arms)
         )
-        is_note = is_default or name.startswith(tuple(covered)) or _is_without_effect(name, arms)
+        severity = condition.matters
+        if is_default or name.startswith(tuple(covered)) or _is_without_effect(name, arms):
+            severity = "note"
+        elif severity == "work" and not changes_work:
+            severity = "training"
+        elif severity == "training" and name.endswith(SPEED_ENDS):
+            severity = "speed"
         sentence = _sentence(name, condition, values, arms)
         rows.append(
             Difference(
                 field=name,
                 values=values,
-                severity=(
-                    "note" if is_note else _severity(name, condition, changes_work=changes_work)
-                ),
+                severity=severity,
                 changes_work=changes_work,
                 allowed=is_default or bool(condition.follows & set(own_fields)),
                 is_default=is_default,
@@ -149,10 +151,8 @@ def _is_idle(name: str, arms: Sequence[ScriptArm]) -> bool:
 def _is_without_effect(name: str, arms: Sequence[ScriptArm]) -> bool:
     """Whether a variable controls what no arm uses, or what is equal in all arms."""
     if name == "environment.OMP_NUM_THREADS":
-        return (
-            len({arm.number("threads.torch") for arm in arms}) == 1
-            and arms[0].number("threads.torch") is not None
-        )
+        threads = {arm.number("threads.torch") for arm in arms}
+        return len(threads) == 1 and None not in threads
     if name == "ddp.broadcast_buffers":  # Horovod never does
         return all(
             arm.fields.get("library") == "horovod" or arm.fields.get(name) is False for arm in arms
@@ -167,21 +167,11 @@ def _is_as_much(name: str, arms: Sequence[ScriptArm]) -> bool:
     rank as many batches.
     """
     counts: set[float | None] = {None}
-    if name in PARTS and len({arm.number("accumulation") for arm in arms}) > 1:
+    if name in PARTS and len({arm.passes for arm in arms}) > 1:
         counts = {arm.samples for arm in arms}
     elif name == "loader.samples":
         counts = {arm.number("loader.length") for arm in arms}
     return len(counts) == 1 and None not in counts
-
-
-def _severity(name: str, condition: Condition, *, changes_work: bool) -> Severity:
-    if condition.matters == "work" and not changes_work:
-        return "training"
-    return (
-        "speed"
-        if condition.matters == "training" and name.endswith(SPEED_ENDS)
-        else condition.matters
-    )
 
 
 def _sentence(
@@ -191,9 +181,9 @@ def _sentence(
     variable = name.removeprefix("environment.")
     none = "not seen on every rank" if name == SEEN else "not set"
     sentence = in_words(condition.label or variable, values, none=none)
-    ones = {arm.name for arm in arms if str(arm.fields.get("environment.OMP_NUM_THREADS")) == "1"}
     if name in ("threads.torch", "environment.OMP_NUM_THREADS") and any(
-        str(values[arm_name]) == "1" for arm_name in ones
+        str(arm.fields.get("environment.OMP_NUM_THREADS")) == str(values[arm.name]) == "1"
+        for arm in arms
     ):
         return f"{sentence} (torchrun sets OMP_NUM_THREADS=1)"
     if name.startswith("seed.") and not any(is_by_rank(value) for value in values.values()):
@@ -213,16 +203,13 @@ def line_differences(arms: Sequence[ScriptArm]) -> list[Difference]:
     totals = {calls.total() for calls in called.values()}
     sums = {any("(sum)" in call for call in calls) for calls in called.values() if calls}
     if len(totals) > 1 or len(sums) > 1:
-        label = "collectives of a step besides those of gradients"
-        values = {
-            arm.name: _listed(called[arm.name], arm) if called[arm.name] else None for arm in traced
-        }
+        values = {arm.name: _listed(called[arm.name], arm) for arm in traced}
         rows.append(
             Difference(
                 field="step.collectives",
                 values=values,
                 severity="training" if len(sums) > 1 else "speed",
-                sentence=in_words(label, values),
+                sentence=in_words("collectives of a step besides those of gradients", values),
             )
         )
     return rows
@@ -236,19 +223,10 @@ def _own_lines(ours: ScriptArm, theirs: ScriptArm) -> Iterator[Difference]:
     more, less = (ours, theirs) if whole_s[ours.name] > whole_s[theirs.name] else (theirs, ours)
     apart_s = whole_s[more.name] - whole_s[less.name]
     texts = {line.text for line in less.first.lines}
+    least_s = MIN_LINE_SHARE * sum(line.seconds for line in more.first.lines)
     for line in other_lines(more)[:MAX_LINES]:
-        waited_s = max(
-            same.exchange_s
-            for report in more.reports
-            for same in report.lines
-            if same.place == line.place
-        )
-        if (
-            line.text not in texts
-            and line.seconds > waited_s
-            and min(line.seconds, apart_s)
-            >= MIN_LINE_SHARE * sum(other.seconds for other in more.first.lines)
-        ):
+        is_own = line.text not in texts and line.seconds > max(_exchange_s(more, line))
+        if is_own and min(line.seconds, apart_s) >= least_s:
             size = f"{milliseconds(line.seconds)} ms"
             yield Difference(
                 field=f"step.line.{line.place}",
@@ -269,10 +247,12 @@ def _collectives(arm: ScriptArm) -> Counter[str]:
     return +counts
 
 
-def _listed(called: Counter[str], arm: ScriptArm) -> str:
+def _listed(called: Counter[str], arm: ScriptArm) -> str | None:
     """Such as ``2 all_reduce of 4 B at train.py:48, waited for 3.1 ms in each of the first
-    steps``.
+    steps``; None without any.
     """
+    if not called:
+        return None
     seconds = sum(line.exchange_s for line in other_lines(arm) if line.collectives)
     waited = (
         f", waited for {milliseconds(seconds)} ms in each of the first steps" if seconds else ""
@@ -307,18 +287,20 @@ def other_lines(arm: ScriptArm) -> list[LineUse]:
     """Lines of rank 0's step that hold no phase, the longest first: seconds besides exchange, and
     exchange without a late rank.
     """
-    others = []
-    for line in arm.first.lines:
-        waited_s = min(
-            same.exchange_s
-            for report in arm.reports
-            for same in report.lines
-            if same.place == line.place
+    others = [
+        line.model_copy(
+            update={
+                "seconds": line.seconds - line.exchange_s,
+                "exchange_s": min(_exchange_s(arm, line)),
+            }
         )
-        if not line.phases:
-            others.append(
-                line.model_copy(
-                    update={"seconds": line.seconds - line.exchange_s, "exchange_s": waited_s}
-                )
-            )
+        for line in arm.first.lines
+        if not line.phases
+    ]
     return sorted(others, key=lambda line: -line.seconds)
+
+
+def _exchange_s(arm: ScriptArm, line: LineUse) -> list[float]:
+    """What each rank waits for exchange in a line."""
+    lines = [same for report in arm.reports for same in report.lines]
+    return [same.exchange_s for same in lines if same.place == line.place]

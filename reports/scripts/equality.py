@@ -9,6 +9,7 @@ difference counts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import pandas as pd
@@ -32,8 +33,6 @@ from reports.scripts.first_steps import (
     batches_sentence,
     farthest_launch,
     judge_launch,
-    launches_of_both,
-    shared_arithmetic,
 )
 from reports.scripts.losses import compare_losses, loss_unit
 from reports.scripts.script_arms import ScriptArm
@@ -63,30 +62,31 @@ def judge_equality(
     scripts = {
         (record.launch, record.arm): ScriptArm.of(record) for record in records if record.scripts
     }
-    first_launch = {arm: script for (_, arm), script in reversed(scripts.items())}
     others = [arm for arm in plan.compared_arms() if arm != plan.baseline]
-    precisions = {arm: shared_arithmetic(plan.baseline, arm, first_launch) for arm in others}
-    pairs = {
-        arm: farthest_launch(plan.baseline, arm, scripts, ARITHMETICS[precisions[arm]])
+    beside = {
+        arm: [
+            (script, scripts[launch, plan.baseline])
+            for (launch, name), script in sorted(scripts.items(), key=itemgetter(0))
+            if name == arm and (launch, plan.baseline) in scripts
+        ]
         for arm in others
     }
-    control = pairs.get(plan.control_name) if plan.measurement.control else None
+    farthest = {arm: farthest_launch(pairs) for arm, pairs in beside.items()}
+    control = farthest.get(plan.control_name) if plan.measurement.control else None
     judged = {
-        arm: judge_launch(pair, precisions[arm], None if arm == plan.control_name else control)
-        for arm, pair in pairs.items()
+        arm: judge_launch(launch, None if arm == plan.control_name else control)
+        for arm, launch in farthest.items()
     }
-    passes = {arm: script.number("accumulation") for arm, script in first_launch.items()}
-    curves = compare_losses(
-        plan,
-        losses or {},
-        in_other_passes=[
-            arm for arm, number in passes.items() if number != passes.get(plan.baseline, number)
-        ],
-    )
+    in_other_passes = [
+        arm
+        for arm, pairs in beside.items()
+        if any(ours.passes != theirs.passes for ours, theirs in pairs[:1])
+    ]
+    curves = compare_losses(plan, losses or {}, in_other_passes=in_other_passes)
     batches = {
         arm: sentence
-        for arm in others
-        if (sentence := batches_sentence(plan.baseline, arm, scripts)) is not None
+        for arm, pairs in beside.items()
+        if (sentence := batches_sentence(pairs)) is not None
     }
     candidates = {
         arm: judgement for arm, judgement in judged.items() if plan.role(arm) == "candidate"
@@ -94,23 +94,17 @@ def judge_equality(
     starts_apart = control is not None and (
         judged[plan.control_name].start.verdict == "another start"
     )
-    seen = [arm for arm in candidates if launches_of_both(plan.baseline, arm, scripts)]
     clauses = [
         clause(
             arm,
             candidates[arm],
             plan,
-            precision=precisions[arm],
             has_other_batches="other batches" in batches.get(arm, ""),
-            hint=rounding_hint(
-                candidates[arm],
-                first_launch[plan.baseline],
-                first_launch[arm],
-                has_control=control is not None,
-            ),
+            hint=rounding_hint(candidates[arm], *beside[arm][0], has_control=control is not None),
             is_repeatable=not starts_apart,
         )
-        for arm in seen
+        for arm in candidates
+        if beside[arm]
     ]
     clauses += [batches[arm] for arm in candidates if arm in batches and plan.scripts.same_data]
     by_rank = {
@@ -172,7 +166,6 @@ def clause(
     judgement: Judgement,
     plan: Plan,
     *,
-    precision: str,
     has_other_batches: bool,
     hint: str,
     is_repeatable: bool,
@@ -182,6 +175,7 @@ def clause(
     ``hint``: ``rounding_hint``. ``is_repeatable``: whether the control started as the baseline.
     """
     start, parameters, baseline = judgement.start, judgement.parameters, plan.baseline
+    precision = judgement.precision
     if start.verdict == "not compared":
         return (
             f"Whether {arm} trains like {baseline} is not known: there are no parameters that"

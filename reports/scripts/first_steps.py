@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from measurement.judging.distances import (
     ARITHMETICS,
-    Arithmetic,
     Distances,
     Sketches,
     TensorChange,
@@ -27,7 +26,7 @@ from measurement.judging.distances import (
 from measurement.judging.ranks import BUFFER, START_TOLERANCE, common_names
 from measurement.records.script_report import ScriptReport
 from reports.parts_schema import GradientEquality, ParameterEquality, StartEquality
-from reports.scripts.script_arms import ScriptArm
+from reports.scripts.script_arms import ScriptArm, half_in
 
 SINGLE_TENSOR = 10.0
 """One tensor may be this many times as far off as all together."""
@@ -35,17 +34,13 @@ TIMES_CONTROL = 3.0
 NOT_REPEATABLE = 0.3
 """Where the control is that far off, times ``TIMES_CONTROL``, nothing can be concluded."""
 NEAR = ("equal", "equal up to rounding")
-Scripts = Mapping[tuple[int, str], ScriptArm]
-"""What ranks reported, by launch and arm."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _LaunchPair:
     """One arm beside the baseline in one launch."""
 
-    start: Distances
-    only_here: Sequence[str]
-    missing_here: Sequence[str]
+    start: StartEquality
     gradients: Sequence[Distances]
     """Those of the first step; empty where one of the two has none."""
     factor: float | None
@@ -56,6 +51,8 @@ class _LaunchPair:
     """Whether the arm's were changed in their last place after the first."""
     how: str
     """In which names were matched, as ``matched`` says it."""
+    precision: str
+    """The coarsest arithmetic that both use; one alone is a difference and no excuse."""
 
 
 @dataclass(kw_only=True)
@@ -66,6 +63,7 @@ class Judgement:
     gradients: GradientEquality = field(default_factory=GradientEquality)
     parameters: ParameterEquality = field(default_factory=ParameterEquality)
     how: str = ""
+    precision: str = "float32"
 
     @property
     def first_step(self) -> int | None:
@@ -83,37 +81,26 @@ class Judgement:
         )
 
 
-def farthest_launch(
-    baseline: str, arm: str, scripts: Scripts, shared: Arithmetic
-) -> _LaunchPair | None:
-    """The launch in which two arms are farthest apart; None where no launch has both, or each rank
-    has a share only.
+def farthest_launch(pairs: Sequence[tuple[ScriptArm, ScriptArm]]) -> _LaunchPair | None:
+    """The launch in which an arm is farthest from the baseline; None where no launch has both, or
+    each rank has a share only.
+
+    ``pairs``: the arm and the baseline, launch by launch.
     """
-    pairs = [
-        _compare_launch(scripts[launch, arm].first, scripts[launch, baseline].first, shared)
-        for launch in launches_of_both(baseline, arm, scripts)
-    ]
+    compared = (_compare_launch(ours, theirs) for ours, theirs in pairs)
     return max(
-        filter(None, pairs),
+        filter(None, compared),
         key=lambda pair: (
-            pair.start.distance,
+            pair.start.distance or 0.0,
             max((step.distance for step in pair.steps), default=0.0),
         ),
         default=None,
     )
 
 
-def launches_of_both(baseline: str, arm: str, scripts: Scripts) -> list[int]:
-    """The launches in which both arms reported."""
-    return sorted(
-        launch for launch, name in scripts if name == arm and (launch, baseline) in scripts
-    )
-
-
-def _compare_launch(
-    ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic
-) -> _LaunchPair | None:
-    ours, how = matched(ours, theirs)
+def _compare_launch(arm: ScriptArm, baseline: ScriptArm) -> _LaunchPair | None:
+    theirs = baseline.first
+    ours, how = matched(arm.first, theirs)
     names = [
         name
         for name in common_names(ours.started, theirs.started)
@@ -121,11 +108,18 @@ def _compare_launch(
     ]
     if ours.sharded or theirs.sharded or not names:
         return None
-    mine, its = first_gradients(ours, theirs)
+    precision = min(map(arithmetic, (arm, baseline)), key=list(ARITHMETICS).index)
+    shared, (mine, its) = ARITHMETICS[precision], first_gradients(ours, theirs)
+    start = start_distances(Sketches.of(ours.started, names), Sketches.of(theirs.started, names))
+    beyond = start.names_beyond(START_TOLERANCE)
     return _LaunchPair(
-        start=start_distances(Sketches.of(ours.started, names), Sketches.of(theirs.started, names)),
-        only_here=[name for name in ours.started if name not in names],
-        missing_here=[name for name in theirs.started if name not in names],
+        start=StartEquality(
+            verdict="another start" if beyond else _equality(start.worst),
+            names=[name for name in beyond if not name.startswith(BUFFER)] or beyond,
+            distance=start.distance,
+            only_here=[name for name in ours.started if name not in names],
+            missing_here=[name for name in theirs.started if name not in names],
+        ),
         gradients=[gradient_distances(mine, its, theirs.sizes, shared)]
         if mine.norm or its.norm
         else [],
@@ -133,6 +127,7 @@ def _compare_launch(
         steps=_steps(ours, theirs, names, negligible=its.negligible(theirs.sizes, shared)),
         perturbed=ours.perturbed,
         how=how,
+        precision=precision,
     )
 
 
@@ -174,63 +169,37 @@ def _steps(
     return distances
 
 
-def shared_arithmetic(baseline: str, arm: str, scripts: Mapping[str, ScriptArm]) -> str:
-    """The coarsest arithmetic that both arms use; one alone is a difference and no excuse."""
-    arithmetics = [
-        arithmetic(scripts[name].first.configuration) for name in (baseline, arm) if name in scripts
-    ]
-    return min(arithmetics, key=list(ARITHMETICS).index, default="float32")
+def arithmetic(script: ScriptArm) -> str:
+    """The coarsest that it computes or exchanges gradients in, a name of ``ARITHMETICS``."""
+    seen = script.first.configuration
+    names = ["model.dtypes", "horovod.compression", "ddp.comm_hook"]
+    names += ["autocast.dtype"] if seen.get("autocast.enabled") else []
+    if half := half_in(" ".join(str(seen.get(name)) for name in names)):
+        return half
+    is_rounded = seen.get("tf32.matmul") or seen.get("tf32.cudnn")
+    return "TensorFloat-32" if is_rounded and seen.get("device", "cpu") != "cpu" else "float32"
 
 
-def arithmetic(configuration: Mapping[str, Any]) -> str:
-    """The coarsest that a script computes or exchanges gradients in, a name of ``ARITHMETICS``."""
-    names = ("model.dtypes", "horovod.compression", "ddp.comm_hook")
-    text = " ".join(str(configuration.get(name, "")) for name in names).lower()
-    if configuration.get("autocast.enabled"):
-        text += str(configuration.get("autocast.dtype", "")).lower()
-    if "bf16" in text or "bfloat16" in text:
-        return "bfloat16"
-    if "fp16" in text or "float16" in text:
-        return "float16"
-    is_rounded = configuration.get("tf32.matmul") or configuration.get("tf32.cudnn")
-    return (
-        "TensorFloat-32"
-        if is_rounded and str(configuration.get("device", "cpu")) != "cpu"
-        else "float32"
-    )
-
-
-def judge_launch(
-    pair: _LaunchPair | None, precision: str, control: _LaunchPair | None
-) -> Judgement:
+def judge_launch(pair: _LaunchPair | None, control: _LaunchPair | None) -> Judgement:
     """Judge one arm, with the control's differences as tolerance."""
     if pair is None:
         return Judgement()
-    beyond = pair.start.names_beyond(START_TOLERANCE)
-    start = StartEquality(
-        verdict="another start" if beyond else _equality(pair.start.worst),
-        names=[name for name in beyond if not name.startswith(BUFFER)] or beyond,
-        distance=pair.start.distance,
-        only_here=pair.only_here,
-        missing_here=pair.missing_here,
-    )
-    judged, allowed = Judgement(start=start, how=pair.how), ARITHMETICS[precision]
-    if pair.gradients and not beyond:
-        fields, _ = _verdict_of(
-            pair.gradients, allowed.recomputed, control.gradients if control else []
-        )
+    judged = Judgement(start=pair.start, how=pair.how, precision=pair.precision)
+    if pair.start.verdict == "another start":
+        return judged
+    allowed = ARITHMETICS[pair.precision]
+    repeated, repeats = (control.gradients, control.steps) if control else ([], [])
+    if pair.gradients:
+        fields, _ = _verdict_of(pair.gradients, allowed.recomputed, repeated)
         factor = pair.factor if fields.get("verdict") == "apart" else None
         judged.gradients = GradientEquality(
             distance=pair.gradients[0].distance, factor=factor, **fields
         )
-    if pair.steps and not beyond:
-        fields, num_judged = _verdict_of(
-            pair.steps[:1] if pair.perturbed else pair.steps,
-            allowed.stepped,
-            control.steps if control else [],
-        )
+    if pair.steps:
+        steps = pair.steps[:1] if pair.perturbed else pair.steps
+        fields, num_judged = _verdict_of(steps, allowed.stepped, repeats)
         is_apart = fields.get("verdict") == "apart"
-        if is_apart and len(fields["names"]) == len(pair.steps[num_judged - 1].names):
+        if is_apart and len(fields["names"]) == len(steps[num_judged - 1].names):
             fields["names"] = []
         judged.parameters = ParameterEquality(
             distances=[step.distance for step in pair.steps],
@@ -273,21 +242,20 @@ def _equality(distance: float) -> Literal["equal", "equal up to rounding"]:
     return "equal" if distance == 0 else "equal up to rounding"
 
 
-def batches_sentence(baseline: str, arm: str, scripts: Scripts) -> str | None:
+def batches_sentence(pairs: Sequence[tuple[ScriptArm, ScriptArm]]) -> str | None:
     """What the digests of the first batches say, of the first launch that has them; None where
     there are none, or a step has another number of batches.
     """
-    for launch in launches_of_both(baseline, arm, scripts):
-        ours, theirs = (scripts[launch, name] for name in (arm, baseline))
-        if ours.fields.get("accumulation") != theirs.fields.get("accumulation"):
+    for ours, theirs in pairs:
+        if ours.passes != theirs.passes:
             return None
         shared = list(zip(ours.batches, theirs.batches, strict=False))
         if not shared or any(None in ranks for pair in shared for ranks in pair):
             continue
         for step, (mine, its) in enumerate(shared, start=1):
             if Counter(mine) != Counter(its):
-                return f"{arm} reads other batches than {baseline}, from step {step} on"
-        return f"{arm} reads the same batches as {baseline}"
+                return f"{ours.name} reads other batches than {theirs.name}, from step {step} on"
+        return f"{ours.name} reads the same batches as {theirs.name}"
     return None
 
 

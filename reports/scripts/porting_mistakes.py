@@ -51,7 +51,7 @@ class Pair:
         arms = (self.candidate, self.baseline)
         numbers: dict[str, set[float | None]] = {
             "ranks": {float(arm.ranks) for arm in arms},
-            "passes in a step": {arm.number("accumulation") for arm in arms},
+            "passes in a step": {arm.passes for arm in arms},
         }
         return [
             name
@@ -265,7 +265,9 @@ def _is_sharded_by_sampler(arm: ScriptArm) -> bool | None:
 
 def _same_data(pair: Pair) -> Iterator[PortingMistake]:
     covers = ["sampler.", "loader.length", "epoch.steps", "loader.class"]
-    lengths = set(pair.each(lambda arm: arm.number("loader.length", "epoch.steps")).values())
+    lengths = set(
+        pair.each(lambda arm: arm.number("loader.length") or arm.number("epoch.steps")).values()
+    )
     changes_work = len(lengths - {None}) > 1
     shared = pair.differing(lambda arm: arm.shares_batches)
     for arm, other in shared:

@@ -56,7 +56,7 @@ def profile_of(evidence: Evidence, arm: ArmSummary) -> Profile | None:
         for rank, times in means.items()
     ]
     first_rank = blocks[blocks["rank"] == blocks["rank"].min()]
-    drift = _drift(first_rank, confidence=CONFIDENCE)
+    drift = _drift(first_rank)
     step_s = max(rank.step_s for rank in ranks)
     costs = sorted(
         _findings(arm, ranks, drift, steps=int(first_rank["steps"].sum())),
@@ -156,7 +156,7 @@ def _findings(
         )
 
 
-def _drift(blocks: pd.DataFrame, *, confidence: float) -> Estimate | None:
+def _drift(blocks: pd.DataFrame) -> Estimate | None:
     """``blocks``: one rank's, with exchange."""
     shares = []
     for _, launch in blocks.groupby("launch"):
@@ -164,7 +164,7 @@ def _drift(blocks: pd.DataFrame, *, confidence: float) -> Estimate | None:
         third = len(each) // 3
         if third >= MIN_BLOCKS:
             shares.append(float(each[-third:].mean() / each[:third].mean() - 1))
-    return t_interval(shares, confidence=confidence)
+    return t_interval(shares, confidence=CONFIDENCE)
 
 
 def explanations(evidence: Evidence, results: Sequence[RatioSummary]) -> list[Explanation]:

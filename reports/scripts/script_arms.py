@@ -66,17 +66,17 @@ class ScriptArm:
         """In what its ranks differ; None where they cannot be compared."""
         return agreement(self.reports)
 
-    def number(self, *fields: str) -> float | None:
-        """The first of these settings that is a number and the same on all ranks."""
-        values = (self.fields.get(field) for field in fields)
-        return next(
-            (
-                float(value)
-                for value in values
-                if isinstance(value, int | float) and not isinstance(value, bool)
-            ),
-            None,
-        )
+    def number(self, field: str) -> float | None:
+        """A setting, where it is a number and the same on all ranks."""
+        value = self.fields.get(field)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return float(value)
+
+    @property
+    def passes(self) -> float | None:
+        """Backward passes of a step."""
+        return self.number("accumulation")
 
     @property
     def samples(self) -> int | None:
@@ -116,13 +116,16 @@ class ScriptArm:
         """In what gradients are exchanged, where that is not their own type."""
         for field in ("horovod.compression", "ddp.comm_hook"):
             compressor = str(self.fields.get(field) or "none")
-            if "bf16" in compressor.lower():
-                return "bfloat16"
-            if "fp16" in compressor.lower():
-                return "float16"
             if compressor not in ("none", "None", "NoneCompressor"):
-                return compressor
+                return half_in(compressor) or compressor
         return None
+
+
+def half_in(text: str) -> str | None:
+    """The dtype of 16 bits that a text names; the coarser of both."""
+    if "bf16" in text.lower() or "bfloat16" in text.lower():
+        return "bfloat16"
+    return "float16" if "fp16" in text.lower() or "float16" in text.lower() else None
 
 
 SEEN = "loader.class"

@@ -114,13 +114,8 @@ def case_counts(
 ) -> dict[str, Counter[Outcome]]:
     """The verdicts of each candidate that was timed, the one that is faster in most cases first."""
     counts = {arm.name: count_verdicts(arm, results) for arm in arms if arm.role == "candidate"}
-    timed = [
-        name for name, outcomes in counts.items() if any(outcomes[verdict] for verdict in VERDICTS)
-    ]
-    return {
-        name: counts[name]
-        for name in sorted(timed, key=lambda name: counts[name]["slower"] - counts[name]["faster"])
-    }
+    timed = {name: outcomes for name, outcomes in counts.items() if outcomes.keys() & {*VERDICTS}}
+    return dict(sorted(timed.items(), key=lambda entry: entry[1]["slower"] - entry[1]["faster"]))
 
 
 def counts_words(counts: Counter[Outcome]) -> str:
@@ -289,15 +284,11 @@ def scaling_sentences(points: Sequence[Comparison], plan: Plan) -> list[str]:
 def bases(study: Comparison) -> list[str]:
     """What each arm's scaling is relative to, a line for each such base."""
     base_of_arm = {
-        arm.name: arm.scaling_baseline
-        for point in study.points
-        for arm in point.arms
-        if arm.scaling_baseline
+        arm.name: arm.scaling_baseline for arm in study.arms_anywhere if arm.scaling_baseline
     }
-    by_base = {
-        base: [arm for arm, arm_base in base_of_arm.items() if arm_base == base]
-        for base in dict.fromkeys(base_of_arm.values())
-    }
+    by_base: dict[str, list[str]] = {}
+    for arm, base in base_of_arm.items():
+        by_base.setdefault(base, []).append(arm)
     return [f"{listed(arms)}: relative to {base}" for base, arms in by_base.items()]
 
 
@@ -329,28 +320,31 @@ def trained_to(target_accuracy: float | None) -> str:
 def study_warnings(points: Sequence[Comparison], plan: Plan) -> list[str]:
     """What a reader must know before believing the figures, point by point."""
     lines = [f"{point.name}: {line}" for point in points for line in _point_warnings(point)]
-    compared = [
-        point.results
+    timed = [
+        (point.name, result)
         for point in points
-        if any(result.throughput_ratio is not None for result in point.results)
+        for result in point.results
+        if result.throughput_ratio is not None
     ]
-    results = [result for of_point in compared for result in of_point]
     return lines + chance_lines(
-        results, comparisons=len(compared), kind="points", confidence=plan.measurement.confidence
+        [result for _, result in timed],
+        comparisons=len({place for place, _ in timed}),
+        kind="points",
+        confidence=plan.measurement.confidence,
     )
 
 
 def _point_warnings(point: Comparison) -> list[str]:
-    failed = [(arm, arm.errors[0].message) for arm in point.arms if arm.has_failed and arm.errors]
-    failures = [f"{arm.name} {what_failed(arm)}: {first_line(message)}" for arm, message in failed]
+    failures = [
+        f"{arm.name} {what_failed(arm)}: {first_line(arm.errors[0].message)}"
+        for arm in point.arms
+        if arm.has_failed and arm.errors
+    ]
+    is_control_failed = any(result.control_failed for result in point.results)
     return [
         *point.elsewhere,
         *([first_line(point.cause)] if point.cause else failures),
-        *[
-            "the control failed, see its own report"
-            for result in point.results
-            if result.control_failed
-        ][:1],
+        *["the control failed, see its own report"] * is_control_failed,
         *run_lines(point.results),
         *caution_lines(point.results),
     ]

@@ -12,20 +12,20 @@ from measurement.plans.plan import Plan
 from reports.conclusions.scaling import leaders
 from reports.parts_schema import Against, ArmTraining, Change, Convergence, TrainingSummary
 from reports.schema import ArmSummary, Comparison, Profile, RatioSummary
-from reports.wording.causes import NAMES, brief_reason, verdict_word, withheld_words
+from reports.wording.causes import NAMES, brief_reason, verdict_word
 from reports.wording.comparison_sentences import (
-    FAILURE_WORDS,
     IN_BATCHES,
     case_counts,
     counts_words,
     in_order,
     scaling_sentences,
+    what_failed,
 )
 from reports.wording.disturbances import is_wide
 from reports.wording.formatting import (
     LARGEST,
     accuracy,
-    difference_text,
+    faster_or_slower,
     listed,
     milliseconds,
     percent,
@@ -74,12 +74,9 @@ def headline(comparison: Comparison) -> str:
 
 def _speed_clauses(comparison: Comparison) -> list[str]:
     """Which arms that train to the end are faster or slower, whenever they reach a target."""
-    timed = [result for result in comparison.candidates if result.throughput_ratio is not None]
-    decided = in_order([result for result in timed if result.is_decided], comparison.question)
-    names = {arm.name: arm.name for arm in comparison.arms}
-    return _decided(decided, names, comparison.baseline, verb="steps") or (
-        ["step speed is undecided"] if timed else []
-    )
+    timed, names = _timed(comparison), {arm.name: arm.name for arm in comparison.arms}
+    undecided = ["step speed is undecided"] if timed else []
+    return _decided(timed, names, comparison.baseline, verb="steps") or undecided
 
 
 def _profile_clauses(profile: Profile, name: str) -> list[str]:
@@ -114,57 +111,56 @@ def fitting(clauses: Sequence[str]) -> str:
 
 def _clauses(comparison: Comparison) -> list[str]:
     """What is decided first, then what is equivalent, undecided or failed."""
-    arms = [arm for arm in comparison.arms if arm.role != "control"]
-    bad = [arm for arm in arms if arm.has_failed]
-    timed = [
-        result
-        for result in in_order(comparison.candidates, comparison.question)
-        if result.throughput_ratio is not None
-    ]
+    failed, timed = _failed(comparison), _timed(comparison)
+    failures = [f"{arm} {how}" for arm, how in failed.items()]
     if not timed:
-        clauses = [f"{arm.name} {FAILURE_WORDS[arm.status]}" for arm in bad] or [
-            f"nothing was timed that {comparison.baseline} could be compared with"
-        ]
-        return [f"No comparison: {clauses[0]}", *clauses[1:]]
+        first, *others = failures or [_nothing_timed(comparison)]
+        return [f"No comparison: {first}", *others]
     if all(result.withheld_by == "cpu" for result in timed):
-        return [NO_SPEED, *(f"{arm.name} {FAILURE_WORDS[arm.status]}" for arm in bad)]
-    names = labels(arms)
-    base = names[comparison.baseline]
-    groups: dict[str, list[RatioSummary]] = {}
-    for result in timed:
-        groups.setdefault("decided" if result.is_decided else verdict_word(result), []).append(
-            result
-        )
+        return [NO_SPEED, *failures]
+    names = labels([arm for arm in comparison.arms if arm.competes])
+    base, threshold = names[comparison.baseline], percent(comparison.measurement["noise_threshold"])
     is_doubtful = any(map(is_wide, comparison.results))
-    clauses = _decided(
-        groups.get("decided", []), names, base, verb="looks" if is_doubtful else "is"
-    )
-    against = "" if clauses else f" against {base}"
+    decided = _decided(timed, names, base, verb="looks" if is_doubtful else "is")
+    against = "" if decided else f" against {base}"
     leads = {
-        "equivalent": f"within {percent(comparison.measurement['noise_threshold'])} of {base}",
+        "equivalent": f"within {threshold} of {base}",
         "undecided": f"undecided{against}",
         "no verdict": f"no verdict{against}, since they do other work",
     }
-    clauses += [
-        f"{lead}: {listed([names[result.candidate] for result in groups[group]])}"
-        for group, lead in leads.items()
-        if group in groups
+    by_verdict = {
+        verdict: [names[result.candidate] for result in timed if verdict_word(result) == verdict]
+        for verdict in leads
+    }
+    clauses = decided + [
+        f"{leads[verdict]}: {listed(arms)}" for verdict, arms in by_verdict.items() if arms
     ]
-    if len(timed) == 1 and groups.keys() & {"equivalent", "undecided"}:
-        clauses = [_undecided_clause(timed[0], names, base, comparison)]
-    where = f"{IN_BATCHES[comparison.batches]}: " if comparison.batches else ""
-    first = where + (
-        clauses[0] if where or groups.get("decided") else clauses[0][0].upper() + clauses[0][1:]
-    )
-    doubt = (
-        ["the control is too wide to confirm it"] if is_doubtful and groups.get("decided") else []
-    )
-    return [
-        first,
-        *clauses[1:],
-        *doubt,
-        *(f"{names[arm.name]} {FAILURE_WORDS[arm.status]}" for arm in bad),
-    ]
+    if len(timed) == 1:
+        clauses = _single_clauses(timed[0], names, base, threshold) or clauses
+    if comparison.batches:
+        clauses[0] = f"{IN_BATCHES[comparison.batches]}: {clauses[0]}"
+    elif not decided:
+        clauses[0] = clauses[0][0].upper() + clauses[0][1:]
+    if decided and is_doubtful:
+        clauses.append("the control is too wide to confirm it")
+    return [*clauses, *(f"{names[arm]} {how}" for arm, how in failed.items())]
+
+
+def _timed(comparison: Comparison) -> list[RatioSummary]:
+    """The candidates with a ratio, see ``in_order``."""
+    timed = [result for result in comparison.candidates if result.throughput_ratio is not None]
+    return in_order(timed, comparison.question)
+
+
+def _failed(comparison: Comparison) -> dict[str, str]:
+    """By arm that failed, what it did."""
+    return {
+        arm.name: what_failed(arm) for arm in comparison.arms if arm.has_failed and arm.competes
+    }
+
+
+def _nothing_timed(comparison: Comparison) -> str:
+    return f"nothing was timed that {comparison.baseline} could be compared with"
 
 
 def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
@@ -174,47 +170,41 @@ def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
     if not all(arm.name in (arm.backend, f"{arm.backend}-{arm.transport}") for arm in arms):
         return {arm.name: arm.name for arm in arms}
     backends = [arm.backend for arm in arms]
-    over = {
-        arm.name: f" over {SPELLINGS.get(arm.transport, arm.transport)}"
-        for arm in arms
-        if arm.transport and backends.count(arm.backend) > 1
-    }
-    return {
-        arm.name: SPELLINGS.get(arm.backend, arm.backend) + over.get(arm.name, "") for arm in arms
-    }
+    called = {arm.name: SPELLINGS.get(arm.backend, arm.backend) for arm in arms}
+    for arm in arms:
+        if arm.transport and backends.count(arm.backend) > 1:
+            called[arm.name] += f" over {SPELLINGS.get(arm.transport, arm.transport)}"
+    return called
 
 
 def _decided(
-    results: Sequence[RatioSummary], names: Mapping[str, str], base: str, *, verb: str
+    timed: Sequence[RatioSummary], names: Mapping[str, str], base: str, *, verb: str
 ) -> list[str]:
-    """The first in full; of those that follow how much faster or slower they are."""
+    """The first that is decided in full; of those that follow how much faster or slower they
+    are.
+    """
     clauses: list[str] = []
-    for result in results:
-        assert result.throughput_ratio is not None
-        name, size = names[result.candidate], difference_text(result.throughput_ratio)
-        clauses.append(
-            f", {name} {size} {result.verdict}"
-            if clauses
-            else f"{name} {verb} {size} {result.verdict} than {base}"
-        )
+    for result in timed:
+        if result.is_decided and result.throughput_ratio is not None:
+            name, difference = names[result.candidate], faster_or_slower(result.throughput_ratio)
+            clauses.append(
+                f", {name} {difference}" if clauses else f"{name} {verb} {difference} than {base}"
+            )
     return clauses
 
 
-def _undecided_clause(
-    result: RatioSummary, names: Mapping[str, str], base: str, comparison: Comparison
-) -> str:
-    """The clause for a single candidate without a decision."""
-    name = names[result.candidate]
+def _single_clauses(
+    result: RatioSummary, names: Mapping[str, str], base: str, threshold: str
+) -> list[str]:
+    """The clause on an only candidate that is equivalent or undecided, else none."""
+    name, between, why = names[result.candidate], interval_text(result), brief_reason(result)
     if result.verdict == "equivalent":
-        return (
-            f"{name} and {base} are equivalent within"
-            f" {percent(comparison.measurement['noise_threshold'])}"
-        )
-    between = interval_text(result)
+        return [f"{name} and {base} are equivalent within {threshold}"]
+    if verdict_word(result) != "undecided":
+        return []
     if between and not result.withheld_by:
-        return f"Undecided: {name} is {between} than {base}"
-    why = withheld_words(result) or brief_reason(result)
-    return f"Undecided whether {name} or {base} is faster" + (f": {why}" if why else "")
+        return [f"Undecided: {name} is {between} than {base}"]
+    return [f"Undecided whether {name} or {base} is faster" + (f": {why}" if why else "")]
 
 
 def interval_text(result: RatioSummary) -> str:
@@ -227,28 +217,20 @@ def interval_text(result: RatioSummary) -> str:
         or not 1 / LARGEST < result.ci_low < result.ci_high < LARGEST
     ):
         return ""
-    ends = [
-        f"{difference_text(bound)} {'slower' if bound < 1 else 'faster'}"
-        for bound in (result.ci_low, result.ci_high)
-    ]
-    return f"between {ends[0]} and {ends[1]}"
+    return f"between {faster_or_slower(result.ci_low)} and {faster_or_slower(result.ci_high)}"
 
 
 def _case_clauses(comparison: Comparison) -> list[str]:
     """In how many cases of a micro-benchmark each candidate is faster."""
-    bad = [
-        f"{arm.name} {FAILURE_WORDS[arm.status]}"
-        for arm in comparison.arms
-        if arm.has_failed and arm.role != "control"
-    ]
     counts = case_counts(comparison.arms, comparison.results)
-    clauses = [
-        f"{name} against {comparison.baseline}: {counts_words(outcomes).partition(';')[0]}"
-        for name, outcomes in counts.items()
-    ]
-    return [*_loading_clauses(comparison), *clauses, *bad] or [
-        f"No comparison: nothing was timed that {comparison.baseline} could be compared with"
-    ]
+    return [
+        *_loading_clauses(comparison),
+        *(
+            f"{name} against {comparison.baseline}: {counts_words(outcomes).partition(';')[0]}"
+            for name, outcomes in counts.items()
+        ),
+        *(f"{arm} {how}" for arm, how in _failed(comparison).items()),
+    ] or [f"No comparison: {_nothing_timed(comparison)}"]
 
 
 def _loading_clauses(comparison: Comparison) -> list[str]:
@@ -272,12 +254,11 @@ def _loading_clauses(comparison: Comparison) -> list[str]:
 def training_clauses(training: TrainingSummary) -> list[str]:
     """Who converges, then who is at the target first: the clauses of a headline."""
     clauses = convergence_clauses(training)
-    target = training.settings.target_accuracy
-    reached = _by_time(training)
-    if target is None or not reached:
+    target, times = training.settings.target_accuracy, times_to_target(training)[1]
+    if target is None or not times:
         return clauses
-    first, *others = reached
-    soon = seconds(times_to_target(training)[1][first.name])
+    first, *others = (training.arm(name) for name in sorted(times, key=times.__getitem__))
+    soon = seconds(times[first.name])
     if not others:
         clauses.append(f"{first.name} reaches {percent(target)} in {soon}")
     elif _is_first(first, others, baseline=training.baseline):
@@ -298,24 +279,15 @@ def times_to_target(training: TrainingSummary) -> tuple[str, dict[str, float]]:
     return "median", {arm.name: arm.time_to_accuracy_s or math.inf for arm in reached}
 
 
-def _by_time(training: TrainingSummary) -> list[ArmTraining]:
-    """Arms that reach the target with most seeds, the soonest first."""
-    times = times_to_target(training)[1]
-    return [training.arm(name) for name in sorted(times, key=lambda name: times[name])]
-
-
 def _is_first(first: ArmTraining, others: Sequence[ArmTraining], *, baseline: str) -> bool:
     """Whether the interval of an arm's time over the baseline's ends below all others'; the
     baseline's own is 1.
     """
-    bounds = [
+    ours, *theirs = (
         (1.0, 1.0) if arm.name == baseline else arm.time_ratio.bounds if arm.time_ratio else None
         for arm in (first, *others)
-    ]
-    first_bounds, *theirs = bounds
-    return first_bounds is not None and all(
-        other is not None and first_bounds[1] < other[0] for other in theirs
     )
+    return ours is not None and all(other and ours[1] < other[0] for other in theirs)
 
 
 def convergence_clauses(training: TrainingSummary) -> list[str]:
@@ -348,11 +320,9 @@ def study_headline(points: Sequence[Comparison], plan: Plan) -> str:
     led = [(point, who) for point in points if (who := leaders(point, without=partly))]
     if not led:
         return next(iter(scaling_sentences(points, plan)), "Nothing could be compared at any point")
-    leads = {point.name: _lead(point, who, plan) for point, who in led}
-    where = {
-        lead: [place for place in leads if leads[place] == lead]
-        for lead in dict.fromkeys(leads.values())
-    }
+    where: dict[str, list[str]] = {}
+    for point, who in led:
+        where.setdefault(_lead(point, who, plan), []).append(point.name)
     alone = [(point.name, who[0]) for point, who in led if len(who) == 1]
     changes = [f"{a} and {b}" for (a, before), (b, after) in pairwise(alone) if before != after]
     winners = [f"it changes between {listed(changes, ', and between ')}"] if changes else []
@@ -381,34 +351,30 @@ def against_headline(against: Against, *, now: str) -> str:
     """One sentence on both dates, the worst that changed, and what the baseline did meanwhile."""
     digits = 10 if against.created_at[:10] != now[:10] else 16
     before, after = (at[:digits].replace("T", " ") for at in (against.created_at, now))
-    baseline = against.of_baseline
-    meanwhile = (
-        f"; meanwhile the baseline {against.baseline} itself came out {change_text(baseline)}"
-        if baseline
-        else ""
-    )
-    return f"Two dates compared, not two arms ({before} and {after}): {_worst(against)}{meanwhile}"
+    sentence = f"Two dates compared, not two arms ({before} and {after}): {_worst(against)}"
+    if of_baseline := against.of_baseline:
+        came_out = faster_or_slower(of_baseline.change.value)
+        sentence += f"; meanwhile the baseline {against.baseline} itself came out {came_out}"
+    return sentence
 
 
 def _worst(against: Against) -> str:
     least = percent(against.allow_slower)
     worst = [change for change in against.changes if change.verdict == against.verdict]
     more = f" and {len(worst) - MAX_NAMED} more" if len(worst) > MAX_NAMED else ""
-    changed = (
-        ", ".join(f"{figure_name(change)} {change_text(change)}" for change in worst[:MAX_NAMED])
-        + more
+    named = worst[:MAX_NAMED]
+    changed = ", ".join(
+        f"{figure_name(change)} {faster_or_slower(change.change.value)}" for change in named
     )
     match against.verdict:
         case "regressed":
-            return (
-                f"regressed ({'' if against.beyond else 'not shown to be '}beyond {least}):"
-                f" {changed}"
-            )
+            how = "" if against.beyond else "not shown to be "
+            return f"regressed ({how}beyond {least}): {changed}{more}"
         case "improved":
-            return f"improved: {changed}"
+            return f"improved: {changed}{more}"
         case "no regression":
             return f"no regression beyond {least}"
-    return f"undecided whether {', '.join(map(figure_name, worst[:MAX_NAMED]))}{more} regressed"
+    return f"undecided whether {', '.join(map(figure_name, named))}{more} regressed"
 
 
 def figure_name(change: Change) -> str:
@@ -420,26 +386,18 @@ def figure_name(change: Change) -> str:
     return (what if change.case is None else f"{what} in {change.case}") + where
 
 
-def change_text(change: Change) -> str:
-    """Such as ``5.2% slower``."""
-    return (
-        f"{difference_text(change.change.value)}"
-        f" {'slower' if change.change.value < 1 else 'faster'}"
-    )
-
-
 def common_slowdown(against: Against) -> list[str]:
     """That all arms got slower together, where they did."""
     throughputs, ratios = (
         {change.verdict for change in against.changes if (change.baseline is None) == is_own}
         for is_own in (True, False)
     )
-    if throughputs != {"regressed"} or not ratios or "regressed" in ratios:
-        return []
-    return [
+    is_common = throughputs == {"regressed"} and ratios and "regressed" not in ratios
+    sentence = (
         "All arms are slower and their ratios are not: the machine is slower, or something that all"
         " arms share"
-    ]
+    )
+    return [sentence] if is_common else []
 
 
 def remedy(*, has_changed: bool) -> str:
