@@ -107,15 +107,15 @@ def case_chart(comparison: Comparison, figure: str, scale: float, unit: str) -> 
     layout = base_layout(PANEL_PX * rows, "")
     legend_above(layout)
     layout["margin"] |= {"t": 60, "l": 44}
-    gaps = {"xgap": 0.25, "ygap": 0.32}  # room for ticks on a phone, too, and for a title
-    domain = {"y": [0, 1 - 0.16 / rows]}
     layout["grid"] = {
         "rows": rows,
         "columns": PANELS_IN_A_ROW,
         "pattern": "independent",
-        "domain": domain,
-    } | gaps
-    frames = {"x": layout.pop("xaxis"), "y": layout.pop("yaxis")}
+        "domain": {"y": [0, 1 - 0.16 / rows]},
+        "xgap": 0.25,  # room for ticks on a phone, too, and for a title
+        "ygap": 0.32,
+    }
+    x_axis, y_axis = layout.pop("xaxis"), layout.pop("yaxis")
     traces: list[Figure] = []
     named: set[str] = set()
     for number, (operation, cases) in enumerate(operations.items()):
@@ -126,22 +126,23 @@ def case_chart(comparison: Comparison, figure: str, scale: float, unit: str) -> 
             "ticktext": [html.escape(size_text(case)) for case in cases],
             "tickangle": 0,
         }
-        layout[f"xaxis{suffix}"] = frames["x"] | log | ticks
+        layout[f"xaxis{suffix}"] = x_axis | log | ticks
         layout[f"yaxis{suffix}"] = (
-            frames["y"] | log | {"nticks": 4, "tickformat": ",.4~r", "automargin": True}
+            y_axis | log | {"nticks": 4, "tickformat": ",.4~r", "automargin": True}
         )
-        title = {
-            "text": f"<b>{html.escape(operation)}</b>, {unit}",
-            "font": {"size": 12},
-            "showarrow": False,
-            "x": 0,
-            "y": 1,
-            "xref": f"x{suffix} domain",
-            "yref": f"y{suffix} domain",
-            "xanchor": "left",
-            "yanchor": "bottom",
-        }
-        layout["annotations"].append(title)
+        layout["annotations"].append(
+            {
+                "text": f"<b>{html.escape(operation)}</b>, {unit}",
+                "font": {"size": 12},
+                "showarrow": False,
+                "x": 0,
+                "y": 1,
+                "xref": f"x{suffix} domain",
+                "yref": f"y{suffix} domain",
+                "xanchor": "left",
+                "yanchor": "bottom",
+            }
+        )
         for arm in comparison.arms:
             trace = _case_line(comparison, arm, cases, figure, scale)
             if trace["x"]:
@@ -207,8 +208,9 @@ def launches_chart(comparison: Comparison) -> Figure | None:
     layout["xaxis"] |= {"tickformat": ",.4~r"} | bounded_axis(
         [*rows.values()], *by_launch[[*rows]], may_be_log=True
     )
-    names = {"tickvals": [*range(len(rows))], "ticktext": [*rows]}
-    layout["yaxis"] |= names | {
+    layout["yaxis"] |= {
+        "tickvals": list(range(len(rows))),
+        "ticktext": list(rows),
         "range": [len(rows) - 0.45, -0.5],
         "automargin": True,
         "showgrid": False,

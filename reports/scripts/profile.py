@@ -83,7 +83,7 @@ def settings_to_try(records: Sequence[LaunchRecord]) -> dict[str, Any]:
     fields, tried = ScriptArm.of(record).fields, dict[str, Any]()
     on_host = [rank for rank in record.ranks if rank.host == record.ranks[0].host]
     cores = {core for rank in on_host for core in rank.affinity}
-    each = max(1, len(cores) // max(1, len(on_host)))
+    each = max(1, len(cores) // len(on_host))
     if isinstance(workers := fields.get(WORKERS), int):
         tried[WORKERS] = max(2, 2 * workers)
     if (
@@ -115,45 +115,26 @@ def _findings(
     exchange_s = 0.0 if is_horovods else min(rank.phases_s["exchange"] for rank in ranks)
     yield exchange_s, f"All ranks wait for exchange for {part(exchange_s)}, outside of backward"
     for cause in arm.causes:
-        yield (
-            cause.per_step_s.value,
-            f"{part(cause.per_step_s.value)} is {cause.name}, in the first steps",
-        )
+        seconds = cause.per_step_s.value
+        yield seconds, f"{part(seconds)} is {cause.name}, in the first steps"
     if late is not None:
         yield late.late_s, straggler_lines([arm])[0]
     if threads := arm.threads_s.get("sync"):
         # else it is others that have the cores
         if arm.load is None or arm.load.foreign_share < MIN_SHARE:
-            yield (
-                threads.runnable_s.value,
-                (
-                    "The training threads are ready, and wait for a core, for"
-                    f" {part(threads.runnable_s.value)}"
-                ),
-            )
+            seconds = threads.runnable_s.value
+            wait = f"wait for a core, for {part(seconds)}"
+            yield seconds, f"The training threads are ready, and {wait}"
         if threads.others_s:
-            yield (
-                threads.others_s.value,
-                f"Threads of the script's own run for {part(threads.others_s.value)} on each rank",
-            )
+            seconds = threads.others_s.value
+            yield seconds, f"Threads of the script's own run for {part(seconds)} on each rank"
     if arm.gaps:
-        seconds = arm.gaps.seconds / steps
-        yield (
-            seconds,
-            (
-                f"{part(seconds)} are {count(arm.gaps.count, 'long gap')}, such as evaluations or"
-                " checkpoints"
-            ),
-        )
+        seconds, gaps = arm.gaps.seconds / steps, count(arm.gaps.count, "long gap")
+        yield seconds, f"{part(seconds)} are {gaps}, such as evaluations or checkpoints"
     if drift is not None and drift.excludes(0.0):
-        more = "longer" if drift.value > 0 else "shorter"
-        yield (
-            abs(drift.value) * step_s,
-            (
-                f"Steps take {percent(abs(drift.value))} {more} at the end of a launch than at its"
-                " start"
-            ),
-        )
+        more = f"{percent(abs(drift.value))} {'longer' if drift.value > 0 else 'shorter'}"
+        seconds = abs(drift.value) * step_s
+        yield seconds, f"Steps take {more} at the end of a launch than at its start"
 
 
 def _drift(blocks: pd.DataFrame) -> Estimate | None:
@@ -198,17 +179,16 @@ def _explanation(
     explained = ratio_of_means(saved[0][is_known], saved[1][is_known], confidence=confidence)
     settings = plan.arms[tried].impose
     settings_text = ", ".join(f"{name} {shown(value)}" for name, value in settings.items())
-    if unlike := [
+    unlike = [
         name for name, value in settings.items() if not _is_in_force(evidence, tried, name, value)
-    ]:
+    ]
+    if unlike:
         explained, how = None, f"{unlike[0]} did not come into force, so it was not tried"
     elif result.withheld_by == "work":
         explained, how = None, "no share is told, since the two do different work"
     elif explained is None:
-        how = (
-            f"no share is told, since no difference between {plan.baseline} and {candidate} is"
-            " shown"
-        )
+        both = f"{plan.baseline} and {candidate}"
+        how = f"no share is told, since no difference between {both} is shown"
     else:
         bounds = bounds_text(explained.ci_low, explained.ci_high, share)
         how = f"closes {share(explained.value)} ({bounds}) of the difference in time"

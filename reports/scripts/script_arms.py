@@ -177,11 +177,10 @@ def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Differen
         )
     if allowed := [row.field for row in differences if row.changes_work and row.allowed]:
         notes.append(f"Work differs, and is allowed to: {', '.join(allowed[:MAX_ALLOWED])}")
-    unseen: dict[str, dict[str, None]] = {}
-    for arm, report in reports:
-        for note in report.notes:
-            unseen.setdefault(note, {})[arm] = None
-    notes += [f"{', '.join(arms)}: {note.rstrip('.')}" for note, arms in unseen.items()]
+    unseen = dict.fromkeys(note for _, report in reports for note in report.notes)
+    for note in unseen:
+        arms = dict.fromkeys(arm for arm, report in reports if note in report.notes)
+        notes.append(f"{', '.join(arms)}: {note.rstrip('.')}")
     return [*notes, *notes_on_files(records)]
 
 

@@ -22,7 +22,7 @@ from reports.wording.formatting import (
     ratio,
 )
 
-TERM_NAMES: dict[Term, str] = {
+TERM_NAMES: dict[str, str] = {
     "compute": "computing",
     "data_wait": "data wait",
     "library_overhead": "library overhead",
@@ -30,16 +30,14 @@ TERM_NAMES: dict[Term, str] = {
     "exposed_exchange": "exposed exchange",
     "overhead_and_exchange": "overhead and exchange",
 }
-PHASE_NAMES: dict[Phase, str] = {
+PHASE_NAMES: dict[str, str] = {
     "data_wait": "data wait",
     "forward": "forward",
     "backward": "backward",
     "exchange": "waiting for exchange",
     "optimizer": "optimizer",
 }
-NAMES = dict[str, str]([*TERM_NAMES.items(), *PHASE_NAMES.items()]) | {
-    "backward_and_exchange": "backward and exchange"
-}
+NAMES = {**TERM_NAMES, **PHASE_NAMES, "backward_and_exchange": "backward and exchange"}
 MIN_NAMED = 0.05
 """A share of the step from which a term is named beside computing, where that takes most."""
 MAX_FIELDS = 3
@@ -109,13 +107,11 @@ def limit_sentence(shares: Mapping[str, StepShares]) -> str | None:
 
     No full stop at the end; None without arms.
     """
-    limits = {name: bottleneck_of(step_shares) for name, step_shares in shares.items()}
     sentences = []
     for limit in get_args(Bottleneck):
-        names = [name for name in limits if limits[name] == limit]
-        if names:
-            of_names = [shares[name] for name in names]
-            sentences.append(_limit_words(limit, listed(names), of_names))
+        limited = {name: part for name, part in shares.items() if bottleneck_of(part) == limit}
+        if limited:
+            sentences.append(_limit_words(limit, listed([*limited]), [*limited.values()]))
     return ". ".join(sentences) or None
 
 
@@ -160,12 +156,8 @@ def brief_reason(result: RatioSummary) -> str:
     """Why a result is undecided, in a few words; empty where it is decided, and where nothing is
     known.
     """
-    briefs = [
-        reason.brief
-        for reason in reasons_of(result)
-        if reason.brief and result.verdict == "undecided"
-    ]
-    return next(iter(briefs), "")
+    reasons = reasons_of(result) if result.verdict == "undecided" else []
+    return next((reason.brief for reason in reasons if reason.brief), "")
 
 
 def withheld_words(result: RatioSummary) -> str:
@@ -224,23 +216,14 @@ def next_step(
 
 def _figures(result: RatioSummary, arms: Sequence[ArmSummary]) -> dict[str, str]:
     """The values of the placeholders in ``REASONS``."""
-    stalls = [
-        arm.stalls for arm in arms if arm.name in (result.candidate, result.baseline) and arm.stalls
-    ]
-    number = max(stalls, key=lambda stalls: stalls.share).count if stalls else 0
+    both = [arm for arm in arms if arm.name in (result.candidate, result.baseline)]
+    stalls = [(arm.stalls.share, arm.stalls.count) for arm in both if arm.stalls]
     return {
         "alone": result.verdict_alone,
         "arm": result.candidate,
         "baseline": result.baseline,
-        "fast": next(
-            (
-                arm.name
-                for arm in arms
-                if arm.is_implausible and arm.name in (result.candidate, result.baseline)
-            ),
-            "",
-        ),
-        "stalls": count(number, "rare stall"),
+        "fast": next((arm.name for arm in both if arm.is_implausible), ""),
+        "stalls": count(max(stalls)[1] if stalls else 0, "rare stall"),
         "calm": ratio(result.ratio_without_stalls),
         "more": more_words(result) if result.more_range is not None else "",
         "most": most_words(result),
@@ -251,10 +234,8 @@ def _why_no_ratio(result: RatioSummary, arms: Sequence[ArmSummary]) -> str:
     if result.case is None:
         return "no timing"
     by_name = {arm.name: arm for arm in arms}
-    reasons = (
-        by_name[name].case(result.case).not_offered for name in (result.candidate, result.baseline)
-    )
-    return next((reason for reason in reasons if reason), "no timing")
+    ours, theirs = (by_name[name].case(result.case) for name in (result.candidate, result.baseline))
+    return ours.not_offered or theirs.not_offered or "no timing"
 
 
 def most_words(result: RatioSummary) -> str:

@@ -96,17 +96,15 @@ def _findings_by_case(
     last.
     """
     counts, by_name = case_counts(arms, results), {arm.name: arm for arm in arms}
-    rest = [arm for arm in arms if arm.role == "candidate" and arm.name not in counts]
-    return [
-        *(
-            f"{name} against {plan.baseline}: {counts_words(outcomes)}"
-            for name, outcomes in counts.items()
-        ),
-        *(
-            _no_timing(by_name[plan.baseline] if arm.blocks else arm, arm.name, plan.baseline)
-            for arm in rest
-        ),
+    lines = [
+        f"{name} against {plan.baseline}: {counts_words(outcomes)}"
+        for name, outcomes in counts.items()
     ]
+    for arm in arms:
+        if arm.role == "candidate" and arm.name not in counts:
+            missing = by_name[plan.baseline] if arm.blocks else arm
+            lines.append(_no_timing(missing, arm.name, plan.baseline))
+    return lines
 
 
 def case_counts(
@@ -159,11 +157,8 @@ def finding(
 
 def _undecided_clause(result: RatioSummary, *arms: ArmSummary) -> str:
     if result.withheld_by is None and result.more_range is not None:
-        return (
-            f"; {more_words(result)} should decide"
-            if all(is_quiet(arm.load) for arm in arms)
-            else ""
-        )
+        is_undisturbed = all(is_quiet(arm.load) for arm in arms)
+        return f"; {more_words(result)} should decide" * is_undisturbed
     if result.note:
         return f"; {result.note}"
     near = "the difference is so small beside the noise, or so near the threshold"

@@ -183,14 +183,16 @@ def script_lines(arms: Sequence[ArmSummary]) -> list[str]:
 
 def floor_lines(records: Sequence[LaunchRecord]) -> list[str]:
     """One sentence if the floor could not be measured."""
-    failed = [record for record in records if record.role == "floor" and record.status != "ok"]
-    if not failed:
-        return []
-    message = failed[0].error.message if failed[0].error else failed[0].status
+    failed = [
+        record.error.message if record.error else record.status
+        for record in records
+        if record.role == "floor" and record.status != "ok"
+    ]
     launches = count(len(failed), "launch", "launches")
     return [
         "The no-op backend (the floor: the same loop without any exchange or library) failed in"
         f" {launches}, where overhead is part of computing: {message}"
+        for message in failed[:1]
     ]
 
 

@@ -118,14 +118,13 @@ def first_screen(shown: Comparison) -> FirstScreen:
 
 def _comparison_fields(comparison: Comparison) -> dict[str, Any]:
     """Fields of ``FirstScreen``: a line for each candidate, and what was compared."""
-    results = {result.candidate: result for result in comparison.results if result.case is None}
     arms = {arm.name: arm for arm in comparison.arms if arm.role == "candidate"}
     ordered = [result.candidate for result in in_order(comparison.candidates, comparison.question)]
     names = dict.fromkeys([*ordered, *arms])
     if comparison.cases:
         candidates = [_by_case(arms[name], comparison) for name in names]
     else:
-        candidates = [_candidate(arms[name], results.get(name)) for name in names]
+        candidates = [_candidate(arms[name], comparison.result(name)) for name in names]
     # in more than comes with a library
     differs = any(not difference.is_note for difference in comparison.differences)
     difference = difference_lines(comparison)[:1] if differs else []
@@ -183,13 +182,10 @@ def _points_fields(study: Comparison) -> dict[str, Any]:
         for point in study.points
         if (arm := point.arm(name)).role == "candidate" and arm.status != "not at this point"
     ]
-    span = " to ".join(
-        dict.fromkeys(f"{end(point.world_size for point in study.points)}" for end in (min, max))
-    )
-    compared = (
-        f"{study.workload}, {count(len(study.points), 'point')}, {span} ranks, {study.scaling}"
-        " scaling"
-    )
+    sizes = sorted(point.world_size for point in study.points)
+    span = " to ".join(dict.fromkeys(map(str, (sizes[0], sizes[-1]))))
+    points = count(len(sizes), "point")
+    compared = f"{study.workload}, {points}, {span} ranks, {study.scaling} scaling"
     return {"candidates": candidates, "compared": compared}
 
 
@@ -247,13 +243,11 @@ def _compared(comparison: Comparison) -> str:
         "scripts" if comparison.are_scripts else comparison.workload,
         count(comparison.world_size, "rank") + where,
     ]
-    sizes = sorted(
-        {arm.local_batch_size or comparison.local_batch_size for arm in comparison.arms} - {0}
-    )
+    sizes = {arm.local_batch_size or comparison.local_batch_size for arm in comparison.arms} - {0}
     if comparison.cases:
         parts.append(count(len(comparison.cases), "case"))
     elif sizes:
-        batches = listed([f"{size:,}" for size in sizes])
+        batches = listed([f"{size:,}" for size in sorted(sizes)])
         parts.append(f"batch{'es of' if len(sizes) > 1 else ''} {batches} per rank")
     if training:
         parts += [
@@ -261,11 +255,8 @@ def _compared(comparison: Comparison) -> str:
             count(max(arm.seeds for arm in training.arms), "seed"),
         ]
     elif launches:
-        parts.append(
-            count(launches, "run of each", "runs of each")
-            if comparison.runs
-            else count(launches, "launch", "launches")
-        )
+        names = ("run of each", "runs of each") if comparison.runs else ("launch", "launches")
+        parts.append(count(launches, *names))
     if comparison.measured_minutes:
         parts.append(f"{comparison.measured_minutes:.2g} min measured")
     return ", ".join(parts)
