@@ -41,36 +41,36 @@ from reports.schema import (
     Status,
     TracedArm,
 )
-from reports.scripts.configuration import script_differences
+from reports.scripts.configuration import line_causes, script_differences
 from reports.scripts.equality import judge_equality
-from reports.scripts.explanations import explanations
-from reports.scripts.lines import line_causes
-from reports.scripts.profile import profile_of
+from reports.scripts.profile import explanations, profile_of
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.traces import TracedStep, traced_steps, with_causes, with_named_cause
 from reports.what_if import Links, what_if
-from reports.wording import points as of_points
-from reports.wording.causes import limit_sentence
+from reports.wording.causes import limit_sentence, ratio_note, work_note
 from reports.wording.comparison_sentences import (
     IN_BATCHES,
-    control_sentence,
+    NO_CONTROL,
     fastest_sentence,
     findings,
+    scaling_sentences,
+    study_warnings,
+    training_note,
+    training_warnings,
     warnings,
 )
 from reports.wording.disturbances import (
+    control_sentence,
     elsewhere_lines,
     floor_lines,
     load_sentence,
     oversubscription_warning,
 )
-from reports.wording.headlines import headline, inherited_variables_note
-from reports.wording.reasons import ratio_note, work_note
-from reports.wording.training_sentences import (
-    NO_CONTROL,
+from reports.wording.headlines import (
     convergence_clauses,
-    training_note,
-    training_warnings,
+    headline,
+    inherited_variables_note,
+    study_headline,
 )
 
 BLOCK_COLUMNS = ["launch", "turn", "round", "arm", "kind", "case", "throughput_per_s", *THROUGHPUT]
@@ -352,9 +352,9 @@ def compare_points(
         created_at=some.created_at if some else "",
         ringside_version=manifest.ringside_version if manifest else None,
         scaling=plan.scaling,
-        headline=inherited_variables_note(left) + of_points.headline(points, plan),
-        findings=of_points.findings(points, plan),
-        warnings=of_points.warnings(points, plan),
+        headline=inherited_variables_note(left) + study_headline(points, plan),
+        findings=scaling_sentences(points, plan),
+        warnings=study_warnings(points, plan),
         inherited_variables=left,
         sample_unit=measured[0].sample_unit if measured else "samples",
         hosts=list(dict.fromkeys(host for comparison in measured for host in comparison.hosts)),

@@ -22,7 +22,7 @@ Caution = Literal["one launch", "two launches", "one run", "two runs"]
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """The texts for one reason. ``reports.wording.reasons`` fills their placeholders."""
+    """The texts for one reason. ``reports.wording.causes`` fills their placeholders."""
 
     brief: str = ""
     """After a colon: in the headline, on the first screen, in the table of changes."""

@@ -13,8 +13,8 @@ import numpy as np
 from reports.parts_schema import Stored
 from reports.schema import RatioSummary, Status
 from reports.tables import Column, Table, number, table, wrapped
+from reports.wording.causes import withheld_words
 from reports.wording.formatting import count, difference_text, interval, plain, ratio
-from reports.wording.reasons import withheld_words
 
 SCHEMA_VERSION = 2
 """Version of tuning.json. It grows when a key changes its meaning or goes."""

@@ -28,14 +28,13 @@ from measurement.conditions.differences import Difference
 from measurement.errors import in_report
 from measurement.records.record import GATE_STEPS
 from reports.base import Report
-from reports.charts.comparison_charts import CURVE_TITLES, charts, curve_name
-from reports.charts.frame import MAX_REACH
-from reports.charts.point_charts import point_charts
 from reports.conclusions import machine
 from reports.conclusions.ratios import LOAD_POWER
 from reports.conclusions.scaling import has_own_units
 from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.training_results import MIN_SEEDS
+from reports.formats.charts import charts
+from reports.formats.curves import CURVE_TITLES, MAX_REACH, curve_name, point_charts
 from reports.schema import Comparison
 from reports.statistics.budget import PILOTS
 from reports.tables import Table, arm_tables, figures, table
@@ -43,7 +42,7 @@ from reports.tables import sections as section_tables
 from reports.tables.arm_tables import POINT, against_table, differences_table
 from reports.tables.figures import arm_rows
 from reports.tables.sections import ARM_TABLES, resource_table, what_if_table
-from reports.wording import formatting, points
+from reports.wording import comparison_sentences, formatting
 from reports.wording.first_screen import MAX_LINES, Candidate, first_screen
 
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
@@ -103,7 +102,7 @@ def templates(*, is_page: bool = False) -> Environment:
         "tables": arm_tables,
         "limits": section_tables,
         "figure_lists": figures,
-        "of_points": points,
+        "of_points": comparison_sentences,
         "arm_rows": arm_rows,
         "caption": caption,
         "most_lines": MAX_LINES,

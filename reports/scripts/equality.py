@@ -1,71 +1,54 @@
 """Whether scripts train alike: start, gradients of the first step, parameters after each compared
-step, loss.
+step, loss; beside the baseline, or beside a golden result, the first steps of a command at an
+earlier date, which is not run again.
 
 Rank 0 of each arm is compared with the baseline's, launch by launch; the launch with the largest
-difference counts. Rounding is allowed, and three times the difference of the control, which is the
-baseline's command once more.
+difference counts.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from operator import itemgetter
+from pathlib import Path
 
 import pandas as pd
+from pydantic import ValidationError
 
 from measurement.distances import (
     ARITHMETICS,
-    Arithmetic,
-    Distances,
-    Sketches,
-    TensorChange,
-    arithmetic_of,
-    gradient_distances,
-    gradient_factor,
-    start_distances,
-    step_distances,
 )
+from measurement.errors import PlanError
+from measurement.files import read_text
 from measurement.plans.plan import Plan
+from measurement.plans.sections import SCRIPT, Arm, Measurement
 from measurement.rank_agreement import (
-    BUFFER,
-    START_TOLERANCE,
-    common_names,
     describe_rank_difference,
+    named,
 )
+from measurement.records import Written
 from measurement.records.record import LaunchRecord, ScriptReport
-from reports.parts_schema import Equality, GradientEquality, ParameterEquality, StartEquality
-from reports.scripts.judgement import NOT_REPEATABLE, Judgement, clause, rounding_hint
+from measurement.records.results import write_result
+from reports.parts_schema import Equality, GradientEquality
+from reports.scripts.first_steps import (
+    NEAR,
+    Judgement,
+    batches_sentence,
+    farthest_launch,
+    judge_launch,
+)
 from reports.scripts.losses import compare_losses, loss_unit
-from reports.scripts.script_arms import ScriptArm, matched
+from reports.scripts.script_arms import ScriptArm
 
-SINGLE_TENSOR = 10.0
-"""One tensor may be this many times as far off as all together."""
-TIMES_CONTROL = 3.0
-
-
-Scripts = Mapping[tuple[int, str], ScriptArm]
-"""What ranks reported, by launch and arm."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _LaunchPair:
-    """One arm beside the baseline in one launch."""
-
-    start: Distances
-    only_here: Sequence[str]
-    missing_here: Sequence[str]
-    gradients: Sequence[Distances]
-    """Those of the first step; empty where one of the two has none."""
-    factor: float | None
-    """How many times as large these are, where they are the same up to it."""
-    steps: Sequence[Distances]
-    """Parameters after each step."""
-    perturbed: bool
-    """Whether the arm's were changed in their last place after the first."""
-    how: str
-    """In which names were matched, as ``matched`` says it."""
+MIN_FACTOR = 0.01
+"""Gradients whose sizes differ by less are not reported as a factor."""
+MAX_TENSORS = 5
+"""Where more differ, they are not named in the sentence."""
+GOLDEN = "golden"
+"""The name of the stored arm in sentences."""
+HOLDS_FOR = ("version.", "device", "gpu", "world_size", "threads.torch")
+"""How settings begin for which a stored result holds: another one computes otherwise, or in another
+order."""
 
 
 def judge_equality(
@@ -82,30 +65,31 @@ def judge_equality(
     scripts = {
         (record.launch, record.arm): ScriptArm.of(record) for record in records if record.scripts
     }
-    first_launch = {arm: script for (_, arm), script in reversed(scripts.items())}
     others = [arm for arm in plan.compared_arms() if arm != plan.baseline]
-    precisions = {arm: _shared_arithmetic(plan.baseline, arm, first_launch) for arm in others}
-    pairs = {
-        arm: _farthest_launch(plan.baseline, arm, scripts, ARITHMETICS[precisions[arm]])
+    beside = {
+        arm: [
+            (script, scripts[launch, plan.baseline])
+            for (launch, name), script in sorted(scripts.items(), key=itemgetter(0))
+            if name == arm and (launch, plan.baseline) in scripts
+        ]
         for arm in others
     }
-    control = pairs.get(plan.control_name) if plan.measurement.control else None
+    farthest = {arm: farthest_launch(pairs) for arm, pairs in beside.items()}
+    control = farthest.get(plan.control_name) if plan.measurement.control else None
     judged = {
-        arm: _judge(pair, precisions[arm], None if arm == plan.control_name else control)
-        for arm, pair in pairs.items()
+        arm: judge_launch(launch, None if arm == plan.control_name else control)
+        for arm, launch in farthest.items()
     }
-    passes = {arm: script.number("accumulation") for arm, script in first_launch.items()}
-    curves = compare_losses(
-        plan,
-        losses or {},
-        in_other_passes=[
-            arm for arm, number in passes.items() if number != passes.get(plan.baseline, number)
-        ],
-    )
+    in_other_passes = [
+        arm
+        for arm, pairs in beside.items()
+        if any(ours.passes != theirs.passes for ours, theirs in pairs[:1])
+    ]
+    curves = compare_losses(plan, losses or {}, in_other_passes=in_other_passes)
     batches = {
         arm: sentence
-        for arm in others
-        if (sentence := _batches(plan.baseline, arm, scripts)) is not None
+        for arm, pairs in beside.items()
+        if (sentence := batches_sentence(pairs)) is not None
     }
     candidates = {
         arm: judgement for arm, judgement in judged.items() if plan.role(arm) == "candidate"
@@ -113,23 +97,17 @@ def judge_equality(
     starts_apart = control is not None and (
         judged[plan.control_name].start.verdict == "another start"
     )
-    seen = [arm for arm in candidates if _launches_of_both(plan.baseline, arm, scripts)]
     clauses = [
         clause(
             arm,
             candidates[arm],
             plan,
-            precision=precisions[arm],
             has_other_batches="other batches" in batches.get(arm, ""),
-            hint=rounding_hint(
-                candidates[arm],
-                first_launch[plan.baseline],
-                first_launch[arm],
-                has_control=control is not None,
-            ),
+            hint=rounding_hint(candidates[arm], *beside[arm][0], has_control=control is not None),
             is_repeatable=not starts_apart,
         )
-        for arm in seen
+        for arm in candidates
+        if beside[arm]
     ]
     clauses += [batches[arm] for arm in candidates if arm in batches and plan.scripts.same_data]
     by_rank = {
@@ -163,206 +141,184 @@ def judge_equality(
     )
 
 
-def _farthest_launch(
-    baseline: str, arm: str, scripts: Scripts, shared: Arithmetic
-) -> _LaunchPair | None:
-    """The launch in which two arms are farthest apart; None where no launch has both, or each rank
-    has a share only.
+def rounding_hint(judgement: Judgement, *arms: ScriptArm, has_control: bool) -> str:
+    """Whether later steps may have amplified rounding, after a semicolon.
+
+    ``has_control``: whether the baseline's command ran once more, which shows how far rounding
+    grows: with its own threads, and its own compression.
     """
-    pairs = [
-        _compare_launch(scripts[launch, arm].first, scripts[launch, baseline].first, shared)
-        for launch in _launches_of_both(baseline, arm, scripts)
-    ]
-    return max(
-        filter(None, pairs),
-        key=lambda pair: (
-            pair.start.distance,
-            max((step.distance for step in pair.steps), default=0.0),
-        ),
-        default=None,
-    )
+    if (
+        judgement.gradients.verdict not in NEAR
+        or (judgement.parameters.first_difference_step or 0) < 2
+    ):
+        return ""
+    if not has_control:
+        return "; how far rounding grows is not known without a control"
+    threads = {str(arm.fields.get("threads.torch")) for arm in arms}
+    # compression of one alone is a cause of its own
+    if len(threads) > 1 or all(arm.compression for arm in arms):
+        return (
+            "; it may be rounding that later steps amplify: look again with equal threads and"
+            " without compression"
+        )
+    return ""
 
 
-def _launches_of_both(baseline: str, arm: str, scripts: Scripts) -> list[int]:
-    return sorted(
-        launch for launch, name in scripts if name == arm and (launch, baseline) in scripts
-    )
+def clause(
+    arm: str,
+    judgement: Judgement,
+    plan: Plan,
+    *,
+    has_other_batches: bool,
+    hint: str,
+    is_repeatable: bool,
+) -> str:
+    """The clause on one candidate, without a full stop.
 
-
-def _compare_launch(
-    ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic
-) -> _LaunchPair | None:
-    ours, how = matched(ours, theirs)
-    names = [
-        name
-        for name in common_names(ours.started, theirs.started)
-        if ours.sizes.get(name) == theirs.sizes.get(name)
-    ]
-    if ours.sharded or theirs.sharded or not names:
-        return None
-    mine, its = first_gradients(ours, theirs)
-    return _LaunchPair(
-        start=start_distances(Sketches.of(ours.started, names), Sketches.of(theirs.started, names)),
-        only_here=[name for name in ours.started if name not in names],
-        missing_here=[name for name in theirs.started if name not in names],
-        gradients=[gradient_distances(mine, its, theirs.sizes, shared)]
-        if mine.norm or its.norm
-        else [],
-        factor=gradient_factor(mine, its),
-        steps=_steps(ours, theirs, names, negligible=its.negligible(theirs.sizes, shared)),
-        perturbed=ours.perturbed,
-        how=how,
-    )
-
-
-def first_gradients(ours: ScriptReport, theirs: ScriptReport) -> tuple[Sketches, Sketches]:
-    """Those of the first step that both have, of reports with alike names (``matched``); none where
-    one took no step.
+    ``hint``: ``rounding_hint``. ``is_repeatable``: whether the control started as the baseline.
     """
-    mine, its = (report.steps[0].gradients if report.steps else {} for report in (ours, theirs))
-    names = common_names(mine, its)
-    return Sketches.of(mine, names), Sketches.of(its, names)
-
-
-def _steps(
-    ours: ScriptReport, theirs: ScriptReport, names: Sequence[str], *, negligible: Sequence[str]
-) -> list[Distances]:
-    """Parameters after each step that both have; without those whose gradients are nothing but
-    rounding.
-    """
-    kept = [name for name in names if not name.startswith(BUFFER) and name not in negligible]
-    dtypes = " ".join(str(report.configuration.get("model.dtypes")) for report in (ours, theirs))
-    # the coarsest in which parameters are kept
-    stored = max(
-        (arithmetic_of(name) for name in ARITHMETICS if name in dtypes),
-        key=lambda kind: kind.epsilon,
-        default=arithmetic_of("float32"),
-    )
-    distances = []
-    for number, (mine, its) in enumerate(zip(ours.steps, theirs.steps, strict=False), start=1):
-        shared = [name for name in kept if name in mine.parameters and name in its.parameters]
-        if not shared:
-            break
-        moved, wanted = (
-            TensorChange(
-                start=Sketches.of(report.started, shared), end=Sketches.of(step.parameters, shared)
+    start, parameters, baseline = judgement.start, judgement.parameters, plan.baseline
+    precision = judgement.precision
+    if start.verdict == "not compared":
+        return (
+            f"Whether {arm} trains like {baseline} is not known: there are no parameters that"
+            " both have whole"
+        )
+    if start.verdict == "another start":
+        lead = f"{arm} has another start than {baseline}"
+        if not is_repeatable:
+            return (
+                f"{lead}, but so has {baseline} each time: it is not repeatable; set a seed, or use"
+                " --same-start"
             )
-            for report, step in ((ours, mine), (theirs, its))
+        remedy = "" if plan.scripts.same_start else "; --same-start compares what follows"
+        return f"{lead} ({named(start.names)}){judgement.how or remedy}"
+    unmatched = [*start.only_here, *start.missing_here]
+    besides = judgement.how + (f"; without a counterpart: {named(unmatched)}" if unmatched else "")
+    if "apart" in (judgement.gradients.verdict, parameters.verdict):
+        data = "; their batches differ, too" if has_other_batches else ""
+        return f"{arm} starts equal to {baseline}{_apart_words(judgement)}{data}{hint}{besides}"
+    if parameters.verdict == "not compared":
+        why = (
+            f"{baseline} itself steps otherwise each time"
+            if parameters.distances
+            else "its parameters after the first steps are not known"
         )
-        distances.append(step_distances(moved, wanted, theirs.sizes, steps=number, stored=stored))
-    return distances
-
-
-def _shared_arithmetic(baseline: str, arm: str, scripts: Mapping[str, ScriptArm]) -> str:
-    """The coarsest arithmetic that both arms use; one alone is a difference and no excuse."""
-    arithmetics = [
-        arithmetic(scripts[name].first.configuration) for name in (baseline, arm) if name in scripts
-    ]
-    return min(arithmetics, key=list(ARITHMETICS).index, default="float32")
-
-
-def arithmetic(configuration: Mapping[str, Any]) -> str:
-    """The coarsest that a script computes or exchanges gradients in, a name of ``ARITHMETICS``."""
-    names = ("model.dtypes", "horovod.compression", "ddp.comm_hook")
-    text = " ".join(str(configuration.get(name, "")) for name in names).lower()
-    if configuration.get("autocast.enabled"):
-        text += str(configuration.get("autocast.dtype", "")).lower()
-    if "bf16" in text or "bfloat16" in text:
-        return "bfloat16"
-    if "fp16" in text or "float16" in text:
-        return "float16"
-    is_rounded = configuration.get("tf32.matmul") or configuration.get("tf32.cudnn")
+        return f"{arm} starts equal to {baseline}, but {why}{besides}"
+    judged = parameters.judged_steps
+    first = f"the first {'step' if judged == 1 else f'{judged} steps'}"
+    farthest = max(parameters.distances[:judged])
+    rounding = "" if parameters.verdict == "equal" else f" up to {precision} rounding"
+    like = (
+        f"no farther apart over {first} ({_percent(farthest)} of what they changed) than rounding"
+        " takes the control"
+        if farthest > ARITHMETICS[precision].stepped
+        else f"equal{rounding} over {first}"
+    )
+    unjudged = "; after that, rounding grows too far to judge"
     return (
-        "TensorFloat-32"
-        if is_rounded and str(configuration.get("device", "cpu")) != "cpu"
-        else "float32"
+        f"{arm} trains like {baseline}: equal start, and {like}"
+        f"{unjudged if judged < len(parameters.distances) else ''}{besides}"
     )
 
 
-def _judge(pair: _LaunchPair | None, precision: str, control: _LaunchPair | None) -> Judgement:
-    """Judge one arm, with the control's differences as tolerance."""
-    if pair is None:
-        return Judgement()
-    beyond = pair.start.names_beyond(START_TOLERANCE)
-    start = StartEquality(
-        verdict="another start" if beyond else _equality(pair.start.worst),
-        names=[name for name in beyond if not name.startswith(BUFFER)] or beyond,
-        distance=pair.start.distance,
-        only_here=pair.only_here,
-        missing_here=pair.missing_here,
+def _apart_words(judgement: Judgement) -> str:
+    """From which step on, by how much, and what the gradients say of it."""
+    gradients, parameters = judgement.gradients, judgement.parameters
+    if parameters.verdict != "apart":
+        agree = "" if parameters.verdict == "not compared" else "; the parameters agree"
+        return f", but gradients of the first step are apart{_gradient_words(gradients)}{agree}"
+    assert parameters.first_difference_step is not None
+    by = _percent(parameters.distances[parameters.first_difference_step - 1])
+    where = f" ({named(parameters.names)})" if 0 < len(parameters.names) <= MAX_TENSORS else ""
+    words = (
+        f", then is apart from step {parameters.first_difference_step} on by {by} of what the steps"
+        f" changed{where}"
     )
-    judged, allowed = Judgement(start=start, how=pair.how), ARITHMETICS[precision]
-    if pair.gradients and not beyond:
-        fields, _ = _verdict_of(
-            pair.gradients, allowed.recomputed, control.gradients if control else []
-        )
-        factor = pair.factor if fields.get("verdict") == "apart" else None
-        judged.gradients = GradientEquality(
-            distance=pair.gradients[0].distance, factor=factor, **fields
-        )
-    if pair.steps and not beyond:
-        fields, num_judged = _verdict_of(
-            pair.steps[:1] if pair.perturbed else pair.steps,
-            allowed.stepped,
-            control.steps if control else [],
-        )
-        is_apart = fields.get("verdict") == "apart"
-        if is_apart and len(fields["names"]) == len(pair.steps[num_judged - 1].names):
-            fields["names"] = []
-        judged.parameters = ParameterEquality(
-            distances=[step.distance for step in pair.steps],
-            perturbed=pair.perturbed,
-            judged_steps=num_judged,
-            first_difference_step=num_judged if is_apart else None,
-            **fields,
-        )
-    return judged
+    if gradients.verdict == "apart":
+        return f"{words}; its gradients differ{_gradient_words(gradients)}"
+    return f"{words}; its first gradients agree" if gradients.verdict != "not compared" else words
 
 
-def _verdict_of(
-    distances: Sequence[Distances], least: float, control: Sequence[Distances]
-) -> tuple[dict[str, Any], int]:
-    """Verdict, tolerance and names of the first step that differs from the baseline's beyond its
-    tolerance, or of all; and how many were judged.
+def _percent(distance: float) -> str:
+    return f"{float(f'{100 * distance:.2g}'):g}%"
 
-    A step's tolerance follows from the control's steps until then. From where the control is too
-    far off on, no step is judged.
+
+def _gradient_words(gradients: GradientEquality) -> str:
+    if gradients.factor is not None and abs(gradients.factor - 1) > MIN_FACTOR:
+        return f" by a factor of {gradients.factor:.3g}"
+    return f" ({named(gradients.names)})" if 0 < len(gradients.names) <= MAX_TENSORS else ""
+
+
+class Golden(Written):
+    """The first steps of a command, and of its control."""
+
+    command: str
+    scripts: list[ScriptReport]
+    """By rank."""
+    control: tuple[ScriptReport, ...] = ()
+    """Those of the same command once more; empty where there was none."""
+
+
+def write_golden(file: Path, plan: Plan, records: Sequence[LaunchRecord]) -> None:
+    """Store the first steps of the baseline; raises a ``PlanError`` where there are none."""
+    baseline, control = (_first(records, arm) for arm in (plan.baseline, plan.control_name))
+    if baseline is None:
+        raise PlanError(f"no golden result: {plan.baseline} took no step that could be read")
+    golden = Golden(
+        command=str(plan.arms[plan.baseline].command),
+        scripts=baseline.scripts,
+        control=tuple(control.scripts if control else ()),
+    )
+    write_result(file, golden.model_dump_json(exclude_defaults=True))
+
+
+def _first(records: Sequence[LaunchRecord], arm: str) -> LaunchRecord | None:
+    return next((record for record in records if record.arm == arm and record.scripts), None)
+
+
+def read_golden(file: Path) -> Golden:
+    """Read one; raises a ``PlanError`` for anything else."""
+    try:
+        return Golden.model_validate_json(read_text(file))
+    except (OSError, ValueError, ValidationError) as error:
+        raise PlanError(
+            f"'{file}' is no golden result; write one by 'ringside ab COMMAND --write-golden FILE'"
+        ) from error
+
+
+def compare_to_golden(
+    golden: Golden, records: Sequence[LaunchRecord], arm: str
+) -> tuple[Equality, list[str]]:
+    """Whether an arm trains as the stored run, and in what they differ for which the stored one
+    holds, a phrase each.
     """
-    tolerance, single, judged = least, SINGLE_TENSOR * least, list[float]()
-    for number, step in enumerate(distances, start=1):
-        repeats = control[number - 1 : number]
-        wider = max([tolerance, *(TIMES_CONTROL * repeat.distance for repeat in repeats)])
-        if wider > NOT_REPEATABLE:
-            break
-        tolerance = wider
-        single = max(
-            [SINGLE_TENSOR * wider, single, *(TIMES_CONTROL * repeat.worst for repeat in repeats)]
+    measured = _first(records, arm)
+    if measured is None:
+        sentence = f"{arm} took no step that could be read"
+        return Equality(loss_margin=0.0, unequal=[arm], sentence=sentence), []
+    command = Arm(command=golden.command)
+    plan = Plan(
+        name=GOLDEN,
+        baseline=GOLDEN,
+        arms={GOLDEN: command, arm: command},
+        measurement=Measurement(control=bool(golden.control), floor=False, local_every=0),
+        world_size=measured.world_size,
+        workload=SCRIPT,
+    )
+    compared = [
+        measured.model_copy(update={"arm": name, "role": plan.role(name), "scripts": scripts})
+        for name, scripts in (
+            (GOLDEN, golden.scripts),
+            (plan.control_name, golden.control),
+            (arm, measured.scripts),
         )
-        judged.append(step.distance)
-        if step.is_beyond(tolerance, single):
-            names = step.names_beyond(single if step.distance <= tolerance else tolerance)
-            return {"tolerance": tolerance, "verdict": "apart", "names": names}, number
-    verdict = {"verdict": _equality(max(judged))} if judged else {}
-    return {"tolerance": tolerance, **verdict}, len(judged)
-
-
-def _equality(distance: float) -> Literal["equal", "equal up to rounding"]:
-    return "equal" if distance == 0 else "equal up to rounding"
-
-
-def _batches(baseline: str, arm: str, scripts: Scripts) -> str | None:
-    """What the digests of the first batches say, of the first launch that has them; None where
-    there are none, or a step has another number of batches.
-    """
-    for launch in _launches_of_both(baseline, arm, scripts):
-        ours, theirs = (scripts[launch, name] for name in (arm, baseline))
-        if ours.fields.get("accumulation") != theirs.fields.get("accumulation"):
-            return None
-        shared = list(zip(ours.batches, theirs.batches, strict=False))
-        if not shared or any(None in ranks for pair in shared for ranks in pair):
-            continue
-        for step, (mine, its) in enumerate(shared, start=1):
-            if Counter(mine) != Counter(its):
-                return f"{arm} reads other batches than {baseline}, from step {step} on"
-        return f"{arm} reads the same batches as {baseline}"
-    return None
+        if scripts
+    ]
+    now, then = measured.scripts[0].configuration, golden.scripts[0].configuration
+    changes = [
+        f"{field} was {then.get(field)}, and is {now.get(field)}"
+        for field in sorted({**then, **now})
+        if field.startswith(HOLDS_FOR) and then.get(field) != now.get(field)
+    ]
+    return judge_equality(plan, compared), changes

@@ -13,8 +13,8 @@ from measurement.conditions import Severity
 from measurement.conditions.differences import Difference, is_by_rank, shown
 from measurement.distances import gradient_factor
 from measurement.rank_agreement import named
-from reports.scripts.equality import first_gradients
-from reports.scripts.script_arms import SEEN, ScriptArm, matched
+from reports.scripts.first_steps import first_gradients, matched
+from reports.scripts.script_arms import SEEN, ScriptArm
 
 WHOLE = ("SequentialSampler", "RandomSampler")
 """Samplers that draw from all of the data that a loader has."""
@@ -29,6 +29,9 @@ class PortingMistake(Difference):
     severity: Severity = "mistake"
     covers: Sequence[str] = ()
     """How settings begin that differ for this reason."""
+
+
+Mistakes = Iterator[PortingMistake]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,7 @@ class Pair:
         arms = (self.candidate, self.baseline)
         numbers: dict[str, set[float | None]] = {
             "ranks": {float(arm.ranks) for arm in arms},
-            "passes in a step": {arm.number("accumulation") for arm in arms},
+            "passes in a step": {arm.passes for arm in arms},
         }
         return [
             name
@@ -84,9 +87,8 @@ class Pair:
         """How many times as large the candidate's first gradients are, where they are the same up
         to this factor.
         """
-        mine, its = first_gradients(
-            matched(self.candidate.first, self.baseline.first)[0], self.baseline.first
-        )
+        theirs = self.baseline.first
+        mine, its = first_gradients(matched(self.candidate.first, theirs)[0], theirs)
         return gradient_factor(mine, its) if mine.names else None
 
     @property
@@ -114,7 +116,7 @@ CAUSES = {
 exchange."""
 
 
-def _ranks_apart(pair: Pair) -> Iterator[PortingMistake]:
+def _ranks_apart(pair: Pair) -> Mistakes:
     sentences = pair.each(lambda arm: arm.agreement and arm.agreement.sentence(arm.name))
     for arm, other in pair.differing(lambda arm: bool(sentences[arm.name])):
         seen = {name: arm.fields.get(name) for name in CAUSES}
@@ -131,12 +133,12 @@ def _ranks_apart(pair: Pair) -> Iterator[PortingMistake]:
         )
 
 
-def _summed(pair: Pair) -> Iterator[PortingMistake]:
+def _summed(pair: Pair) -> Mistakes:
     factor = pair.gradient_factor
-    if not factor or pair.has_same_gradients:
+    clippings = {shown(value) for value in pair.values("step.clipping").values()}
+    # gradients are those of a step, after they are clipped
+    if not factor or pair.has_same_gradients or len(clippings) > 1:
         return
-    if len({shown(value) for value in pair.values("step.clipping").values()}) > 1:
-        return  # gradients are those of a step, after they are clipped
     arm, other = pair.ordered(candidate_first=factor > 1)
     numbers = " or of ".join(pair.numbers(factor))
     why = f", the number of {numbers}: {arm.name} sums where {other.name} averages"
@@ -150,7 +152,7 @@ def _summed(pair: Pair) -> Iterator[PortingMistake]:
     )
 
 
-def _not_zeroed(pair: Pair) -> Iterator[PortingMistake]:
+def _not_zeroed(pair: Pair) -> Mistakes:
     field = "optimizer.keeps_gradients"
     for arm, other in pair.differing(lambda arm: arm.fields.get(field)):
         how = "never zeroes its gradients: each step adds to those of the steps before"
@@ -161,7 +163,7 @@ def _not_zeroed(pair: Pair) -> Iterator[PortingMistake]:
         )
 
 
-def _not_optimized(pair: Pair) -> Iterator[PortingMistake]:
+def _not_optimized(pair: Pair) -> Mistakes:
     """Parameters that get a gradient and that no optimizer has."""
     left = pair.each(
         lambda arm: list(
@@ -181,21 +183,21 @@ def _not_optimized(pair: Pair) -> Iterator[PortingMistake]:
         )
 
 
-def _zeros_for_none(pair: Pair) -> Iterator[PortingMistake]:
+def _zeros_for_none(pair: Pair) -> Mistakes:
     """Horovod exchanges zeros for a parameter that no pass used, so that an optimizer steps it; DDP
     leaves it alone.
     """
-    if not pair.candidate.first.steps or not pair.baseline.first.steps:
-        return
     for is_candidate in (False, True):
         arm, other = pair.ordered(candidate_first=is_candidate)
         ours, theirs = arm.first, other.first
+        if not ours.steps or not theirs.steps:
+            return
+        unused = theirs.started.keys() - theirs.steps[0].gradients.keys()
         moved = [
             name
             for name, gradient in ours.steps[0].gradients.items()
             if not any(gradient)
-            and name in theirs.started
-            and name not in theirs.steps[0].gradients
+            and name in unused
             and ours.steps[-1].parameters.get(name) != ours.started.get(name)
         ]
         if moved:
@@ -210,7 +212,7 @@ def _zeros_for_none(pair: Pair) -> Iterator[PortingMistake]:
             )
 
 
-def _stepped_empty(pair: Pair) -> Iterator[PortingMistake]:
+def _stepped_empty(pair: Pair) -> Mistakes:
     """Horovod's ``broadcast_optimizer_state`` has a new optimizer make its state by a step in which
     all gradients are zero.
     """
@@ -233,7 +235,7 @@ def _stepped_empty(pair: Pair) -> Iterator[PortingMistake]:
             )
 
 
-def _global_batch(pair: Pair) -> Iterator[PortingMistake]:
+def _global_batch(pair: Pair) -> Mistakes:
     ours, theirs = pair.candidate.samples, pair.baseline.samples
     if not ours or not theirs or "ranks" not in pair.numbers(ours / theirs):
         return
@@ -263,9 +265,11 @@ def _is_sharded_by_sampler(arm: ScriptArm) -> bool | None:
     return False if arm.fields.get("sampler.class") in WHOLE else None
 
 
-def _same_data(pair: Pair) -> Iterator[PortingMistake]:
+def _same_data(pair: Pair) -> Mistakes:
     covers = ["sampler.", "loader.length", "epoch.steps", "loader.class"]
-    lengths = set(pair.each(lambda arm: arm.number("loader.length", "epoch.steps")).values())
+    lengths = set(
+        pair.each(lambda arm: arm.number("loader.length") or arm.number("epoch.steps")).values()
+    )
     changes_work = len(lengths - {None}) > 1
     shared = pair.differing(lambda arm: arm.shares_batches)
     for arm, other in shared:
@@ -299,14 +303,13 @@ def _same_data(pair: Pair) -> Iterator[PortingMistake]:
         )
 
 
-def _scaled_rate(pair: Pair) -> Iterator[PortingMistake]:
+def _scaled_rate(pair: Pair) -> Mistakes:
     field = "optimizer.0.0.lr"
     ours, theirs = (
         arm.learning_rates[0] if arm.learning_rates else arm.number(field)
         for arm in (pair.candidate, pair.baseline)
     )
-    numbers = pair.numbers(ours / theirs) if ours and theirs else []
-    if not ours or not theirs or "ranks" not in numbers:
+    if not ours or not theirs or "ranks" not in (numbers := pair.numbers(ours / theirs)):
         return
     arm, other = pair.ordered(candidate_first=ours > theirs)
     factor = f"{max(ours / theirs, theirs / ours):.3g}"
@@ -332,7 +335,7 @@ def _counts_steps(arm: ScriptArm) -> bool | None:
     return True if stepped >= steps - 1 else False if stepped == 0 else None
 
 
-def _schedule(pair: Pair) -> Iterator[PortingMistake]:
+def _schedule(pair: Pair) -> Mistakes:
     moving = pair.differing(
         lambda arm: len(set(arm.learning_rates)) > 1 if len(arm.learning_rates) > 1 else None
     )
@@ -355,7 +358,7 @@ def _scheduled(arm: ScriptArm) -> str:
     return f"{' to '.join(ends) or 'unknown'} in {arm.name} ({schedule}{how})"
 
 
-def _compressed(pair: Pair) -> Iterator[PortingMistake]:
+def _compressed(pair: Pair) -> Mistakes:
     ours, theirs = pair.candidate.compression, pair.baseline.compression
     if ours == theirs:
         return
@@ -375,7 +378,7 @@ def _compressed(pair: Pair) -> Iterator[PortingMistake]:
     )
 
 
-def _seeds(pair: Pair) -> Iterator[PortingMistake]:
+def _seeds(pair: Pair) -> Mistakes:
     for arm, other in pair.differing(lambda arm: arm.seeds_alike):
         yield PortingMistake(
             field="seed.torch",
@@ -387,7 +390,7 @@ def _seeds(pair: Pair) -> Iterator[PortingMistake]:
         )
 
 
-def _buffers(pair: Pair) -> Iterator[PortingMistake]:
+def _buffers(pair: Pair) -> Mistakes:
     field, of_horovod = "ddp.broadcast_buffers", "horovod" in pair.values("library").values()
     if any(arm.number("model.buffers") != 0 for arm in (pair.candidate, pair.baseline)):
         # Horovod has no such setting
@@ -419,7 +422,7 @@ def _buffers(pair: Pair) -> Iterator[PortingMistake]:
         )
 
 
-FINDERS: tuple[Callable[[Pair], Iterator[PortingMistake]], ...] = (
+FINDERS: tuple[Callable[[Pair], Mistakes], ...] = (
     _ranks_apart,
     _summed,
     _not_zeroed,

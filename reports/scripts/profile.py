@@ -1,22 +1,28 @@
-"""Where the step of one script goes, what of it need not be, and what to try (``ringside run``)."""
+"""Where the step of one script goes, what of it need not be, and what to try (``ringside run``);
+and how much of a difference a setting explains that was tried (``ringside ab --explain``).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from measurement.conditions.differences import shown
 from measurement.records.block import PHASES
 from measurement.records.record import LaunchRecord
-from reports.conclusions.steps import means_by_rank
+from reports.conclusions.steps import copies_of_baseline, means_by_rank, total_tables
 from reports.conclusions.summaries import Evidence
 from reports.parts_schema import Estimate
-from reports.schema import ArmSummary, Profile, RankProfile
+from reports.schema import ArmSummary, Explanation, Profile, RankProfile, RatioSummary
 from reports.scripts.script_arms import ScriptArm
-from reports.statistics.student import t_interval
+from reports.statistics.intervals import log_ratios
+from reports.statistics.student import ratio_of_means, t_interval
 from reports.wording.disturbances import straggler_lines
-from reports.wording.formatting import count, milliseconds, percent, share
+from reports.wording.formatting import bounds_text, count, milliseconds, percent, share
 
 CONFIDENCE = 0.99
 """Confidence from which a slowdown in the course of a launch is reported."""
@@ -49,7 +55,7 @@ def profile_of(evidence: Evidence, arm: ArmSummary) -> Profile | None:
         for rank, times in means.items()
     ]
     first_rank = blocks[blocks["rank"] == blocks["rank"].min()]
-    drift = _drift(first_rank, confidence=CONFIDENCE)
+    drift = _drift(first_rank)
     step_s = max(rank.step_s for rank in ranks)
     costs = sorted(
         _findings(arm, ranks, drift, steps=int(first_rank["steps"].sum())),
@@ -76,7 +82,7 @@ def settings_to_try(records: Sequence[LaunchRecord]) -> dict[str, Any]:
     fields, tried = ScriptArm.of(record).fields, dict[str, Any]()
     on_host = [rank for rank in record.ranks if rank.host == record.ranks[0].host]
     cores = {core for rank in on_host for core in rank.affinity}
-    each = max(1, len(cores) // max(1, len(on_host)))
+    each = max(1, len(cores) // len(on_host))
     if isinstance(workers := fields.get(WORKERS), int):
         tried[WORKERS] = max(2, 2 * workers)
     if (
@@ -108,48 +114,29 @@ def _findings(
     exchange_s = 0.0 if is_horovods else min(rank.phases_s["exchange"] for rank in ranks)
     yield exchange_s, f"All ranks wait for exchange for {part(exchange_s)}, outside of backward"
     for cause in arm.causes:
-        yield (
-            cause.per_step_s.value,
-            f"{part(cause.per_step_s.value)} is {cause.name}, in the first steps",
-        )
+        seconds = cause.per_step_s.value
+        yield seconds, f"{part(seconds)} is {cause.name}, in the first steps"
     if late is not None:
         yield late.late_s, straggler_lines([arm])[0]
     if threads := arm.threads_s.get("sync"):
         # else it is others that have the cores
         if arm.load is None or arm.load.foreign_share < MIN_SHARE:
-            yield (
-                threads.runnable_s.value,
-                (
-                    "The training threads are ready, and wait for a core, for"
-                    f" {part(threads.runnable_s.value)}"
-                ),
-            )
+            seconds = threads.runnable_s.value
+            wait = f"wait for a core, for {part(seconds)}"
+            yield seconds, f"The training threads are ready, and {wait}"
         if threads.others_s:
-            yield (
-                threads.others_s.value,
-                f"Threads of the script's own run for {part(threads.others_s.value)} on each rank",
-            )
+            seconds = threads.others_s.value
+            yield seconds, f"Threads of the script's own run for {part(seconds)} on each rank"
     if arm.gaps:
-        seconds = arm.gaps.seconds / steps
-        yield (
-            seconds,
-            (
-                f"{part(seconds)} are {count(arm.gaps.count, 'long gap')}, such as evaluations or"
-                " checkpoints"
-            ),
-        )
+        seconds, gaps = arm.gaps.seconds / steps, count(arm.gaps.count, "long gap")
+        yield seconds, f"{part(seconds)} are {gaps}, such as evaluations or checkpoints"
     if drift is not None and drift.excludes(0.0):
-        more = "longer" if drift.value > 0 else "shorter"
-        yield (
-            abs(drift.value) * step_s,
-            (
-                f"Steps take {percent(abs(drift.value))} {more} at the end of a launch than at its"
-                " start"
-            ),
-        )
+        more = f"{percent(abs(drift.value))} {'longer' if drift.value > 0 else 'shorter'}"
+        seconds = abs(drift.value) * step_s
+        yield seconds, f"Steps take {more} at the end of a launch than at its start"
 
 
-def _drift(blocks: pd.DataFrame, *, confidence: float) -> Estimate | None:
+def _drift(blocks: pd.DataFrame) -> Estimate | None:
     """``blocks``: one rank's, with exchange."""
     shares = []
     for _, launch in blocks.groupby("launch"):
@@ -157,4 +144,74 @@ def _drift(blocks: pd.DataFrame, *, confidence: float) -> Estimate | None:
         third = len(each) // 3
         if third >= MIN_BLOCKS:
             shares.append(float(each[-third:].mean() / each[:third].mean() - 1))
-    return t_interval(shares, confidence=confidence)
+    return t_interval(shares, confidence=CONFIDENCE)
+
+
+def explanations(evidence: Evidence, results: Sequence[RatioSummary]) -> list[Explanation]:
+    """One of each arm that is the baseline with a setting imposed on it, and each candidate that is
+    not such an arm.
+
+    The share is (a - c) / (a - b), where a, b and c are the seconds that a sample takes in the
+    baseline, in the candidate, and in the baseline with the setting; over launches a ratio of means
+    in units of a.
+    """
+    plan = evidence.plan
+    tried = {
+        name: arm.impose for name, arm in plan.arms.items() if arm.impose and name != plan.baseline
+    }
+    asked = [
+        result for result in results if result.role == "candidate" and result.candidate not in tried
+    ]
+    confidence = evidence.confidence ** (1 / max(1, len(tried) * len(asked)))
+    return [_explanation(evidence, name, result, confidence) for name in tried for result in asked]
+
+
+def _explanation(
+    evidence: Evidence, tried: str, result: RatioSummary, confidence: float
+) -> Explanation:
+    plan, candidate = evidence.plan, result.candidate
+    groups = [[name, *copies_of_baseline(plan, name)] for name in (tried, candidate)]
+    saved = [
+        1 - np.exp(-log_ratios(tables)) for tables in total_tables(plan, evidence.blocks, groups)
+    ]
+    is_known = np.isfinite(saved).all(axis=0)
+    explained = ratio_of_means(saved[0][is_known], saved[1][is_known], confidence=confidence)
+    settings = plan.arms[tried].impose
+    settings_text = ", ".join(f"{name} {shown(value)}" for name, value in settings.items())
+    unlike = [
+        name for name, value in settings.items() if not _is_in_force(evidence, tried, name, value)
+    ]
+    if unlike:
+        explained, how = None, f"{unlike[0]} did not come into force, so it was not tried"
+    elif result.withheld_by == "work":
+        explained, how = None, "no share is told, since the two do different work"
+    elif explained is None:
+        both = f"{plan.baseline} and {candidate}"
+        how = f"no share is told, since no difference between {both} is shown"
+    else:
+        bounds = bounds_text(explained.ci_low, explained.ci_high, share)
+        how = f"closes {share(explained.value)} ({bounds}) of the difference in time"
+    return Explanation(
+        arm=tried,
+        candidate=candidate,
+        settings=settings,
+        share=explained,
+        sentence=f"{plan.baseline} with {settings_text}, as in {candidate}: {how}",
+    )
+
+
+def _is_in_force(evidence: Evidence, arm: str, name: str, value: Any) -> bool:
+    """Whether all launches of an arm report the setting as it was imposed, numbers up to
+    rounding.
+    """
+    reported = [
+        ScriptArm.of(record).fields.get(name)
+        for record in evidence.records
+        if record.arm == arm and record.scripts
+    ]
+    return bool(reported) and all(
+        math.isclose(mine, value, rel_tol=0.01)
+        if isinstance(mine, int | float) and isinstance(value, int | float)
+        else mine == value
+        for mine in reported
+    )

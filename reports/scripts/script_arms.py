@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -65,17 +65,17 @@ class ScriptArm:
         """In what its ranks differ; None where they cannot be compared."""
         return agreement(self.reports)
 
-    def number(self, *fields: str) -> float | None:
-        """The first of these settings that is a number and the same on all ranks."""
-        values = (self.fields.get(field) for field in fields)
-        return next(
-            (
-                float(value)
-                for value in values
-                if isinstance(value, int | float) and not isinstance(value, bool)
-            ),
-            None,
-        )
+    def number(self, field: str) -> float | None:
+        """A setting, where it is a number and the same on all ranks."""
+        value = self.fields.get(field)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return float(value)
+
+    @property
+    def passes(self) -> float | None:
+        """Backward passes of a step."""
+        return self.number("accumulation")
 
     @property
     def samples(self) -> int | None:
@@ -115,44 +115,16 @@ class ScriptArm:
         """In what gradients are exchanged, where that is not their own type."""
         for field in ("horovod.compression", "ddp.comm_hook"):
             compressor = str(self.fields.get(field) or "none")
-            if "bf16" in compressor.lower():
-                return "bfloat16"
-            if "fp16" in compressor.lower():
-                return "float16"
             if compressor not in ("none", "None", "NoneCompressor"):
-                return compressor
+                return half_in(compressor) or compressor
         return None
 
 
-def matched(ours: ScriptReport, theirs: ScriptReport) -> tuple[ScriptReport, str]:
-    """A report with the names that the other has for its tensors, and how they were matched, with a
-    comma before it.
-
-    Frameworks have other names for a model's tensors. Where few are the same, sizes and order must
-    all be.
-    """
-    mine, its = list(ours.started), list(theirs.started)
-    if 2 * len({*mine} & {*its}) > min(len(mine), len(its)) or (
-        [ours.sizes.get(name) for name in mine] != [theirs.sizes.get(name) for name in its]
-    ):
-        return ours, ""
-    names = dict(zip(mine, its, strict=True))
-
-    def under(tensors: Mapping[str, Any]) -> dict[str, Any]:
-        return {names.get(name, name): value for name, value in tensors.items()}
-
-    steps = [
-        step.model_copy(
-            update={"gradients": under(step.gradients), "parameters": under(step.parameters)}
-        )
-        for step in ours.steps
-    ]
-    return (
-        ours.model_copy(
-            update={"started": under(ours.started), "sizes": under(ours.sizes), "steps": steps}
-        ),
-        ", tensors matched by size and order",
-    )
+def half_in(text: str) -> str | None:
+    """The dtype of 16 bits that a text names; the coarser of both."""
+    if "bf16" in text.lower() or "bfloat16" in text.lower():
+        return "bfloat16"
+    return "float16" if "fp16" in text.lower() or "float16" in text.lower() else None
 
 
 SEEN = "loader.class"
@@ -204,11 +176,10 @@ def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Differen
         )
     if allowed := [row.field for row in differences if row.changes_work and row.allowed]:
         notes.append(f"Work differs, and is allowed to: {', '.join(allowed[:MAX_ALLOWED])}")
-    unseen: dict[str, dict[str, None]] = {}
-    for arm, report in reports:
-        for note in report.notes:
-            unseen.setdefault(note, {})[arm] = None
-    notes += [f"{', '.join(arms)}: {note.rstrip('.')}" for note, arms in unseen.items()]
+    unseen = dict.fromkeys(note for _, report in reports for note in report.notes)
+    for note in unseen:
+        arms = dict.fromkeys(arm for arm, report in reports if note in report.notes)
+        notes.append(f"{', '.join(arms)}: {note.rstrip('.')}")
     return [*notes, *notes_on_files(records)]
 
 

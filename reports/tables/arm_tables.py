@@ -16,7 +16,7 @@ from reports.reasons import REASONS
 from reports.schema import ArmSummary, CaseFigures, Comparison, RatioSummary
 from reports.tables import Column, Entry, Kind, Table, figure_column, number, table, wrapped
 from reports.tables.figures import EFFICIENCY, SPEED_UP, THROUGHPUT, TIME_TO_TRAIN, ArmRow, arm_rows
-from reports.wording.comparison_sentences import first_line
+from reports.wording.comparison_sentences import first_line, trained_to
 from reports.wording.formatting import (
     NONE,
     accuracy_interval,
@@ -32,9 +32,7 @@ from reports.wording.formatting import (
     size_text,
     with_interval,
 )
-from reports.wording.headlines import figure_name
-from reports.wording.points import trained_to
-from reports.wording.training_sentences import times_to_target
+from reports.wording.headlines import figure_name, times_to_target
 
 POINT = Column("point", "place", optional=True)
 ARM = Column("arm", "arm.name")

@@ -1,8 +1,9 @@
-"""The sentences of a report: the answer first, and what weakens it."""
+"""The sentences of a report: the answer first, and what weakens it; of a training to the end; and
+of several points.
+"""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
@@ -10,11 +11,23 @@ from typing import Literal
 from measurement.plans.plan import Plan
 from measurement.plans.settings import Batches
 from reports.conclusions.machine import is_quiet
+from reports.conclusions.scaling import units
 from reports.conclusions.summaries import VERDICTS, Outcome, count_verdicts
-from reports.schema import ArmSummary, RatioSummary
-from reports.wording.causes import cause_clause
+from reports.conclusions.training_results import MIN_SEEDS
+from reports.parts_schema import ArmTraining, TrainingSummary
+from reports.reasons import REASONS
+from reports.schema import ArmSummary, Comparison, RatioSummary
+from reports.wording.causes import (
+    cause_clause,
+    caution_lines,
+    more_words,
+    most_words,
+    verdict_word,
+)
 from reports.wording.disturbances import (
+    by_speed_lines,
     core_lines,
+    is_wide,
     page_fault_lines,
     run_lines,
     script_lines,
@@ -23,27 +36,22 @@ from reports.wording.disturbances import (
     straggler_lines,
 )
 from reports.wording.formatting import (
-    bounds_text,
     count,
     difference_text,
-    interval,
+    interval_words,
     listed,
-    one_sided_percent,
     percent,
-    ratio,
 )
-from reports.wording.reasons import caution_lines, more_words, most_words, verdict_word
 
 IN_BATCHES: dict[Batches, str] = {"own": "At each arm's own batch", "fit": "At equal memory"}
 """The condition of a verdict between arms of different batches."""
 FAILURE_WORDS = {"failed": "failed", "wrong": "computes wrongly", "timeout": "ran out of time"}
 """What an arm did, by its status."""
-MAX_CONTROL_WIDTH = 1.5
-"""A control's interval whose ends differ by a larger factor shows nothing."""
-MAX_NAMED = 3
-"""Cases that a sentence names."""
 MAX_LETTERS = 160
 """Characters of a message that are quoted in a sentence."""
+NO_CONTROL = (
+    "Training has no control: its unit is the seed, and every arm trained with the same ones"
+)
 
 
 def findings(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:
@@ -88,17 +96,15 @@ def _findings_by_case(
     last.
     """
     counts, by_name = case_counts(arms, results), {arm.name: arm for arm in arms}
-    rest = [arm for arm in arms if arm.role == "candidate" and arm.name not in counts]
-    return [
-        *(
-            f"{name} against {plan.baseline}: {counts_words(outcomes)}"
-            for name, outcomes in counts.items()
-        ),
-        *(
-            _no_timing(by_name[plan.baseline] if arm.blocks else arm, arm.name, plan.baseline)
-            for arm in rest
-        ),
+    lines = [
+        f"{name} against {plan.baseline}: {counts_words(outcomes)}"
+        for name, outcomes in counts.items()
     ]
+    for arm in arms:
+        if arm.role == "candidate" and arm.name not in counts:
+            missing = by_name[plan.baseline] if arm.blocks else arm
+            lines.append(_no_timing(missing, arm.name, plan.baseline))
+    return lines
 
 
 def case_counts(
@@ -106,13 +112,8 @@ def case_counts(
 ) -> dict[str, Counter[Outcome]]:
     """The verdicts of each candidate that was timed, the one that is faster in most cases first."""
     counts = {arm.name: count_verdicts(arm, results) for arm in arms if arm.role == "candidate"}
-    timed = [
-        name for name, outcomes in counts.items() if any(outcomes[verdict] for verdict in VERDICTS)
-    ]
-    return {
-        name: counts[name]
-        for name in sorted(timed, key=lambda name: counts[name]["slower"] - counts[name]["faster"])
-    }
+    timed = {name: outcomes for name, outcomes in counts.items() if outcomes.keys() & {*VERDICTS}}
+    return dict(sorted(timed.items(), key=lambda entry: entry[1]["slower"] - entry[1]["faster"]))
 
 
 def counts_words(counts: Counter[Outcome]) -> str:
@@ -154,32 +155,10 @@ def finding(
     )
 
 
-def interval_words(result: RatioSummary) -> str:
-    """Ratio, interval and launches of a result."""
-    if result.throughput_ratio is None:
-        return "no timing"
-    parts = [f"ratio {ratio(result.throughput_ratio)}"]
-    if result.ci_low is not None and result.ci_high is not None:
-        parts.append(f"{percent(result.confidence)} interval {interval(result)}")
-    if result.verdict == "equivalent" and (
-        sides := bounds_text(result.equivalence_low, result.equivalence_high, none="")
-    ):
-        parts.append(f"{one_sided_percent(result.confidence)} interval {sides}")
-    launches = (
-        count(result.launches, "launch", "launches")
-        if result.run_order is None
-        else count(result.launches, "run of each", "runs of each")
-    )
-    return ", ".join([*parts, launches])
-
-
 def _undecided_clause(result: RatioSummary, *arms: ArmSummary) -> str:
     if result.withheld_by is None and result.more_range is not None:
-        return (
-            f"; {more_words(result)} should decide"
-            if all(is_quiet(arm.load) for arm in arms)
-            else ""
-        )
+        is_undisturbed = all(is_quiet(arm.load) for arm in arms)
+        return f"; {more_words(result)} should decide" * is_undisturbed
     if result.note:
         return f"; {result.note}"
     near = "the difference is so small beside the noise, or so near the threshold"
@@ -201,76 +180,6 @@ def first_line(text: str) -> str:
     """The first line of a message, cut where it is too long for a sentence."""
     line = text.strip().splitlines()[0] if text.strip() else ""
     return line if len(line) <= MAX_LETTERS else line[: MAX_LETTERS - 1] + "…"
-
-
-def control_sentence(results: Sequence[RatioSummary]) -> str:
-    """What the comparison of the baseline with itself says."""
-    control = next((result for result in results if result.role == "control"), None)
-    if control is None:
-        return "No A/A control was run: nothing checks that equal arms come out equal"
-    if control.case is not None:
-        return _control_by_case([result for result in results if result.role == "control"])
-    if control.ci_low is None or control.ci_high is None:
-        return (
-            f"The A/A control gives no interval ({interval_words(control)}): nothing checks that"
-            " equal arms come out equal"
-        )
-    figures, reach = interval_words(control), as_factor(farther_bound(control))
-    if control.control_failed:
-        return (
-            f"The A/A control failed: {control.baseline} against itself differs ({figures}), "
-            f"so no difference below {difference_text(reach)} is claimed"
-        )
-    if is_wide(control):
-        wide = (
-            "The A/A control's interval is so wide that it checks nothing below"
-            f" {difference_text(reach)}"
-        )
-        return f"{wide}: {control.baseline} against itself ({figures})"
-    return f"A/A control: {control.baseline} against itself comes out equal ({figures})"
-
-
-def farther_bound(control: RatioSummary) -> float:
-    """The bound of a control's interval that is farther from 1."""
-    assert control.ci_low is not None and control.ci_high is not None
-    return max(control.ci_low, control.ci_high, key=as_factor)
-
-
-def as_factor(ratio: float) -> float:
-    """How far a ratio is from 1 either way: at least 1."""
-    return max(ratio, 1 / ratio if ratio else math.inf)
-
-
-def is_wide(control: RatioSummary) -> bool:
-    """Whether the interval of a control is too wide to show that equal arms come out equal."""
-    return control.role == "control" and (
-        (control.ci_high or 0) > MAX_CONTROL_WIDTH * (control.ci_low or 0)
-    )
-
-
-def _control_by_case(controls: Sequence[RatioSummary]) -> str:
-    """In how many cases the baseline comes out equal to itself, and in which not."""
-    with_interval = [control for control in controls if control.ci_low is not None]
-    if not with_interval:
-        return "The A/A control gives no interval: nothing checks that equal arms come out equal"
-    failed = [
-        f"{control.case} {ratio(control.throughput_ratio)}"
-        for control in with_interval
-        if control.control_failed
-    ]
-    chance = percent(round(1 - with_interval[0].confidence, 6))
-    if failed:
-        named = ", ".join(failed[:MAX_NAMED]) + (", ..." if len(failed) > MAX_NAMED else "")
-        return (
-            f"The A/A control failed in {len(failed)} of {len(with_interval)} cases ({named};"
-            f" {chance} of them would by chance), where no smaller difference is claimed"
-        )
-    wide = sum(map(is_wide, with_interval))
-    but = f"; in {wide} of them its interval is too wide to check much" if wide else ""
-    return (
-        f"A/A control: {with_interval[0].baseline} against itself comes out equal in all"
-        f" {len(with_interval)} cases{but}"
-    )
 
 
 def warnings(
@@ -319,18 +228,6 @@ def warnings(
     ]
 
 
-def by_speed_lines(results: Sequence[RatioSummary]) -> list[str]:
-    """Ratios that move with the machine's speed; at another time they come out otherwise."""
-    return [
-        f"The ratio of {result.candidate} depends on the machine's speed, and may be another at"
-        f" another time: {ratio(dependence.slower)} in the slower half of the launches,"
-        f" {ratio(dependence.faster)} in the faster half. By the control, the fastest launch was"
-        f" {difference_text(dependence.speeds)} faster than the slowest"
-        for result in results
-        if (dependence := result.by_speed) is not None
-    ]
-
-
 def chance_lines(
     results: Sequence[RatioSummary],
     *,
@@ -350,4 +247,99 @@ def chance_lines(
         f"Each of the {comparisons} {kind} is a comparison of its own at {percent(confidence)}"
         f" confidence: were there no difference anywhere, {comparisons * (1 - confidence):.2g} of"
         f" them would still be expected to show one. Verdicts of faster or slower here: {claimed}"
+    ]
+
+
+def training_note(arm: ArmTraining, training: TrainingSummary) -> str | None:
+    """Why an arm's accuracy cannot be compared with the reference's, or only without an
+    interval.
+    """
+    if arm.caution is None:
+        return None
+    return REASONS[arm.caution].explanation.format(
+        arm=arm.name, reference=training.reference, fewest=MIN_SEEDS
+    )
+
+
+def training_warnings(training: TrainingSummary) -> list[str]:
+    """What a reader must know before believing the verdicts."""
+    started = max((len(arm.by_seed) for arm in training.arms), default=0)
+    return [
+        f"{arm.name} trained to the end with {arm.seeds} of {count(started, 'seed')}"
+        for arm in training.arms
+        if arm.seeds < started
+    ]
+
+
+def scaling_sentences(points: Sequence[Comparison], plan: Plan) -> list[str]:
+    """One sentence on each arm: how it scales."""
+    return [line for name in plan.arms if (line := scaling_sentence(points, name))]
+
+
+def bases(study: Comparison) -> list[str]:
+    """What each arm's scaling is relative to, a line for each such base."""
+    base_of_arm = {
+        arm.name: arm.scaling_baseline for arm in study.arms_anywhere if arm.scaling_baseline
+    }
+    by_base: dict[str, list[str]] = {}
+    for arm, base in base_of_arm.items():
+        by_base.setdefault(base, []).append(arm)
+    return [f"{listed(arms)}: relative to {base}" for base, arms in by_base.items()]
+
+
+def scaling_sentence(points: Sequence[Comparison], name: str) -> str | None:
+    """Speed-up and efficiency at the most ranks that the arm was measured with."""
+    most = max(points, key=lambda point: (point.arm(name).speed_up is not None, point.world_size))
+    arm = most.arm(name)
+    if (
+        arm.speed_up is None
+        or arm.scaling_efficiency is None
+        or most.world_size in (1, min(point.world_size for point in points))
+    ):
+        return None
+    base = (arm.scaling_baseline or "").partition(" (")[0]
+    used = count(units(arm, most), "core" if most.device == "cpu" else "GPU")
+    return (
+        f"{name} at {most.name} ({most.world_size} ranks on {used}): {arm.speed_up.value:.2f} times"
+        f" the throughput of {base}, an efficiency of {arm.scaling_efficiency.value:.0%}"
+    )
+
+
+def trained_to(target_accuracy: float | None) -> str:
+    """The end of a training up to which its time is measured."""
+    return (
+        f"{percent(target_accuracy)} accuracy" if target_accuracy is not None else "the last epoch"
+    )
+
+
+def study_warnings(points: Sequence[Comparison], plan: Plan) -> list[str]:
+    """What a reader must know before believing the figures, point by point."""
+    lines = [f"{point.name}: {line}" for point in points for line in _point_warnings(point)]
+    timed = [
+        (point.name, result)
+        for point in points
+        for result in point.results
+        if result.throughput_ratio is not None
+    ]
+    return lines + chance_lines(
+        [result for _, result in timed],
+        comparisons=len({place for place, _ in timed}),
+        kind="points",
+        confidence=plan.measurement.confidence,
+    )
+
+
+def _point_warnings(point: Comparison) -> list[str]:
+    failures = [
+        f"{arm.name} {what_failed(arm)}: {first_line(arm.errors[0].message)}"
+        for arm in point.arms
+        if arm.has_failed and arm.errors
+    ]
+    is_control_failed = any(result.control_failed for result in point.results)
+    return [
+        *point.elsewhere,
+        *([first_line(point.cause)] if point.cause else failures),
+        *["the control failed, see its own report"] * is_control_failed,
+        *run_lines(point.results),
+        *caution_lines(point.results),
     ]

@@ -1,5 +1,5 @@
-"""What weakens a verdict, in words: stalls, load, a late rank, and too few launches or runs; with
-what to do.
+"""What weakens the figures, in words: what the control says, stalls, load, a late rank, and runs in
+one order; with what to do.
 """
 
 from __future__ import annotations
@@ -15,9 +15,108 @@ from reports.wording.causes import NAMES
 from reports.wording.formatting import (
     bounds_text,
     count,
+    difference_text,
+    interval_words,
     milliseconds,
     percent,
+    ratio,
 )
+
+MAX_CONTROL_WIDTH = 1.5
+"""A control's interval whose ends differ by a larger factor shows nothing."""
+MAX_NAMED = 3
+"""Cases that a sentence names."""
+MIN_STALL_SHARE = 0.005
+"""Arms whose stalls took less than this share of their time are not mentioned."""
+MIN_CORE_WAIT_SHARE = 0.1
+"""Training threads that wait for a core for less of their step are not mentioned."""
+PAGE_FAULT_S = 1e-6
+"""The least cost of a minor page fault: entering the kernel and clearing 4 KiB."""
+MIN_FAULT_SHARE = 0.03
+"""Page faults are mentioned where, at that cost, they are this share of an arm's step in a
+launch."""
+
+
+def control_sentence(results: Sequence[RatioSummary]) -> str:
+    """What the comparison of the baseline with itself says."""
+    control = next((result for result in results if result.role == "control"), None)
+    if control is None:
+        return "No A/A control was run: nothing checks that equal arms come out equal"
+    if control.case is not None:
+        return _control_by_case([result for result in results if result.role == "control"])
+    if control.ci_low is None or control.ci_high is None:
+        return (
+            f"The A/A control gives no interval ({interval_words(control)}): nothing checks that"
+            " equal arms come out equal"
+        )
+    figures, reach = interval_words(control), as_factor(farther_bound(control))
+    if control.control_failed:
+        return (
+            f"The A/A control failed: {control.baseline} against itself differs ({figures}), "
+            f"so no difference below {difference_text(reach)} is claimed"
+        )
+    if is_wide(control):
+        wide = (
+            "The A/A control's interval is so wide that it checks nothing below"
+            f" {difference_text(reach)}"
+        )
+        return f"{wide}: {control.baseline} against itself ({figures})"
+    return f"A/A control: {control.baseline} against itself comes out equal ({figures})"
+
+
+def farther_bound(control: RatioSummary) -> float:
+    """The bound of a control's interval that is farther from 1."""
+    assert control.ci_low is not None and control.ci_high is not None
+    return max(control.ci_low, control.ci_high, key=as_factor)
+
+
+def as_factor(ratio: float) -> float:
+    """How far a ratio is from 1 either way: at least 1."""
+    return max(ratio, 1 / ratio if ratio else math.inf)
+
+
+def is_wide(control: RatioSummary) -> bool:
+    """Whether the interval of a control is too wide to show that equal arms come out equal."""
+    return control.role == "control" and (
+        (control.ci_high or 0) > MAX_CONTROL_WIDTH * (control.ci_low or 0)
+    )
+
+
+def _control_by_case(controls: Sequence[RatioSummary]) -> str:
+    """In how many cases the baseline comes out equal to itself, and in which not."""
+    with_interval = [control for control in controls if control.ci_low is not None]
+    if not with_interval:
+        return "The A/A control gives no interval: nothing checks that equal arms come out equal"
+    failed = [
+        f"{control.case} {ratio(control.throughput_ratio)}"
+        for control in with_interval
+        if control.control_failed
+    ]
+    chance = percent(round(1 - with_interval[0].confidence, 6))
+    if failed:
+        named = ", ".join(failed[:MAX_NAMED]) + (", ..." if len(failed) > MAX_NAMED else "")
+        return (
+            f"The A/A control failed in {len(failed)} of {len(with_interval)} cases ({named};"
+            f" {chance} of them would by chance), where no smaller difference is claimed"
+        )
+    wide = sum(map(is_wide, with_interval))
+    but = f"; in {wide} of them its interval is too wide to check much" if wide else ""
+    return (
+        f"A/A control: {with_interval[0].baseline} against itself comes out equal in all"
+        f" {len(with_interval)} cases{but}"
+    )
+
+
+def by_speed_lines(results: Sequence[RatioSummary]) -> list[str]:
+    """Ratios that move with the machine's speed; at another time they come out otherwise."""
+    return [
+        f"The ratio of {result.candidate} depends on the machine's speed, and may be another at"
+        f" another time: {ratio(dependence.slower)} in the slower half of the launches,"
+        f" {ratio(dependence.faster)} in the faster half. By the control, the fastest launch was"
+        f" {difference_text(dependence.speeds)} faster than the slowest"
+        for result in results
+        if (dependence := result.by_speed) is not None
+    ]
 
 
 def elsewhere_lines(manifest: Manifest) -> list[str]:
@@ -30,17 +129,6 @@ def elsewhere_lines(manifest: Manifest) -> list[str]:
         for other in manifest.elsewhere
         if other.launches
     ]
-
-
-MIN_STALL_SHARE = 0.005
-"""Arms whose stalls took less than this share of their time are not mentioned."""
-MIN_CORE_WAIT_SHARE = 0.1
-"""Training threads that wait for a core for less of their step are not mentioned."""
-PAGE_FAULT_S = 1e-6
-"""The least cost of a minor page fault: entering the kernel and clearing 4 KiB."""
-MIN_FAULT_SHARE = 0.03
-"""Page faults are mentioned where, at that cost, they are this share of an arm's step in a
-launch."""
 
 
 def stall_lines(arms: Sequence[ArmSummary]) -> list[str]:
@@ -98,14 +186,16 @@ def script_lines(arms: Sequence[ArmSummary]) -> list[str]:
 
 def floor_lines(records: Sequence[LaunchRecord]) -> list[str]:
     """One sentence if the floor could not be measured."""
-    failed = [record for record in records if record.role == "floor" and record.status != "ok"]
-    if not failed:
-        return []
-    message = failed[0].error.message if failed[0].error else failed[0].status
+    failed = [
+        record.error.message if record.error else record.status
+        for record in records
+        if record.role == "floor" and record.status != "ok"
+    ]
     launches = count(len(failed), "launch", "launches")
     return [
         "The no-op backend (the floor: the same loop without any exchange or library) failed in"
         f" {launches}, where overhead is part of computing: {message}"
+        for message in failed[:1]
     ]
 
 

@@ -5,21 +5,21 @@ next.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reports.conclusions.machine import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
 from reports.conclusions.summaries import VERDICTS, count_verdicts
 from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
-from reports.wording.causes import NAMES, short_cause
+from reports.wording.causes import NAMES, brief_reason, next_step, short_cause, verdict_word
 from reports.wording.comparison_sentences import (
-    FAILURE_WORDS,
     counts_words,
     first_line,
     in_order,
-    is_wide,
+    what_failed,
 )
+from reports.wording.disturbances import is_wide
 from reports.wording.formatting import (
     bounds_text,
     count,
@@ -31,7 +31,6 @@ from reports.wording.formatting import (
     signed_difference,
 )
 from reports.wording.marks import MAX_FINDINGS, Mark, difference_lines, load_of, marks
-from reports.wording.reasons import brief_reason, next_step, verdict_word
 
 MAX_CAUSE = 12
 """The most words that a cause has."""
@@ -69,11 +68,7 @@ class Candidate:
         """Both bounds in the unit of ``percent``, such as ``-7.9% to -6.3%``; empty without
         them.
         """
-        return (
-            ""
-            if self.low is None or self.high is None
-            else f"{signed_difference(self.low)} to {signed_difference(self.high)}"
-        )
+        return bounds_text(self.low, self.high, signed_difference, none="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +118,13 @@ def first_screen(shown: Comparison) -> FirstScreen:
 
 def _comparison_fields(comparison: Comparison) -> dict[str, Any]:
     """Fields of ``FirstScreen``: a line for each candidate, and what was compared."""
-    results = {result.candidate: result for result in comparison.results if result.case is None}
     arms = {arm.name: arm for arm in comparison.arms if arm.role == "candidate"}
     ordered = [result.candidate for result in in_order(comparison.candidates, comparison.question)]
     names = dict.fromkeys([*ordered, *arms])
     if comparison.cases:
         candidates = [_by_case(arms[name], comparison) for name in names]
     else:
-        candidates = [_candidate(arms[name], results.get(name)) for name in names]
+        candidates = [_candidate(arms[name], comparison.result(name)) for name in names]
     # in more than comes with a library
     differs = any(not difference.is_note for difference in comparison.differences)
     difference = difference_lines(comparison)[:1] if differs else []
@@ -168,15 +162,13 @@ def _profile_fields(comparison: Comparison, profile: Profile) -> dict[str, Any]:
         parts = [(phase, seconds / longest) for phase, seconds in phases.items()]
         bars.append(Bar(label=label, parts=parts, text=f"{milliseconds(rank.step_s)} ms: {shares}"))
     arm = comparison.arms[0]
-    spread = [
-        f"steps from {milliseconds(arm.step_time_s['p5'])} to"
-        f" {milliseconds(arm.step_time_s['p95'])} ms (5% to 95%)"
-    ]
-    memory = arm.resources.memory_bytes if arm.resources else None
-    memory_text = [f"at most {gibibytes(round(memory.value))} GiB a rank"] if memory else []
+    spread = bounds_text(arm.step_time_s["p5"], arm.step_time_s["p95"], milliseconds)
+    compared = f"{_compared(comparison)}, steps from {spread} ms (5% to 95%)"
+    if arm.resources and (memory := arm.resources.memory_bytes):
+        compared += f", at most {gibibytes(round(memory.value))} GiB a rank"
     return {
         "candidates": [],
-        "compared": ", ".join([_compared(comparison), *spread, *memory_text]),
+        "compared": compared,
         "notes": profile.findings[:MAX_FINDINGS],
         "bars": bars,
     }
@@ -190,13 +182,10 @@ def _points_fields(study: Comparison) -> dict[str, Any]:
         for point in study.points
         if (arm := point.arm(name)).role == "candidate" and arm.status != "not at this point"
     ]
-    span = " to ".join(
-        dict.fromkeys(f"{end(point.world_size for point in study.points)}" for end in (min, max))
-    )
-    compared = (
-        f"{study.workload}, {count(len(study.points), 'point')}, {span} ranks, {study.scaling}"
-        " scaling"
-    )
+    sizes = sorted(point.world_size for point in study.points)
+    span = " to ".join(dict.fromkeys(map(str, (sizes[0], sizes[-1]))))
+    points = count(len(sizes), "point")
+    compared = f"{study.workload}, {points}, {span} ranks, {study.scaling} scaling"
     return {"candidates": candidates, "compared": compared}
 
 
@@ -206,20 +195,21 @@ def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "")
         message = first_line(arm.errors[0].message) if arm.errors else ""
         cause = cut(WRONG if verdict == "wrong" else message)
         return Candidate(arm=arm.name, point=point, verdict=verdict, cause=cause)
-    if result.withheld_by == "cpu":
-        return Candidate(
-            arm=arm.name, point=point, verdict=verdict_word(result), cause=brief_reason(result)
-        )
-    cause = brief_reason(result) or short_cause(result)
-    return Candidate(
+    unknown = "cause not known" * result.is_decided
+    candidate = Candidate(
         arm=arm.name,
         point=point,
         verdict=verdict_word(result),
+        cause=cut(brief_reason(result) or short_cause(result) or unknown),
+    )
+    if result.withheld_by == "cpu":
+        return candidate
+    return replace(
+        candidate,
         percent=signed_difference(result.throughput_ratio),
         ratio=result.throughput_ratio,
         low=result.ci_low,
         high=result.ci_high,
-        cause=cut(cause or "cause not known" * result.is_decided),
     )
 
 
@@ -253,13 +243,11 @@ def _compared(comparison: Comparison) -> str:
         "scripts" if comparison.are_scripts else comparison.workload,
         count(comparison.world_size, "rank") + where,
     ]
-    sizes = sorted(
-        {arm.local_batch_size or comparison.local_batch_size for arm in comparison.arms} - {0}
-    )
+    sizes = {arm.local_batch_size or comparison.local_batch_size for arm in comparison.arms} - {0}
     if comparison.cases:
         parts.append(count(len(comparison.cases), "case"))
     elif sizes:
-        batches = listed([f"{size:,}" for size in sizes])
+        batches = listed([f"{size:,}" for size in sorted(sizes)])
         parts.append(f"batch{'es of' if len(sizes) > 1 else ''} {batches} per rank")
     if training:
         parts += [
@@ -267,11 +255,8 @@ def _compared(comparison: Comparison) -> str:
             count(max(arm.seeds for arm in training.arms), "seed"),
         ]
     elif launches:
-        parts.append(
-            count(launches, "run of each", "runs of each")
-            if comparison.runs
-            else count(launches, "launch", "launches")
-        )
+        names = ("run of each", "runs of each") if comparison.runs else ("launch", "launches")
+        parts.append(count(launches, *names))
     if comparison.measured_minutes:
         parts.append(f"{comparison.measured_minutes:.2g} min measured")
     return ", ".join(parts)
@@ -281,17 +266,16 @@ def _next_step(shown: Comparison) -> str | None:
     """What to do about what is worst; None where there is nothing."""
     for name, place in shown.places.items():
         for arm in place.arms:
-            if arm.has_failed and arm.role != "control":
-                failure = FAILURE_WORDS[arm.status] + (f" at {name}" if name else "")
+            if arm.has_failed and arm.competes:
+                failure = what_failed(arm) + (f" at {name}" if name else "")
                 return f"Fix {arm.name} and run again: it {failure}, see 'What failed?'"
     if shown.profile:
         tried = [f"{name} {value}" for name, value in shown.profile.to_try.items()]
         return f"See what {listed(tried)} would win: ringside run --explain" if tried else None
     if shown.equality and shown.equality.first_difference_step:
         return "Have both train alike first: see 'What differed?'"
-    loads = [load for place in shown.places.values() if (load := load_of(place.arms))]
     results = [result for place in shown.places.values() for result in place.candidates]
-    is_disturbed = not all(map(is_quiet, loads))
+    is_disturbed = not all(is_quiet(load_of(place.arms)) for place in shown.places.values())
     for cause in (result.because for result in results):
         if cause and cause.remedy and not is_disturbed:
             return (

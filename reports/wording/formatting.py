@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from measurement.records.record import Case
@@ -44,6 +44,11 @@ def difference_text(value: float) -> str:
         return f"{size:.0%}" if size >= 0.0995 else f"{size:.1%}"
     factor = max(value, 1 / value) if value > 0 else math.inf
     return f"{significant(factor)} times" if factor <= LARGEST else f"more than {LARGEST} times"
+
+
+def faster_or_slower(value: float) -> str:
+    """A ratio other than 1 as a difference, such as ``5.2% slower``."""
+    return f"{difference_text(value)} {'slower' if value < 1 else 'faster'}"
 
 
 def signed_difference(value: float) -> str:
@@ -93,17 +98,34 @@ def interval(result: RatioSummary) -> str:
     return bounds_text(result.ci_low, result.ci_high)
 
 
-def rate(value: Estimate | float | None) -> str:
+def interval_words(result: RatioSummary) -> str:
+    """Ratio, interval and launches of a result."""
+    if result.throughput_ratio is None:
+        return "no timing"
+    parts = [f"ratio {ratio(result.throughput_ratio)}"]
+    if result.ci_low is not None and result.ci_high is not None:
+        parts.append(f"{percent(result.confidence)} interval {interval(result)}")
+    if result.verdict == "equivalent" and (
+        sides := bounds_text(result.equivalence_low, result.equivalence_high, none="")
+    ):
+        parts.append(f"{one_sided_percent(result.confidence)} interval {sides}")
+    launches = (
+        count(result.launches, "launch", "launches")
+        if result.run_order is None
+        else count(result.launches, "run of each", "runs of each")
+    )
+    return ", ".join([*parts, launches])
+
+
+def rate(value: Estimate | float) -> str:
     """Samples per second with at least four significant digits."""
-    if value is None:
-        return NONE
     number = value.value if isinstance(value, Estimate) else value
     return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"
 
 
-def rate_interval(estimate: Estimate | None) -> str:
+def rate_interval(estimate: Estimate) -> str:
     """The bounds of a throughput."""
-    return bounds_text(estimate.ci_low, estimate.ci_high, rate) if estimate else NONE
+    return bounds_text(estimate.ci_low, estimate.ci_high, rate)
 
 
 def count(number: int, singular: str, plural: str | None = None) -> str:
@@ -113,11 +135,9 @@ def count(number: int, singular: str, plural: str | None = None) -> str:
 
 def minutes_words(minutes: float) -> str:
     """A duration, rounded up to whole minutes or hours."""
-    return (
-        f"{math.ceil(minutes / 60)} hours"
-        if minutes >= 90
-        else count(max(1, math.ceil(minutes)), "minute")
-    )
+    if minutes >= 90:
+        return f"{math.ceil(minutes / 60)} hours"
+    return count(max(1, math.ceil(minutes)), "minute")
 
 
 def listed(words: Sequence[str], last: str = " and ") -> str:
@@ -129,9 +149,8 @@ def milliseconds(seconds: float | None) -> str:
     """Seconds as milliseconds with three significant digits, never in powers of ten."""
     if seconds is None:
         return NONE
-    value = seconds * 1e3
+    value = seconds * 1e3 if abs(seconds) >= 5e-6 else 0.0  # no negative zero
     size = abs(value)
-    value = value if size >= 0.005 else 0.0  # no negative zero
     return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
@@ -139,10 +158,7 @@ def bandwidth(estimate: Estimate | None) -> str:
     """Bytes per second in the unit that fits, such as GB/s (10⁹); three significant digits."""
     if estimate is None:
         return NONE
-    factor, unit = next(
-        ((f, u) for f, u in ((1e9, "GB/s"), (1e6, "MB/s")) if estimate.value >= f), (1e3, "kB/s")
-    )
-    return f"{significant(estimate.value / factor)} {unit}"
+    return _in_unit(estimate.value, {1e9: "GB/s", 1e6: "MB/s", 1e3: "kB/s"})
 
 
 def significant(value: float) -> str:
@@ -161,14 +177,14 @@ def with_interval(estimate: Estimate | None, words: Callable[[float], str]) -> s
     return f"{words(estimate.value)} ({bounds})" if bounds else words(estimate.value)
 
 
-def share(part: float | None) -> str:
+def share(part: float) -> str:
     """A share in whole percents."""
-    return NONE if part is None else f"{round(100 * part)}%"
+    return f"{round(100 * part)}%"
 
 
-def gibibytes(number: int | None) -> str:
+def gibibytes(number: int) -> str:
     """Bytes as GiB."""
-    return NONE if number is None else f"{number / 2**30:.2f}"
+    return f"{number / 2**30:.2f}"
 
 
 def size_text(case: Case) -> str:
@@ -187,19 +203,16 @@ def accuracy(estimate: Estimate | None) -> str:
     return NONE if estimate is None else f"{100 * estimate.value:.1f}%"
 
 
-def accuracy_interval(estimate: Estimate | None) -> str:
+def accuracy_interval(estimate: Estimate) -> str:
     """``accuracy`` with the half width of its interval, which is symmetric."""
-    half = estimate.half_width if estimate else None
-    return accuracy(estimate) if half is None else f"{accuracy(estimate)} ± {100 * half:.1f}"
-
-
-def points(estimate: Estimate | None) -> str:
-    """A difference of accuracies in percentage points, with the half width of its interval."""
-    if estimate is None:
-        return NONE
     half = estimate.half_width
-    value = f"{100 * estimate.value:+.2f}"
-    return value if half is None else f"{value} ± {100 * half:.2f}"
+    return accuracy(estimate) + ("" if half is None else f" ± {100 * half:.1f}")
+
+
+def points(estimate: Estimate) -> str:
+    """A difference of accuracies in percentage points, with the half width of its interval."""
+    half = estimate.half_width
+    return f"{100 * estimate.value:+.2f}" + ("" if half is None else f" ± {100 * half:.2f}")
 
 
 def seconds(value: Estimate | float | None) -> str:
@@ -207,7 +220,10 @@ def seconds(value: Estimate | float | None) -> str:
     if value is None:
         return NONE
     number = value.value if isinstance(value, Estimate) else value
-    factor, unit = next(
-        ((f, u) for f, u in ((1e6, "µs"), (1e3, "ms")) if number * f < 1000), (1.0, "s")
-    )
-    return f"{significant(number * factor)} {unit}"
+    return _in_unit(number, {1.0: "s", 1e-3: "ms", 1e-6: "µs"})
+
+
+def _in_unit(value: float, units: Mapping[float, str]) -> str:
+    """A value in the largest of these units that it reaches, else in the smallest."""
+    size = next((size for size in units if value >= size), min(units))
+    return f"{significant(value / size)} {units[size]}"

@@ -1,37 +1,49 @@
-"""The answer in at most twenty words, whatever the arms are; and the answer of a comparison with an
-earlier result.
+"""The answer in at most twenty words, whatever the arms are; of several points who is fastest
+where; and the answer of a comparison with an earlier result.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
-from reports.parts_schema import Against, Change
+from measurement.plans.plan import Plan
+from reports.conclusions.scaling import leaders
+from reports.parts_schema import Against, ArmTraining, Change, Convergence, TrainingSummary
 from reports.schema import ArmSummary, Comparison, Profile, RatioSummary
-from reports.wording.causes import NAMES
+from reports.wording.causes import NAMES, brief_reason, verdict_word
 from reports.wording.comparison_sentences import (
-    FAILURE_WORDS,
     IN_BATCHES,
     case_counts,
     counts_words,
     in_order,
-    is_wide,
+    scaling_sentences,
+    what_failed,
 )
+from reports.wording.disturbances import is_wide
 from reports.wording.formatting import (
     LARGEST,
-    difference_text,
+    accuracy,
+    faster_or_slower,
     listed,
     milliseconds,
     percent,
     rate,
+    seconds,
     share,
     size_text,
 )
-from reports.wording.reasons import brief_reason, verdict_word, withheld_words
-from reports.wording.training_sentences import training_clauses
 
 MAX_WORDS = 20
 """The most words of a headline."""
+MAX_NAMED = 3
+"""Arms, or figures, that a clause names."""
+CONVERGENCE: dict[Convergence, str] = {
+    "differs": "another accuracy than",
+    "same": "the same accuracy as",
+    "undecided": "accuracy undecided beside",
+}
 NO_SPEED = (
     "No verdict on speed: CPUs stand in for GPUs, and whether both train alike is by the CPU's"
     " arithmetic"
@@ -62,12 +74,9 @@ def headline(comparison: Comparison) -> str:
 
 def _speed_clauses(comparison: Comparison) -> list[str]:
     """Which arms that train to the end are faster or slower, whenever they reach a target."""
-    timed = [result for result in comparison.candidates if result.throughput_ratio is not None]
-    decided = in_order([result for result in timed if result.is_decided], comparison.question)
-    names = {arm.name: arm.name for arm in comparison.arms}
-    return _decided(decided, names, comparison.baseline, verb="steps") or (
-        ["step speed is undecided"] if timed else []
-    )
+    timed, names = _timed(comparison), {arm.name: arm.name for arm in comparison.arms}
+    undecided = ["step speed is undecided"] if timed else []
+    return _decided(timed, names, comparison.baseline, verb="steps") or undecided
 
 
 def _profile_clauses(profile: Profile, name: str) -> list[str]:
@@ -102,57 +111,56 @@ def fitting(clauses: Sequence[str]) -> str:
 
 def _clauses(comparison: Comparison) -> list[str]:
     """What is decided first, then what is equivalent, undecided or failed."""
-    arms = [arm for arm in comparison.arms if arm.role != "control"]
-    bad = [arm for arm in arms if arm.has_failed]
-    timed = [
-        result
-        for result in in_order(comparison.candidates, comparison.question)
-        if result.throughput_ratio is not None
-    ]
+    failed, timed = _failed(comparison), _timed(comparison)
+    failures = [f"{arm} {how}" for arm, how in failed.items()]
     if not timed:
-        clauses = [f"{arm.name} {FAILURE_WORDS[arm.status]}" for arm in bad] or [
-            f"nothing was timed that {comparison.baseline} could be compared with"
-        ]
-        return [f"No comparison: {clauses[0]}", *clauses[1:]]
+        first, *others = failures or [_nothing_timed(comparison)]
+        return [f"No comparison: {first}", *others]
     if all(result.withheld_by == "cpu" for result in timed):
-        return [NO_SPEED, *(f"{arm.name} {FAILURE_WORDS[arm.status]}" for arm in bad)]
-    names = labels(arms)
-    base = names[comparison.baseline]
-    groups: dict[str, list[RatioSummary]] = {}
-    for result in timed:
-        groups.setdefault("decided" if result.is_decided else verdict_word(result), []).append(
-            result
-        )
+        return [NO_SPEED, *failures]
+    names = labels([arm for arm in comparison.arms if arm.competes])
+    base, threshold = names[comparison.baseline], percent(comparison.measurement["noise_threshold"])
     is_doubtful = any(map(is_wide, comparison.results))
-    clauses = _decided(
-        groups.get("decided", []), names, base, verb="looks" if is_doubtful else "is"
-    )
-    against = "" if clauses else f" against {base}"
+    decided = _decided(timed, names, base, verb="looks" if is_doubtful else "is")
+    against = "" if decided else f" against {base}"
     leads = {
-        "equivalent": f"within {percent(comparison.measurement['noise_threshold'])} of {base}",
+        "equivalent": f"within {threshold} of {base}",
         "undecided": f"undecided{against}",
         "no verdict": f"no verdict{against}, since they do other work",
     }
-    clauses += [
-        f"{lead}: {listed([names[result.candidate] for result in groups[group]])}"
-        for group, lead in leads.items()
-        if group in groups
+    by_verdict = {
+        verdict: [names[result.candidate] for result in timed if verdict_word(result) == verdict]
+        for verdict in leads
+    }
+    clauses = decided + [
+        f"{leads[verdict]}: {listed(arms)}" for verdict, arms in by_verdict.items() if arms
     ]
-    if len(timed) == 1 and groups.keys() & {"equivalent", "undecided"}:
-        clauses = [_undecided_clause(timed[0], names, base, comparison)]
-    where = f"{IN_BATCHES[comparison.batches]}: " if comparison.batches else ""
-    first = where + (
-        clauses[0] if where or groups.get("decided") else clauses[0][0].upper() + clauses[0][1:]
-    )
-    doubt = (
-        ["the control is too wide to confirm it"] if is_doubtful and groups.get("decided") else []
-    )
-    return [
-        first,
-        *clauses[1:],
-        *doubt,
-        *(f"{names[arm.name]} {FAILURE_WORDS[arm.status]}" for arm in bad),
-    ]
+    if len(timed) == 1:
+        clauses = _single_clauses(timed[0], names, base, threshold) or clauses
+    if comparison.batches:
+        clauses[0] = f"{IN_BATCHES[comparison.batches]}: {clauses[0]}"
+    elif not decided:
+        clauses[0] = clauses[0][0].upper() + clauses[0][1:]
+    if decided and is_doubtful:
+        clauses.append("the control is too wide to confirm it")
+    return [*clauses, *(f"{names[arm]} {how}" for arm, how in failed.items())]
+
+
+def _timed(comparison: Comparison) -> list[RatioSummary]:
+    """The candidates with a ratio, see ``in_order``."""
+    timed = [result for result in comparison.candidates if result.throughput_ratio is not None]
+    return in_order(timed, comparison.question)
+
+
+def _failed(comparison: Comparison) -> dict[str, str]:
+    """By arm that failed, what it did."""
+    return {
+        arm.name: what_failed(arm) for arm in comparison.arms if arm.has_failed and arm.competes
+    }
+
+
+def _nothing_timed(comparison: Comparison) -> str:
+    return f"nothing was timed that {comparison.baseline} could be compared with"
 
 
 def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
@@ -162,47 +170,41 @@ def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
     if not all(arm.name in (arm.backend, f"{arm.backend}-{arm.transport}") for arm in arms):
         return {arm.name: arm.name for arm in arms}
     backends = [arm.backend for arm in arms]
-    over = {
-        arm.name: f" over {SPELLINGS.get(arm.transport, arm.transport)}"
-        for arm in arms
-        if arm.transport and backends.count(arm.backend) > 1
-    }
-    return {
-        arm.name: SPELLINGS.get(arm.backend, arm.backend) + over.get(arm.name, "") for arm in arms
-    }
+    called = {arm.name: SPELLINGS.get(arm.backend, arm.backend) for arm in arms}
+    for arm in arms:
+        if arm.transport and backends.count(arm.backend) > 1:
+            called[arm.name] += f" over {SPELLINGS.get(arm.transport, arm.transport)}"
+    return called
 
 
 def _decided(
-    results: Sequence[RatioSummary], names: Mapping[str, str], base: str, *, verb: str
+    timed: Sequence[RatioSummary], names: Mapping[str, str], base: str, *, verb: str
 ) -> list[str]:
-    """The first in full; of those that follow how much faster or slower they are."""
+    """The first that is decided in full; of those that follow how much faster or slower they
+    are.
+    """
     clauses: list[str] = []
-    for result in results:
-        assert result.throughput_ratio is not None
-        name, size = names[result.candidate], difference_text(result.throughput_ratio)
-        clauses.append(
-            f", {name} {size} {result.verdict}"
-            if clauses
-            else f"{name} {verb} {size} {result.verdict} than {base}"
-        )
+    for result in timed:
+        if result.is_decided and result.throughput_ratio is not None:
+            name, difference = names[result.candidate], faster_or_slower(result.throughput_ratio)
+            clauses.append(
+                f", {name} {difference}" if clauses else f"{name} {verb} {difference} than {base}"
+            )
     return clauses
 
 
-def _undecided_clause(
-    result: RatioSummary, names: Mapping[str, str], base: str, comparison: Comparison
-) -> str:
-    """The clause for a single candidate without a decision."""
-    name = names[result.candidate]
+def _single_clauses(
+    result: RatioSummary, names: Mapping[str, str], base: str, threshold: str
+) -> list[str]:
+    """The clause on an only candidate that is equivalent or undecided, else none."""
+    name, between, why = names[result.candidate], interval_text(result), brief_reason(result)
     if result.verdict == "equivalent":
-        return (
-            f"{name} and {base} are equivalent within"
-            f" {percent(comparison.measurement['noise_threshold'])}"
-        )
-    between = interval_text(result)
+        return [f"{name} and {base} are equivalent within {threshold}"]
+    if verdict_word(result) != "undecided":
+        return []
     if between and not result.withheld_by:
-        return f"Undecided: {name} is {between} than {base}"
-    why = withheld_words(result) or brief_reason(result)
-    return f"Undecided whether {name} or {base} is faster" + (f": {why}" if why else "")
+        return [f"Undecided: {name} is {between} than {base}"]
+    return [f"Undecided whether {name} or {base} is faster" + (f": {why}" if why else "")]
 
 
 def interval_text(result: RatioSummary) -> str:
@@ -215,28 +217,20 @@ def interval_text(result: RatioSummary) -> str:
         or not 1 / LARGEST < result.ci_low < result.ci_high < LARGEST
     ):
         return ""
-    ends = [
-        f"{difference_text(bound)} {'slower' if bound < 1 else 'faster'}"
-        for bound in (result.ci_low, result.ci_high)
-    ]
-    return f"between {ends[0]} and {ends[1]}"
+    return f"between {faster_or_slower(result.ci_low)} and {faster_or_slower(result.ci_high)}"
 
 
 def _case_clauses(comparison: Comparison) -> list[str]:
     """In how many cases of a micro-benchmark each candidate is faster."""
-    bad = [
-        f"{arm.name} {FAILURE_WORDS[arm.status]}"
-        for arm in comparison.arms
-        if arm.has_failed and arm.role != "control"
-    ]
     counts = case_counts(comparison.arms, comparison.results)
-    clauses = [
-        f"{name} against {comparison.baseline}: {counts_words(outcomes).partition(';')[0]}"
-        for name, outcomes in counts.items()
-    ]
-    return [*_loading_clauses(comparison), *clauses, *bad] or [
-        f"No comparison: nothing was timed that {comparison.baseline} could be compared with"
-    ]
+    return [
+        *_loading_clauses(comparison),
+        *(
+            f"{name} against {comparison.baseline}: {counts_words(outcomes).partition(';')[0]}"
+            for name, outcomes in counts.items()
+        ),
+        *(f"{arm} {how}" for arm, how in _failed(comparison).items()),
+    ] or [f"No comparison: {_nothing_timed(comparison)}"]
 
 
 def _loading_clauses(comparison: Comparison) -> list[str]:
@@ -257,41 +251,130 @@ def _loading_clauses(comparison: Comparison) -> list[str]:
     ]
 
 
-MAX_NAMED = 3
+def training_clauses(training: TrainingSummary) -> list[str]:
+    """Who converges, then who is at the target first: the clauses of a headline."""
+    clauses = convergence_clauses(training)
+    target, times = training.settings.target_accuracy, times_to_target(training)[1]
+    if target is None or not times:
+        return clauses
+    first, *others = (training.arm(name) for name in sorted(times, key=times.__getitem__))
+    soon = seconds(times[first.name])
+    if not others:
+        clauses.append(f"{first.name} reaches {percent(target)} in {soon}")
+    elif _is_first(first, others, baseline=training.baseline):
+        clauses.append(f"{first.name} reaches {percent(target)} first, in {soon}")
+    else:
+        clauses.append(f"which arm reaches {percent(target)} first is undecided")
+    return clauses
+
+
+def times_to_target(training: TrainingSummary) -> tuple[str, dict[str, float]]:
+    """Over seeds, by arm that reaches the target with most of them: the geometric mean, of which
+    the verdict's ratios are; the median where an arm misses the target with any seed.
+    """
+    reached = [arm for arm in training.arms if arm.time_to_accuracy_s is not None]
+    means = {arm.name: arm.time_to_train_s.value for arm in reached if arm.time_to_train_s}
+    if len(means) == len(reached):
+        return "geometric mean", means
+    return "median", {arm.name: arm.time_to_accuracy_s or math.inf for arm in reached}
+
+
+def _is_first(first: ArmTraining, others: Sequence[ArmTraining], *, baseline: str) -> bool:
+    """Whether the interval of an arm's time over the baseline's ends below all others'; the
+    baseline's own is 1.
+    """
+    ours, *theirs = (
+        (1.0, 1.0) if arm.name == baseline else arm.time_ratio.bounds if arm.time_ratio else None
+        for arm in (first, *others)
+    )
+    return ours is not None and all(other and ours[1] < other[0] for other in theirs)
+
+
+def convergence_clauses(training: TrainingSummary) -> list[str]:
+    """Which arms miss the reference's accuracy, which reach it, and for which that is undecided."""
+    reference = training.arm(training.reference)
+    beside = f"{reference.name} ({accuracy(reference.final_top1)})"
+    if len(training.arms) == 1:
+        return [f"{reference.name} trained alone ({accuracy(reference.final_top1)})"]
+    clauses = []
+    for verdict, lead in CONVERGENCE.items():
+        arms = [arm for arm in training.arms if arm.convergence == verdict]
+        names = (
+            ", ".join(arm.name for arm in arms) if len(arms) <= MAX_NAMED else f"{len(arms)} arms"
+        )
+        reasons = {arm.note for arm in arms}
+        why = f", since {reasons.pop()}" if len(reasons) == 1 and None not in reasons else ""
+        clauses += [f"{lead} {beside}: {names}{why}"] if arms else []
+    first, *others = clauses or [f"no arm can be compared with {beside}"]
+    return [first[0].upper() + first[1:], *others]
+
+
+def study_headline(points: Sequence[Comparison], plan: Plan) -> str:
+    """Who is fastest where, and between which points that changes.
+
+    Without any candidate to compare: how the first arm scales.
+    """
+    partly = {
+        arm.name for point in points for arm in point.arms if arm.status == "not at this point"
+    }
+    led = [(point, who) for point in points if (who := leaders(point, without=partly))]
+    if not led:
+        return next(iter(scaling_sentences(points, plan)), "Nothing could be compared at any point")
+    where: dict[str, list[str]] = {}
+    for point, who in led:
+        where.setdefault(_lead(point, who, plan), []).append(point.name)
+    alone = [(point.name, who[0]) for point, who in led if len(who) == 1]
+    changes = [f"{a} and {b}" for (a, before), (b, after) in pairwise(alone) if before != after]
+    winners = [f"it changes between {listed(changes, ', and between ')}"] if changes else []
+    clauses = [f"{lead} at {listed(places)}" for lead, places in where.items()]
+    if len("; ".join([*clauses, *winners]).split()) > MAX_WORDS:
+        numbers = [f"{len(places)}" for places in where.values()]
+        numbers[0] += f" of {len(led)} points"
+        clauses = [f"{lead} at {number}" for lead, number in zip(where, numbers, strict=True)]
+    sentence = fitting([clauses[0], *winners, *clauses[1:]])
+    return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
+
+
+def _lead(point: Comparison, who: Sequence[str], plan: Plan) -> str:
+    """A clause on the arms in the lead at a point: those that none is shown to beat."""
+    if len(who) == 1:
+        return f"{who[0]} is fastest"
+    if plan.baseline not in who:
+        return f"{listed(who)} are tied as fastest"
+    is_open = any(
+        (result := point.result(name)) is not None and result.verdict == "undecided" for name in who
+    )
+    return "undecided" if is_open else "no arm leads"
 
 
 def against_headline(against: Against, *, now: str) -> str:
     """One sentence on both dates, the worst that changed, and what the baseline did meanwhile."""
     digits = 10 if against.created_at[:10] != now[:10] else 16
     before, after = (at[:digits].replace("T", " ") for at in (against.created_at, now))
-    baseline = against.of_baseline
-    meanwhile = (
-        f"; meanwhile the baseline {against.baseline} itself came out {change_text(baseline)}"
-        if baseline
-        else ""
-    )
-    return f"Two dates compared, not two arms ({before} and {after}): {_worst(against)}{meanwhile}"
+    sentence = f"Two dates compared, not two arms ({before} and {after}): {_worst(against)}"
+    if of_baseline := against.of_baseline:
+        came_out = faster_or_slower(of_baseline.change.value)
+        sentence += f"; meanwhile the baseline {against.baseline} itself came out {came_out}"
+    return sentence
 
 
 def _worst(against: Against) -> str:
     least = percent(against.allow_slower)
     worst = [change for change in against.changes if change.verdict == against.verdict]
     more = f" and {len(worst) - MAX_NAMED} more" if len(worst) > MAX_NAMED else ""
-    changed = (
-        ", ".join(f"{figure_name(change)} {change_text(change)}" for change in worst[:MAX_NAMED])
-        + more
+    named = worst[:MAX_NAMED]
+    changed = ", ".join(
+        f"{figure_name(change)} {faster_or_slower(change.change.value)}" for change in named
     )
     match against.verdict:
         case "regressed":
-            return (
-                f"regressed ({'' if against.beyond else 'not shown to be '}beyond {least}):"
-                f" {changed}"
-            )
+            how = "" if against.beyond else "not shown to be "
+            return f"regressed ({how}beyond {least}): {changed}{more}"
         case "improved":
-            return f"improved: {changed}"
+            return f"improved: {changed}{more}"
         case "no regression":
             return f"no regression beyond {least}"
-    return f"undecided whether {', '.join(map(figure_name, worst[:MAX_NAMED]))}{more} regressed"
+    return f"undecided whether {', '.join(map(figure_name, named))}{more} regressed"
 
 
 def figure_name(change: Change) -> str:
@@ -303,26 +386,18 @@ def figure_name(change: Change) -> str:
     return (what if change.case is None else f"{what} in {change.case}") + where
 
 
-def change_text(change: Change) -> str:
-    """Such as ``5.2% slower``."""
-    return (
-        f"{difference_text(change.change.value)}"
-        f" {'slower' if change.change.value < 1 else 'faster'}"
-    )
-
-
 def common_slowdown(against: Against) -> list[str]:
     """That all arms got slower together, where they did."""
     throughputs, ratios = (
         {change.verdict for change in against.changes if (change.baseline is None) == is_own}
         for is_own in (True, False)
     )
-    if throughputs != {"regressed"} or not ratios or "regressed" in ratios:
-        return []
-    return [
+    is_common = throughputs == {"regressed"} and ratios and "regressed" not in ratios
+    sentence = (
         "All arms are slower and their ratios are not: the machine is slower, or something that all"
         " arms share"
-    ]
+    )
+    return [sentence] if is_common else []
 
 
 def remedy(*, has_changed: bool) -> str:

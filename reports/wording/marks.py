@@ -5,24 +5,33 @@ lines.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from measurement.conditions.differences import BATCH, Difference
-from reports.conclusions.machine import is_quiet
+from measurement.conditions.differences import BATCH
+from reports.parts_schema import Equality
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
-from reports.wording.comparison_sentences import (
+from reports.wording.disturbances import (
     as_factor,
     by_speed_lines,
     control_sentence,
+    core_lines,
     farther_bound,
     is_wide,
+    load_sentence,
+    stall_lines,
 )
-from reports.wording.disturbances import core_lines, load_sentence, stall_lines
 from reports.wording.formatting import count, difference_text
 
 MAX_FINDINGS = 3
 """Differences that the first screen names."""
 QUIET = "quiet machine"
+KINDS = {
+    (True, True): "Check, other work",
+    (True, False): "Check",
+    (False, True): "Other work",
+    (False, False): "Differs",
+}
+"""How much a difference matters: whether it is a likely mistake, and whether it changes work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,20 +67,18 @@ def marks(shown: Comparison) -> list[Mark]:
 
 def _worst(marks: Sequence[Mark], points: Sequence[str]) -> Mark:
     """A mark as it is at the worst point."""
-    worst = next((mark for mark in marks if not mark.ok), marks[0])
-    bad = sum(not mark.ok for mark in marks)
-    word = (
-        f"{worst.word} at {bad} of {count(len(marks), 'point')}"
-        if 0 < bad < len(marks)
-        else worst.word
-    )
+    bad = [mark for mark in marks if not mark.ok]
+    worst = (bad or marks)[0]
+    is_mixed = 0 < len(bad) < len(marks)
     where: dict[str, list[str]] = {}
     for point, mark in zip(points, marks, strict=True):
         where.setdefault(mark.explanation, []).append(point)
-    explanation = ". ".join(
-        f"{', '.join(at)}: {text}" if len(where) > 1 else text for text, at in where.items()
+    lines = [f"{', '.join(at)}: {text}" if len(where) > 1 else text for text, at in where.items()]
+    return replace(
+        worst,
+        word=worst.word + f" at {len(bad)} of {count(len(marks), 'point')}" * is_mixed,
+        explanation=". ".join(lines),
     )
-    return Mark(name=worst.name, word=word, ok=worst.ok, explanation=explanation)
 
 
 def _control(place: Comparison) -> Mark:
@@ -103,40 +110,31 @@ def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
     """
     load, moved, waits = load_of(arms), by_speed_lines(results), core_lines(arms)
     if load is None:
-        word, lines = "not known", ["Nothing is known of what else ran on the machine"]
+        word, sentence, moved = "not known", "Nothing is known of what else ran on the machine", []
+    elif loaded := load_sentence(load):
+        word, sentence = f"{load.disturbed_share:.0%} of blocks disturbed", loaded
     else:
-        word = (
-            f"{load.disturbed_share:.0%} of blocks disturbed"
-            if not is_quiet(load)
-            else "unsteady"
-            if moved
-            else "quiet, short of cores"
-            if waits
-            else "quiet"
-        )
-        lines = [
-            load_sentence(load) or f"Others disturbed {load.disturbed_share:.1%} of the blocks",
-            *moved,
-        ]
+        word = "unsteady" if moved else "quiet, short of cores" if waits else "quiet"
+        sentence = f"Others disturbed {load.disturbed_share:.1%} of the blocks"
     return Mark(
         name=QUIET,
         word=word,
         ok=word.startswith("quiet"),
-        explanation=". ".join([*lines, *waits, *stall_lines(arms)]),
+        explanation=". ".join([sentence, *moved, *waits, *stall_lines(arms)]),
     )
 
 
 def load_of(arms: Sequence[ArmSummary]) -> LoadFigures | None:
     """Over the blocks of all arms; None where nothing is known."""
     loads = [arm.load for arm in arms if arm.load and arm.load.blocks]
+    if not loads:
+        return None
     blocks = sum(load.blocks for load in loads)
     names = ("foreign_share", "steal_share", "disturbed_share")
     shares = {
-        name: sum(getattr(load, name) * load.blocks for load in loads) / blocks
-        for name in names
-        if blocks
+        name: sum(getattr(load, name) * load.blocks for load in loads) / blocks for name in names
     }
-    return LoadFigures(blocks=blocks, **shares) if loads else None
+    return LoadFigures(blocks=blocks, **shares)
 
 
 def _same_work(place: Comparison) -> Mark:
@@ -163,16 +161,13 @@ def _same_work(place: Comparison) -> Mark:
         if not (row.is_note or row.withholds or row.sentence in own_batches)
         and (row.changes_work or not row.allowed)
     ]
-    unequal = equality.unequal if equality else []
-    unknown = [arm for arm in unequal if equality and equality.start[arm].verdict == "not compared"]
+    starts = [(arm, equality.start[arm].verdict) for arm in equality.unequal] if equality else []
+    unknown = [arm for arm, start in starts if start == "not compared"]
+    unequal = [arm for arm, start in starts if start != "not compared"]
     checks = [
         ("wrong", wrong, "The check of gradients failed in"),
         ("other work", unlike, "Other work than the baseline's is done by"),
-        (
-            "not the same",
-            [arm for arm in unequal if arm not in unknown],
-            "Not shown to train alike",
-        ),
+        ("not the same", unequal, "Not shown to train alike"),
         ("not known", unknown, "Nothing of them could be compared"),
         ("not checked", unchecked, "Gradients were not checked of"),
         (
@@ -188,44 +183,35 @@ def _same_work(place: Comparison) -> Mark:
     ]
     bad = next((word for word, names, _ in checks if names), None)
     besides = [row for row in differences if row.allowed and row.severity == "training"]
-    settings = (
-        besides[0].field.removeprefix("backend.")
-        if len(besides) == 1
-        else count(len(besides), "setting")
-    )
-    uncovered = [f"Not in this check: {row.sentence}" for row in besides if equality is None]
+    word = "same"
+    if besides:
+        only = besides[0].field.removeprefix("backend.")
+        word += f" but for {only if len(besides) == 1 else count(len(besides), 'setting')}"
     reasons = [f"{lead}: {', '.join(dict.fromkeys(names))}" for _, names, lead in checks if names]
-    if equality is None and not reasons:
+    if equality:
+        lines = [*_equality_lines(place, equality), *reasons]
+    else:
         of_ranks = " with equally many ranks" if len({arm.world_size for arm in arms}) > 1 else ""
-        reasons = [
-            f"The same samples gave the same gradients in all arms{of_ranks}, before they were"
-            " timed"
+        same = f"The same samples gave the same gradients in all arms{of_ranks}"
+        lines = [
+            *(reasons or [f"{same}, before they were timed"]),
+            *(f"Not in this check: {row.sentence}" for row in besides),
         ]
-    return Mark(
-        name="same work",
-        word=bad or (f"same but for {settings}" if besides else "same"),
-        ok=bad is None,
-        explanation=". ".join([*first_lines(place), *reasons, *uncovered]),
-    )
+    return Mark(name="same work", word=bad or word, ok=bad is None, explanation=". ".join(lines))
 
 
-def first_lines(comparison: Comparison) -> list[str]:
-    """One line each: equality, ranks, loss, the first differences, and how many more there are.
-
-    None without scripts.
-    """
-    equality = comparison.equality
-    if equality is None:
-        return []
+def _equality_lines(comparison: Comparison, equality: Equality) -> list[str]:
+    """One line each: equality, ranks, loss, the first differences, and how many more there are."""
     differences = difference_lines(comparison)
     ranks = [
         sentence
         for sentence in equality.ranks.values()
         if not any(sentence in line for line in differences)
     ]
-    candidates = [arm.name for arm in comparison.arms if arm.role == "candidate"]
     losses = [
-        loss.sentence for arm, loss in equality.loss.items() if loss.sentence and arm in candidates
+        loss.sentence
+        for arm, loss in equality.loss.items()
+        if loss.sentence and comparison.arm(arm).role == "candidate"
     ]
     return [equality.sentence, *ranks, *losses, *differences]
 
@@ -236,23 +222,11 @@ def difference_lines(comparison: Comparison) -> list[str]:
     if not differences:
         return ["No setting differs that the agent sees"]
     lines = [
-        f"{_kind(difference)}: {difference.sentence}"
-        for difference in differences
-        if not difference.is_note
+        f"{KINDS[row.severity == 'mistake', row.changes_work]}: {row.sentence}"
+        for row in differences
+        if not row.is_note
     ][:MAX_FINDINGS]
     more = len(differences) - len(lines)
     if not lines:
         return [f"{more} settings differ that come with the library: see the table"]
-    return (
-        [*lines, f"and {more} more {'difference' if more == 1 else 'differences'}: see the table"]
-        if more
-        else lines
-    )
-
-
-def _kind(difference: Difference) -> str:
-    """How much it matters, in a word or two."""
-    work = "other work" if difference.changes_work else ""
-    if difference.severity == "mistake":
-        return f"Check, {work}" if work else "Check"
-    return work.capitalize() or "Differs"
+    return [*lines, *[f"and {count(more, 'more difference')}: see the table"] * bool(more)]

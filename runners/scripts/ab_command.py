@@ -184,7 +184,7 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
     """Make the plan, run it, and end with code 3 if something asked for is not shown."""
     from measurement.records.results import ResultsFolder, default_folder
     from reports.scripts.configuration import script_differences
-    from reports.scripts.golden import compare_to_golden, read_golden, write_golden
+    from reports.scripts.equality import compare_to_golden, read_golden, write_golden
 
     options = AbOptions(**values_of(flags, AbOptions))
     golden = read_golden(options.golden) if options.golden else None

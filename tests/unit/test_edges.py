@@ -13,7 +13,7 @@ import pytest
 
 from measurement.records.record import Case
 from reports import make_report
-from reports.charts.comparison_charts import charts
+from reports.formats.charts import charts
 from reports.wording.formatting import difference_text, ratio, signed_difference
 from tests.kit.results_factory import FORMATS, Truth, concluded, on_terminal
 from tests.unit.test_separate_runs import compared, write_alternating

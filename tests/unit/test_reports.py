@@ -13,7 +13,7 @@ from measurement.plans.plan import FLOOR
 from measurement.records.results import ResultsFolder
 from reports import REGISTRY, conclude, make_report, write_reports
 from reports.by_key import table_by_key
-from reports.charts.comparison_charts import charts
+from reports.formats.charts import charts
 from reports.wording.formatting import interval, rate, ratio
 from tests.conftest import run_here
 from tests.kit.commands import run_python

@@ -57,8 +57,7 @@ INNER_ROOMS = {
     "reports/wording": {"conclusions", "statistics"},
     "reports/scripts": {"conclusions", "statistics", "wording"},
     "reports/tables": {"conclusions", "wording", "scripts"},
-    "reports/charts": {"conclusions", "statistics", "wording", "tables"},
-    "reports/formats": {"conclusions", "statistics", "wording", "scripts", "tables", "charts"},
+    "reports/formats": {"conclusions", "statistics", "wording", "scripts", "tables"},
 }
 """What each room of a room may import of the others beside it: driver and rank know each other only
 through messages."""

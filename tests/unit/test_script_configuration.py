@@ -14,7 +14,7 @@ from measurement.rank_agreement import agreement, describe_rank_difference
 from reports.formats.terminal import differences_table
 from reports.scripts.configuration import script_differences
 from reports.scripts.script_arms import OF_LOADER
-from reports.wording.reasons import work_note
+from reports.wording.causes import work_note
 from tests.kit.script_factory import CONFIGURATION, HOROVOD, Script, one_launch, script_plan
 
 SOUND = Script()

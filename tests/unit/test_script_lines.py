@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from measurement.agent.ringside_agent.reading.lines import Lines
 from measurement.agent.ringside_agent.recorder import Recorder
 from measurement.records.record import LineUse, ScriptReport
-from reports.scripts.lines import line_differences, other_lines
+from reports.scripts.configuration import line_differences, other_lines
 from reports.scripts.script_arms import ScriptArm
 from tests.kit.commands import run_python
 

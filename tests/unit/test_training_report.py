@@ -17,7 +17,7 @@ from reports.conclusions.training_results import MIN_SEEDS, converges, reference
 from reports.parts_schema import Estimate
 from reports.schema import Comparison
 from reports.statistics.student import t_interval
-from reports.wording.training_sentences import times_to_target
+from reports.wording.headlines import times_to_target
 from tests.kit.results_factory import COMPARISON_ID, make_record
 
 pytestmark = pytest.mark.slow  # results of whole trainings are composed

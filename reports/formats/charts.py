@@ -1,5 +1,5 @@
-"""The charts of the page as plain Plotly figures (dicts), readable with two arms and with
-twelve.
+"""The charts of the page as plain Plotly figures (dicts), readable with two arms and with twelve:
+those of arms and of cases. ``curves`` draws lines.
 """
 
 from __future__ import annotations
@@ -7,27 +7,27 @@ from __future__ import annotations
 import html
 import itertools
 import math
-from collections.abc import Sequence
 
 import pandas as pd
 
-from measurement.plans.settings import Quantity
 from measurement.records.record import Case
-from reports.charts.frame import (
+from reports.conclusions.step_terms import TERMS
+from reports.conclusions.steps import totals
+from reports.formats.curves import (
+    AXES,
+    CURVE_TITLES,
     Figure,
     arm_colour,
     arm_style,
     base_layout,
     bounded_axis,
-    curve_layout,
+    curve_name,
     error_bars,
     legend_above,
     line,
-    rule,
+    losses_chart,
+    training_curve,
 )
-from reports.conclusions.step_terms import TERMS
-from reports.conclusions.steps import totals
-from reports.parts_schema import Band
 from reports.schema import ArmSummary, Comparison
 from reports.tables.arm_tables import case_figures
 from reports.wording.causes import TERM_NAMES
@@ -44,11 +44,11 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
     if comparison.cases:
         made = {
             "loading": case_chart(comparison, "samples_per_s", 1.0, "samples/s"),
-            "latency": case_chart(comparison, "latency_s", 1e6, "µs")
-            if not comparison.are_loaders
-            else None,
+            "latency": case_chart(comparison, "latency_s", 1e6, "µs"),
             "busbw": case_chart(comparison, "busbw_bytes_per_s", 1e-9, "GB/s"),
         }
+        if comparison.are_loaders:
+            del made["latency"]
     else:
         made = {
             "launches": launches_chart(comparison),
@@ -56,7 +56,7 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
             "losses": losses_chart(comparison),
         }
     for quantity, axis in itertools.product(CURVE_TITLES, AXES) if comparison.training else ():
-        made[curve_name(quantity, axis)] = _curve_chart(comparison, quantity, axis)
+        made[curve_name(quantity, axis)] = training_curve(comparison, quantity, axis)
     return {name: figure for name, figure in made.items() if figure is not None}
 
 
@@ -92,105 +92,6 @@ def terms_chart(comparison: Comparison) -> Figure | None:
     return {"data": traces, "layout": layout} if terms_by_arm else None
 
 
-def losses_chart(comparison: Comparison) -> Figure | None:
-    """The losses of scripts against samples: one curve for each arm, the mean over ranks and
-    launches; None without any.
-    """
-    if comparison.equality is None or not comparison.equality.loss:
-        return None
-    traces = [
-        line(
-            name=arm,
-            x=loss.samples,
-            y=loss.curve,
-            style=arm_style(comparison, arm),
-            hover=f"{arm}: %{{y:.4~g}} at %{{x:,.0f}}",
-            connectgaps=True,  # arms need not log the loss of the same steps
-        )
-        for arm, loss in comparison.equality.loss.items()
-    ]
-    layout = curve_layout(
-        320, f"{comparison.equality.loss_unit} since the start, all ranks", "loss"
-    )
-    layout["xaxis"] |= {"rangemode": "tozero"}
-    return {"data": traces, "layout": layout}
-
-
-CURVE_TITLES: dict[Quantity, str] = {
-    "held_out_top1": "held-out accuracy (top-1)",
-    "held_out_top5": "held-out top-5 accuracy",
-    "held_out_loss": "held-out loss",
-    "train_top1": "training accuracy (top-1)",
-    "train_top5": "training top-5 accuracy",
-    "train_loss": "training loss",
-}
-SHARES: set[Quantity] = {"held_out_top1", "held_out_top5", "train_top1", "train_top5"}
-"""Drawn in percent."""
-AXES = {"epochs": "epochs", "time": "seconds of training"}
-HEIGHT = 320
-BAND_OPACITY = 0.16
-
-
-def curve_name(quantity: Quantity, axis: str) -> str:
-    """A chart's name on the page, such as ``curve_held_out_top1_epochs``."""
-    return f"curve_{quantity}_{axis}"
-
-
-def _curve_chart(comparison: Comparison, quantity: Quantity, axis: str) -> Figure | None:
-    assert comparison.training is not None
-    curves = {
-        arm.name: arm.curve
-        for arm in comparison.training.arms
-        if arm.curve and quantity in arm.curve.bands
-    }
-    if not curves:
-        return None
-    traces: list[Figure] = []
-    for name, curve in curves.items():
-        x = (
-            list(curve.train_s)
-            if axis == "time"
-            else [float(done + 1) for done in range(len(curve.train_s))]
-        )
-        band, colour = curve.bands[quantity], arm_colour(comparison, name)
-        traces.append(_band(x, band) | {"fillcolor": colour, "legendgroup": name})
-        hover = f"{name}: %{{y:.4~g}} at %{{x:.3~g}}"
-        traces.append(
-            line(
-                name=name, legendgroup=name, x=x, y=band.mean, style={"color": colour}, hover=hover
-            )
-        )
-    layout = curve_layout(HEIGHT, AXES[axis], CURVE_TITLES[quantity])
-    layout["yaxis"]["title"] |= {"standoff": 8}
-    layout["xaxis"] |= {"rangemode": "tozero"}
-    if quantity in SHARES:
-        layout["yaxis"] |= {"tickformat": ".1~%"}
-    if quantity == "held_out_top1" and comparison.training.settings.target_accuracy is not None:
-        rule(layout, comparison.training.settings.target_accuracy, color="@muted", dash="dot")
-    return {"data": traces, "layout": layout}
-
-
-def _band(x: Sequence[float], band: Band) -> Figure:
-    """A closed line: along the least of the seeds, back along the most; without epochs at which a
-    seed has no value.
-    """
-    places = [
-        (place, low, high)
-        for place, low, high in zip(x, band.low, band.high, strict=True)
-        if low is not None
-    ]
-    return {
-        "type": "scatter",
-        "mode": "none",
-        "fill": "toself",
-        "opacity": BAND_OPACITY,
-        "hoverinfo": "skip",
-        "showlegend": False,
-        "x": [place for place, _, _ in places] + [place for place, _, _ in reversed(places)],
-        "y": [low for _, low, _ in places] + [high for _, _, high in reversed(places)],
-    }
-
-
 PANEL_PX = 250
 PANELS_IN_A_ROW = 2
 
@@ -206,15 +107,15 @@ def case_chart(comparison: Comparison, figure: str, scale: float, unit: str) -> 
     layout = base_layout(PANEL_PX * rows, "")
     legend_above(layout)
     layout["margin"] |= {"t": 60, "l": 44}
-    gaps = {"xgap": 0.25, "ygap": 0.32}  # room for ticks on a phone, too, and for a title
-    domain = {"y": [0, 1 - 0.16 / rows]}
     layout["grid"] = {
         "rows": rows,
         "columns": PANELS_IN_A_ROW,
         "pattern": "independent",
-        "domain": domain,
-    } | gaps
-    frames = {"x": layout.pop("xaxis"), "y": layout.pop("yaxis")}
+        "domain": {"y": [0, 1 - 0.16 / rows]},
+        "xgap": 0.25,  # room for ticks on a phone, too, and for a title
+        "ygap": 0.32,
+    }
+    x_axis, y_axis = layout.pop("xaxis"), layout.pop("yaxis")
     traces: list[Figure] = []
     named: set[str] = set()
     for number, (operation, cases) in enumerate(operations.items()):
@@ -225,22 +126,23 @@ def case_chart(comparison: Comparison, figure: str, scale: float, unit: str) -> 
             "ticktext": [html.escape(size_text(case)) for case in cases],
             "tickangle": 0,
         }
-        layout[f"xaxis{suffix}"] = frames["x"] | log | ticks
+        layout[f"xaxis{suffix}"] = x_axis | log | ticks
         layout[f"yaxis{suffix}"] = (
-            frames["y"] | log | {"nticks": 4, "tickformat": ",.4~r", "automargin": True}
+            y_axis | log | {"nticks": 4, "tickformat": ",.4~r", "automargin": True}
         )
-        title = {
-            "text": f"<b>{html.escape(operation)}</b>, {unit}",
-            "font": {"size": 12},
-            "showarrow": False,
-            "x": 0,
-            "y": 1,
-            "xref": f"x{suffix} domain",
-            "yref": f"y{suffix} domain",
-            "xanchor": "left",
-            "yanchor": "bottom",
-        }
-        layout["annotations"].append(title)
+        layout["annotations"].append(
+            {
+                "text": f"<b>{html.escape(operation)}</b>, {unit}",
+                "font": {"size": 12},
+                "showarrow": False,
+                "x": 0,
+                "y": 1,
+                "xref": f"x{suffix} domain",
+                "yref": f"y{suffix} domain",
+                "xanchor": "left",
+                "yanchor": "bottom",
+            }
+        )
         for arm in comparison.arms:
             trace = _case_line(comparison, arm, cases, figure, scale)
             if trace["x"]:
@@ -264,14 +166,10 @@ def _places(cases: list[Case]) -> list[int]:
 def _case_line(
     comparison: Comparison, arm: ArmSummary, cases: list[Case], figure: str, scale: float
 ) -> Figure:
-    figures = [
-        (place, case, arm.case(case.name))
-        for place, case in zip(_places(cases), cases, strict=True)
-    ]
     shown = [
         (place, case, case_of_arm, estimate)
-        for place, case, case_of_arm in figures
-        if (estimate := getattr(case_of_arm, figure))
+        for place, case in zip(_places(cases), cases, strict=True)
+        if (estimate := getattr(case_of_arm := arm.case(case.name), figure))
     ]
     return line(
         name=arm.name,
@@ -310,8 +208,9 @@ def launches_chart(comparison: Comparison) -> Figure | None:
     layout["xaxis"] |= {"tickformat": ",.4~r"} | bounded_axis(
         [*rows.values()], *by_launch[[*rows]], may_be_log=True
     )
-    names = {"tickvals": [*range(len(rows))], "ticktext": [*rows]}
-    layout["yaxis"] |= names | {
+    layout["yaxis"] |= {
+        "tickvals": list(range(len(rows))),
+        "ticktext": list(rows),
         "range": [len(rows) - 0.45, -0.5],
         "automargin": True,
         "showgrid": False,
@@ -333,11 +232,14 @@ def launches_chart(comparison: Comparison) -> Figure | None:
             (dots, {"size": 8, "opacity": 0.6}, "launch %{customdata}"),
             (mark, {"size": 10, "symbol": "diamond"}, "all"),
         ):
-            hover = f"{name}, {what}: %{{x:.4~g}}<extra></extra>"
-            look = {
-                "marker": style | {"color": colour},
-                "hovertemplate": hover,
-                "cliponaxis": False,
-            }
-            traces.append({"type": "scatter", "mode": "markers"} | look | trace)
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "marker": style | {"color": colour},
+                    "hovertemplate": f"{name}, {what}: %{{x:.4~g}}<extra></extra>",
+                    "cliponaxis": False,
+                    **trace,
+                }
+            )
     return {"data": traces, "layout": layout}
