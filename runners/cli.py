@@ -15,10 +15,9 @@ from runners.compare_command import EXIT_FAILED, compare, measure, print_command
 from runners.flags import command
 from runners.job_command import job
 from runners.processes.process_exit import run_command
-from runners.project_command import project
-from runners.report_command import report
+from runners.results_commands import project, report
 from runners.scripts import ab_command, bisect_command, gate_command, run_script
-from runners.tuning.tune_command import tune_command
+from runners.tune_command import tune_command
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 COMMANDS: Mapping[str, Callable[..., None]] = {

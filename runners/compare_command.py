@@ -24,6 +24,7 @@ from runners.flags import (
     SessionOptions,
     command,
     command_to_repeat,
+    percent_of,
     session_flags,
     values_of,
 )
@@ -85,7 +86,7 @@ def run_compare(flags: FlagValues) -> None:
     """Run a plan; the exit code says what the result is."""
     from measurement.records.results import ResultsFolder, default_folder
     from reports.against import StoredComparison
-    from runners.planning.available import arms_to_compare, left_out_line
+    from runners.planning.arm_checks import arms_to_compare, left_out_line
     from runners.planning.plan_reading import read_plan, require_named
 
     options = CompareOptions(**values_of(flags, CompareOptions))
@@ -157,7 +158,6 @@ def read_earlier(
     """Read the result that a new one is compared with; None without ``--against``."""
     from measurement.records.results import ResultsFolder
     from reports.against import StoredComparison
-    from runners.scripts.ab_command import percent_of
 
     if folder is None:
         if allow_slower is not None:

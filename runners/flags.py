@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from keyword import iskeyword
@@ -17,6 +18,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from measurement.errors import PlanError, quoted
 from measurement.plans.settings import Section
 
 FlagValues = Mapping["Flag", Any]
@@ -158,3 +160,18 @@ def command_to_repeat(folder: Path) -> list[str]:
     """Return this command line, with the results folder if it does not name one."""
     words = sys.argv[1:]
     return ["ringside", *words, *([] if {"-o", "--output"} & {*words} else ["-o", str(folder)])]
+
+
+def percent_of(text: str, *, flag: str) -> float:
+    """Read ``5%`` or ``5``.
+
+    Raises:
+        PlanError: it is no share from 0 to 100.
+    """
+    with suppress(ValueError):
+        share = float(text.strip().removesuffix("%"))
+        if 0 <= share < 100:
+            return share
+    raise PlanError(
+        f"{flag} {quoted(text)} is no share; give one from 0% to below 100%, such as 5%"
+    )

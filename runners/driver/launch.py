@@ -24,13 +24,12 @@ from measurement.records.record import BlockRecord, Case, LaunchRecord
 from measurement.records.results import ResultsFolder
 from runners.driver.gates import compare_conditions, require_together, run_gates
 from runners.driver.rounds import ITERATIONS, RoundLimit, Rounds, TrainingRounds, shuffled
-from runners.event_log import TensorboardLog
 from runners.planning.arm_specs import PlannedArm
 from runners.planning.arms import job_of
 from runners.planning.workload import WorkloadSetup
-from runners.progress import LaunchProgress
+from runners.progress import LaunchProgress, TensorboardLog
 from runners.protocol.messages import StartedReply
-from runners.scripts.initial_state import SharedInitialState
+from runners.scripts.script_setup import SharedInitialState
 from runners.session.arm_run import ArmRun, Session, merge_reports
 from runners.session.diagnosis import ArmFailed
 

@@ -34,7 +34,7 @@ from runners.hosts.placement import Placement
 from runners.planning.arm_specs import TrialFacts
 from runners.planning.workload import WorkloadSetup
 from runners.progress import LaunchProgress
-from runners.scripts.initial_state import FIRST_STATE, SharedInitialState
+from runners.scripts.script_setup import FIRST_STATE, SharedInitialState
 
 NOT_REHEARSED = {
     "name",

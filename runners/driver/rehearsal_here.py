@@ -13,8 +13,8 @@ from measurement.plans.arm import Arm
 from measurement.plans.plan import Plan
 from runners.driver.rehearsal import UncountedLaunches, reason_of
 from runners.hosts.preflight import inspect
+from runners.planning.arm_checks import why_not_here
 from runners.planning.arms import resolve_arm
-from runners.planning.available import why_not_here
 from runners.planning.check_process import require_own_work
 from runners.planning.workload import require_model, resolve_workload
 from runners.planning.workload_check import require_data

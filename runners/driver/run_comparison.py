@@ -34,12 +34,11 @@ from runners.driver.comparison_folder import (
 from runners.driver.launch import Launch, is_comparable
 from runners.driver.launch_schedule import LaunchSchedule
 from runners.driver.preparation import Preparation
-from runners.event_log import EVENT_FILES
 from runners.hosts.batch_jobs import job_id
 from runners.hosts.preflight import lost_hosts
+from runners.planning.arm_checks import left_out_line
 from runners.planning.arm_specs import seed_of
-from runners.planning.available import left_out_line
-from runners.progress import LaunchProgress
+from runners.progress import EVENT_FILES, LaunchProgress
 from runners.session.arm_session import ArmSession
 from runners.session.endpoint import DriverEndpoint, open_endpoint
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from itertools import pairwise
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -24,6 +25,7 @@ from runners.flags import (
     FlagValues,
     SessionOptions,
     command_to_repeat,
+    percent_of,
     session_flags,
     values_of,
 )
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from measurement.records.record import LaunchRecord
     from measurement.records.results import ResultsFolder
     from reports.schema import Comparison
+    from runners.launchers.command_lines import CommandLine
 
 EXAMPLES = """\
 ringside ab 'horovodrun -np 2 python train_hvd.py' 'torchrun --nproc-per-node 2 train_ddp.py'
@@ -59,6 +62,12 @@ FIRST_STEPS = {
 MAX_TRIED = 3
 """Settings that ``--explain`` tries."""
 GOLDEN = "golden"
+MAX_LABEL = 32
+EITHER = ("a", "b")
+"""If the commands give no short names."""
+OPTION_PATTERN = re.compile(r"(?:^|(?<=\s))-*([^\s=]+)(?:=(\S+)|\s+(?!-)([^\s=]+)(?=\s|$))?")
+"""A name with its value after ``=``, or in the next word."""
+SCRIPT_FILE = re.compile(r"[^-].*\.(py|sh)")
 
 
 class AbOptions(SessionOptions):
@@ -332,7 +341,6 @@ def names_of(options: AbOptions, arms: Mapping[str, Mapping[str, Any]]) -> tuple
     and commits.
     """
     from runners.launchers.command_lines import read_command
-    from runners.scripts.arm_names import name_of, names_for
 
     lines = []
     for arm in arms.values():
@@ -352,19 +360,50 @@ def names_of(options: AbOptions, arms: Mapping[str, Mapping[str, Any]]) -> tuple
     return names
 
 
-def percent_of(text: str, *, flag: str) -> float:
-    """Read ``5%`` or ``5``.
+def names_for(first: CommandLine, second: CommandLine) -> tuple[str, str]:
+    """Return two names that differ and can be folders: ``train_hvd`` and ``train_ddp``, else
+    ``bs8`` and ``bs16`` of ``--bs``.
 
-    Raises:
-        PlanError: it is no share from 0 to 100.
+    If only one of them has an option, it is named after the option, and the other after the script.
     """
-    with suppress(ValueError):
-        share = float(text.strip().removesuffix("%"))
-        if 0 <= share < 100:
-            return share
-    raise PlanError(
-        f"{flag} {quoted(text)} is no share; give one from 0% to below 100%, such as 5%"
+    scripts = name_of(first), name_of(second)
+    launchers = first.kind or "", second.kind or ""
+    labels = _label(first, second) or scripts[0], _label(second, first) or scripts[1]
+    return next(filter(_differ, (scripts, launchers, labels)), EITHER)
+
+
+def _differ(names: tuple[str, str]) -> bool:
+    return all(names) and names[0].lower() != names[1].lower()  # a filesystem may ignore case
+
+
+def _as_folder_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-._+")
+
+
+def name_of(line: CommandLine) -> str:
+    """Return the name of its script or module, without folder and suffix; empty if it has none."""
+    module = next(
+        (
+            after
+            for word, after in pairwise(line.words)
+            if word == "-m" and "distributed" not in after
+        ),
+        "",
     )
+    file = (
+        line.file or module.replace(".", "/") or next(filter(SCRIPT_FILE.fullmatch, line.words), "")
+    )
+    return _as_folder_name(PurePath(file).stem)[:80]
+
+
+def _label(line: CommandLine, other: CommandLine) -> str:
+    """The options that only the first of two commands has, as a short name."""
+    others, pieces = OPTION_PATTERN.findall(" ".join(other.words)), []
+    for option in OPTION_PATTERN.findall(" ".join(line.words)):
+        if option not in others:
+            name, value = (text.rpartition("/")[2] for text in (option[0], option[1] or option[2]))
+            pieces.append(name + ("-" if value and not value[0].isdigit() else "") + value)
+    return _as_folder_name("-".join(pieces))[:MAX_LABEL].rstrip("-._+")
 
 
 def not_shown(comparison: Comparison, *, equal: bool, most_slower: float | None) -> list[str]:

@@ -22,9 +22,9 @@ from install.cache import cache_root
 from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.errors import PlanError
 from measurement.files import write_whole
-from runners.flags import Flag, FlagValues, values_of
+from runners.flags import Flag, FlagValues, percent_of, values_of
 from runners.scripts import ab_command
-from runners.scripts.ab_command import BY_NAME, AbOptions, Run, Try, flags_with, percent_of
+from runners.scripts.ab_command import BY_NAME, AbOptions, Run, Try, flags_with
 
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan

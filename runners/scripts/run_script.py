@@ -23,7 +23,14 @@ from runners.flags import (
     session_flags,
     values_of,
 )
-from runners.scripts.ab_command import BY_NAME, EXIT_FAILED, Run, Try, with_arms_to_try
+from runners.scripts.ab_command import (
+    BY_NAME,
+    EXIT_FAILED,
+    Run,
+    Try,
+    name_of,
+    with_arms_to_try,
+)
 
 if TYPE_CHECKING:
     from measurement.records.record import LaunchRecord
@@ -110,7 +117,6 @@ def plan_of(flags: FlagValues) -> Plan:
     from measurement.plans.plan_file import check_plan, overridden
     from runners.hosts.placement import with_hosts
     from runners.launchers.command_lines import read_command
-    from runners.scripts.arm_names import name_of
 
     options = RunOptions(**values_of(flags, RunOptions))
     if options.command is None:

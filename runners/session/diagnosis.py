@@ -18,15 +18,16 @@ from runners.processes.sandbox import Sandbox
 from runners.processes.supervised_arm import SupervisedArm
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import ErrorReply, Reply, mentions_lost_peer
-from runners.scripts.arrival import (
+from runners.scripts.script_failures import (
     SLOW_START,
     explain_no_ranks,
     hint_of,
+    lines_of_script,
     look_at,
+    scripts_exception,
     why_never,
     why_others,
 )
-from runners.scripts.launchers_log import lines_of_script, scripts_exception
 from runners.session.arm_processes import LAST_WORDS, ArmProcesses
 
 SETTLE_S = 1.0

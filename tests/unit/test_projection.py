@@ -15,7 +15,7 @@ from reports import conclude
 from reports.projection.growth_model import fit_growth
 from reports.projection.project import Projection, project, refusals
 from reports.projection.series import Series, series_of
-from runners.project_command import project as command
+from runners.results_commands import project as command
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth
 from tests.unit.test_study import study_of, write_points

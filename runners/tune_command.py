@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from measurement.plans.plan import Plan
     from reports.schema import Comparison
     from reports.tuning import SearchRequest, Tuning
-    from runners.tuning.search import Search
+    from runners.settings_search import Search
 
 EXIT_FAILED = 1
 RESULT, PLAN = "tuning.json", "tuned.yaml"
@@ -75,8 +75,7 @@ def run_tune(run: Run, flags: FlagValues) -> None:
     from measurement.records.results import default_folder
     from reports.tuning import SearchRequest
     from runners.planning.plan_reading import read_plan, require_named
-    from runners.tuning.proposals import optuna
-    from runners.tuning.search import Search
+    from runners.settings_search import Search, optuna
 
     options = TuneOptions(**values_of(flags, TuneOptions))
     plan = read_plan(require_named(options.plan), overrides=options.settings)
