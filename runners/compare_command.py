@@ -25,6 +25,7 @@ from runners.flags import (
     command,
     command_to_repeat,
     percent_of,
+    say,
     session_flags,
     values_of,
 )
@@ -103,10 +104,7 @@ def run_compare(flags: FlagValues) -> None:
         earlier.require_like(StoredComparison(folder=folder, plan=plan))
     plan = arms_to_compare(plan, folder, only_available=options.available)
     if plan.left_out:
-        print(
-            f"ringside: {left_out_line(plan.left_out)}; compared: {', '.join(plan.arms)}",
-            file=sys.stderr,
-        )
+        say(f"{left_out_line(plan.left_out)}; compared: {', '.join(plan.arms)}")
     if options.dry_run:
         print_commands(plan)
         return
@@ -135,12 +133,12 @@ def print_commands(plan: Plan) -> None:
     from runners.driver.compared_arms import ComparedArms
     from runners.driver.run_study import point_plans
 
-    say = partial(print, file=sys.stderr)
+    show_stage = partial(print, file=sys.stderr)
     for point, point_plan in point_plans(plan).items() if plan.points else [("", plan)]:
-        compared = ComparedArms(point_plan, say=say)
+        compared = ComparedArms(point_plan, say=show_stage)
         notes = [f"note: {note}" for note in compared.check()]
         for line in [*notes, *(f"warning: {warning}" for warning in compared.warnings())]:
-            say(printable(line))
+            show_stage(printable(line))
         for name in point_plan.arms:
             setup = compared.arms[name]
             command = setup.command(compared.inspection.placement, setup.plan.seed)
@@ -217,10 +215,7 @@ def measure(
         if run is not None and run.comparison is not None and is_shown:  # what was measured so far
             show(run.comparison, folder)
         if isinstance(error, KeyboardInterrupt):
-            print(
-                f"ringside: interrupted; go on with: {printable(shlex.join(again))}",
-                file=sys.stderr,
-            )
+            say(f"interrupted; go on with: {shlex.join(again)}")
             raise typer.Exit(interrupted_code()) from None
         raise
     if is_shown:
@@ -260,5 +255,5 @@ def show(summary: Comparison, folder: ResultsFolder, *, notify_trackers: bool = 
     )
     sys.stdout.flush()
     for failure in send_reports(folder, summary) if notify_trackers else []:
-        print(f"ringside: {printable(failure)}", file=sys.stderr)
+        say(failure)
     return summary.is_ok

@@ -18,7 +18,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from measurement.errors import PlanError, quoted
+from measurement.errors import PlanError, printable, quoted
 from measurement.plans.settings import Section
 
 FlagValues = Mapping["Flag", Any]
@@ -160,6 +160,11 @@ def command_to_repeat(folder: Path) -> list[str]:
     """Return this command line, with the results folder if it does not name one."""
     words = sys.argv[1:]
     return ["ringside", *words, *([] if {"-o", "--output"} & {*words} else ["-o", str(folder)])]
+
+
+def say(text: str) -> None:
+    """Print what a person should know while a command runs, on stderr; results go to stdout."""
+    print(f"ringside: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def percent_of(text: str, *, flag: str) -> float:

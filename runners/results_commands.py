@@ -5,7 +5,6 @@ sizes that were not measured.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from measurement.errors import PlanError, RecordError, printable, quoted
+from measurement.errors import PlanError, RecordError, quoted
 from measurement.plans.settings import Section
 from runners.compare_command import (
     EARLIER,
@@ -23,7 +22,7 @@ from runners.compare_command import (
     read_earlier,
     show,
 )
-from runners.flags import Flag, FlagValues, command, values_of
+from runners.flags import Flag, FlagValues, command, say, values_of
 
 if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
@@ -253,7 +252,7 @@ def _project_to(source: Path, sizes: list[int], *, fit_up_to: int | None, form: 
     if len(refused) == len(projection.series):
         raise PlanError("; ".join(refused))
     for line in refused:
-        print(f"ringside: {printable(line)}", file=sys.stderr)
+        say(line)
     write_result(source / PROJECTION, projection.model_dump_json(indent=1) + "\n")
     if form == "json":
         print(projection.model_dump_json(indent=1))
@@ -310,7 +309,7 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
         for answer in answers
         if answer.is_unknown
     ):
-        print(f"ringside: {line}", file=sys.stderr)
+        say(line)
     if all(answer.is_unknown for answer in answers):
         raise PlanError(
             f"'{source}' has no terms to answer from; they need steps without exchange"

@@ -56,11 +56,9 @@ def arms_to_compare(plan: Plan, folder: ResultsFolder, *, only_available: bool) 
             if name not in begun.left_out
         }
         return _with_arms(plan, arms, left_out=begun.left_out) if begun.left_out else plan
-    reasons = (
-        {name: why_not_here(name, arm, plan) for name, arm in plan.arms.items()}
-        if only_available
-        else {}
-    )
+    if not only_available:
+        return plan
+    reasons = {name: why_not_here(name, arm, plan) for name, arm in plan.arms.items()}
     left_out = {name: reason for name, reason in reasons.items() if reason}
     if not left_out:
         return plan
@@ -165,7 +163,7 @@ def require_executables(arms: Iterable[ArmSpec]) -> None:
     here, remedy = Path.cwd(), "run 'make setup', or see 'ringside doctor' for the remedy"
     for setup in arms:
         container = setup.plan.container
-        path = setup.place.environment(search_path()).get("PATH", search_path())
+        path = setup.place.environment.get("PATH", search_path())
         if container and not setup.plan.hosts:
             with about("container"):
                 load = "load the module that has it, or give its path"

@@ -79,11 +79,6 @@ class ArmStart:
         launch = "trial" if self.is_trial else str(self.launch)
         return f"{launch}-{self.number}" if self.number else launch
 
-    @property
-    def padding(self) -> dict[str, str]:
-        """The variable that pads the environment."""
-        return {PADDING: "x" * self.padding_bytes} if self.padding_bytes else {}
-
 
 class TrialFacts(Written):
     """Facts about a command that has taken its compared steps once, alone."""
@@ -212,13 +207,14 @@ class ArmSpec(PlannedArm):
             self.plan.model_copy(update={"seed": seed}),
             self.arm.model_copy(update={"transport": self.transport}),
         )
-        pasted = {
-            "folder": str(self.place.pasted[1]),
-            "arguments": tuple(flags),
-            "seed": seed,
-            "master_port": DEFAULT_PORT,
-        }
-        request = self._request(self.placement(plan_placement), environment, **pasted)
+        request = self._request(
+            self.placement(plan_placement),
+            environment,
+            folder=str(self.place.pasted[1]),
+            arguments=tuple(flags),
+            seed=seed,
+            master_port=DEFAULT_PORT,
+        )
         typed = self.launcher.typed(request)
         return "\n".join(
             self.place.shell_line(
@@ -267,16 +263,14 @@ class ArmSpec(PlannedArm):
         environment |= start.sandbox.variables if start.sandbox else {}
         environment |= (
             {RUN_ID: start.run_id}
-            | start.padding
+            | ({PADDING: "x" * start.padding_bytes} if start.padding_bytes else {})
             | self.requested_environment
             | {AGENT: encode(settings)}
         )
         sandbox_folders = (start.sandbox.root, start.sandbox.users) if start.sandbox else ()
         states = (Path(file).parent for file in [start.state.get("state_file")] if file)
-        shared, folder = (
-            shared_cores(os.environ),
-            start.sandbox.folder if start.sandbox else self.place.folder,
-        )
+        shared = shared_cores(os.environ)
+        folder = start.sandbox.folder if start.sandbox else self.place.folder
         request = self._request(
             placement,
             environment,

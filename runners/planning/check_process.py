@@ -30,7 +30,7 @@ from runners.planning.workload import WorkloadSetup, require_model, resolve_work
 from runners.planning.workload_check import require_data
 from runners.processes import remote
 from runners.processes.answers import give
-from runners.processes.local import base_environment, search_path
+from runners.processes.local import base_environment
 from workloads import Workload
 
 TIMEOUT_S = 300.0
@@ -146,7 +146,7 @@ def facts_of(
                 host,
                 _argv(plan, place, is_model=is_model),
                 timeout_s=TIMEOUT_S,
-                environment=environment | (place.environment(search_path()) if place else {}),
+                environment=environment | (place.environment if place else {}),
                 folder=place.folder if place else None,
             )
     except LaunchError as error:

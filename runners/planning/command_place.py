@@ -24,6 +24,7 @@ from install.cache import cache_root
 from measurement.errors import PlanError, UnavailableError, about, cut, quoted
 from measurement.plans.arm import Arm
 from measurement.plans.plan import Plan
+from runners.processes.local import search_path
 from runners.processes.run_processes import remove_left_folders
 
 NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
@@ -72,12 +73,10 @@ class CommandPlace:
         """The Python that runs ranks whose command names none."""
         return self.python or sys.executable
 
-    def environment(self, path: str) -> dict[str, str]:
-        """Variables that activate the Python's environment; none without a Python.
-
-        ``path``: PATH without it.
-        """
-        return activated(self.python, path) if self.python else {}
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that activate the Python's environment; none without a Python."""
+        return activated(self.python, search_path()) if self.python else {}
 
     def workload_here(self, reference: str) -> str:
         """The reference that makes this process find the workload that ranks find from where they

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +25,7 @@ from runners.flags import (
     SessionOptions,
     command_to_repeat,
     percent_of,
+    say,
     session_flags,
     values_of,
 )
@@ -173,7 +173,12 @@ FLAGS: Sequence[Flag] = (
 )
 
 
-BY_NAME: Mapping[str, Flag] = {flag.name: flag for flag in FLAGS}
+BY_NAME: Mapping[str, Flag] = {flag.name.removeprefix("--"): flag for flag in FLAGS}
+
+
+def flags_named(*names: str) -> tuple[Flag, ...]:
+    """Return flags of ``ringside ab`` for a command that has them, too."""
+    return tuple(BY_NAME[name] for name in names)
 
 
 def flags_with(given: FlagValues, more: Mapping[str, Any]) -> FlagValues:
@@ -232,13 +237,10 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
             golden, folder.records(), plan.question or list(plan.arms)[-1]
         )
         print(equality.sentence, *others, sep="\n")
-        unmet += (
-            [f"not shown to train as '{options.golden}': {equality.sentence}"]
-            if equality.unequal
-            else []
-        )
+        if equality.unequal:
+            unmet.append(f"not shown to train as '{options.golden}': {equality.sentence}")
     for line in unmet:
-        print(f"ringside: {line}", file=sys.stderr)
+        say(line)
     if unmet:
         raise typer.Exit(EXIT_NOT_SHOWN)
 
@@ -300,11 +302,7 @@ def with_arms_to_try(
     tried = run_trial(plan, folder)
     settings = list(settings_of(tried).items())[:MAX_TRIED] if tried else []
     if tried and not settings:
-        print(
-            "ringside: --explain has nothing to try: no setting that can be imposed is likely to"
-            " matter",
-            file=sys.stderr,
-        )
+        say("--explain has nothing to try: no setting that can be imposed is likely to matter")
     first = plan.arms[plan.baseline]
     arms = {
         f"{plan.baseline}+{name}": first.model_copy(update={"impose": {name: value}})
@@ -369,11 +367,10 @@ def names_for(first: CommandLine, second: CommandLine) -> tuple[str, str]:
     scripts = name_of(first), name_of(second)
     launchers = first.kind or "", second.kind or ""
     labels = _label(first, second) or scripts[0], _label(second, first) or scripts[1]
-    return next(filter(_differ, (scripts, launchers, labels)), EITHER)
-
-
-def _differ(names: tuple[str, str]) -> bool:
-    return all(names) and names[0].lower() != names[1].lower()  # a filesystem may ignore case
+    for one, other in (scripts, launchers, labels):
+        if one and other and one.lower() != other.lower():  # a filesystem may ignore case
+            return one, other
+    return EITHER
 
 
 def _as_folder_name(text: str) -> str:

@@ -11,7 +11,6 @@ may be looked at, so that it holds for the whole search. Looks at one state shar
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,22 +21,24 @@ import typer
 from pydantic import BaseModel, Field
 
 from measurement.errors import PlanError, RingsideError, printable, quoted
-from measurement.files import write_whole
+from measurement.files import read_text, write_whole
 from runners.flags import (
     Flag,
     FlagValues,
     SessionOptions,
     command_to_repeat,
     percent_of,
+    say,
     session_flags,
     values_of,
 )
 from runners.scripts import ab_command
 from runners.scripts.ab_command import (
-    BY_NAME,
     EXIT_NOT_SHOWN,
     FIRST_STEPS,
     Run,
+    Try,
+    flags_named,
     flags_with,
 )
 
@@ -113,10 +114,7 @@ FLAGS: Sequence[Flag] = (
     _option("package"),
     _option("asks", ("--for",)),
     _option("slower", metavar="PERCENT"),
-    *(
-        BY_NAME[f"--{name}"]
-        for name in ("python", "samples-per-step", "iteration-ends", "hosts", "cpu", "trackers")
-    ),
+    *flags_named("python", "samples-per-step", "iteration-ends", "hosts", "cpu", "trackers"),
     Flag(MEASURING, BisectOptions, "minutes"),
     *session_flags(BisectOptions, MEASURING),
 )
@@ -128,7 +126,7 @@ TEXT = (
 )
 
 
-def run_given(run: Run, flags: FlagValues) -> None:
+def run_given(run: Run, _: Try, flags: FlagValues) -> None:
     """Search, print the result, and end with code 3 if no first bad state is shown."""
     from measurement.records.results import default_folder
 
@@ -160,10 +158,11 @@ class Bisection:
         self.run, self.flags, self.options, self.folder = run, flags, options, folder
         self.threshold = 1 - percent_of(options.slower, flag="--slower") / 200
         ends = options.good, options.bad
-        self.repository = None if options.package else repository_of(Path.cwd())
+        self.repository = None
         if options.package:
             self.states = versions_between(options.package, *ends)
-        if self.repository:
+        else:
+            self.repository = repository_of(Path.cwd())
             first, last = (commit_of(self.repository, end) for end in ends)
             self.states = [first, *commits_between(self.repository, first, last)]
         self.last = len(self.states) - 1
@@ -175,7 +174,7 @@ class Bisection:
         asked = [options.command, *ends, str(options.package), options.asks, options.slower]
         self.state = State(asked=asked)
         if (folder / STATE).is_file():
-            self.state = State.model_validate_json((folder / STATE).read_text(encoding="utf-8"))
+            self.state = State.model_validate_json(read_text(folder / STATE))
         if self.state.asked != asked:
             raise PlanError(
                 f"'{folder}' has another search ({' '.join(self.state.asked)}); name another folder"
@@ -193,11 +192,7 @@ class Bisection:
     def look(self, at: int, minutes: float) -> Seen:
         """Compare a state with the good one, and keep the result."""
         began, before = time.monotonic(), self.seen.get(at, Seen())
-        print(
-            f"ringside: {self.name(at)}, number {at} of {self.last}, against {self.name(0)}",
-            file=sys.stderr,
-            flush=True,
-        )
+        say(f"{self.name(at)}, number {at} of {self.last}, against {self.name(0)}")
         seen = Seen()
         try:
             seen = self._compared(at, minutes)
@@ -206,7 +201,7 @@ class Bisection:
         seen.minutes = before.minutes + (time.monotonic() - began) / 60
         self.state.seen[self.states[at]] = seen
         write_whole(self.folder / STATE, self.state.model_dump_json(indent=2))
-        print(f"ringside: {self.name(at)} is {self._word(seen)}", file=sys.stderr, flush=True)
+        say(f"{self.name(at)} is {self._word(seen)}")
         return seen
 
     def _compared(self, at: int, minutes: float) -> Seen:
@@ -224,12 +219,12 @@ class Bisection:
             flags_with(
                 self.flags,
                 {
-                    "--command-a": self.options.command,
-                    "--name-a": self.name(0),
-                    "--name-b": self.name(at),
-                    f"--{kind}-a": prefix + self.states[0],
-                    f"--{kind}-b": prefix + self.states[at],
-                    "--set": settings,
+                    "command-a": self.options.command,
+                    "name-a": self.name(0),
+                    "name-b": self.name(at),
+                    f"{kind}-a": prefix + self.states[0],
+                    f"{kind}-b": prefix + self.states[at],
+                    "set": settings,
                 },
             )
         )

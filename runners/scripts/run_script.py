@@ -24,10 +24,10 @@ from runners.flags import (
     values_of,
 )
 from runners.scripts.ab_command import (
-    BY_NAME,
     EXIT_FAILED,
     Run,
     Try,
+    flags_named,
     name_of,
     with_arms_to_try,
 )
@@ -71,10 +71,7 @@ FLAGS: Sequence[Flag] = (
         )
     ),
     Flag(MEASURING, Measurement, "minutes", default=None, help=f"{MINUTES} [{USUAL_MINUTES:g}]"),
-    *(
-        BY_NAME[f"--{name}"]
-        for name in ("hosts", "launches", "steps", "cpu", "trackers", "keep-files")
-    ),
+    *flags_named("hosts", "launches", "steps", "cpu", "trackers", "keep-files"),
     *session_flags(RunOptions, MEASURING),
 )
 

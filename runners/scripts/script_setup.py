@@ -270,13 +270,15 @@ class SharedInitialState:
             LaunchError: a host cannot be reached, or there is no file.
         """
         try:
-            if self.is_missing:
-                source = self._host_of(ranks[0].host)
-                if source is not None:
-                    write_whole(
-                        self.path,
-                        remote.run(source, ["cat", str(self.path)], timeout_s=COPY_TIMEOUT_S),
-                    )
+            writer = ranks[0].host
+            if self.is_missing and writer != socket.gethostname():
+                name = writer.partition(".")[0]
+                sources = (
+                    host for host in self._placement.remote if host.partition(".")[0] == name
+                )
+                if source := next(sources, None):
+                    argv = ["cat", str(self.path)]
+                    write_whole(self.path, remote.run(source, argv, timeout_s=COPY_TIMEOUT_S))
             content = self.path.read_bytes()
             argv = ["sh", "-c", PUT, "sh", str(self.path)]
             remote.run_on(self._placement.remote, argv, timeout_s=COPY_TIMEOUT_S, stdin=content)
@@ -284,16 +286,3 @@ class SharedInitialState:
             raise LaunchError(
                 f"its initial parameters cannot be copied to the other hosts: {error}"
             ) from error
-
-    def _host_of(self, name: str) -> str | None:
-        """Return the host as the plan names it; None if it is this one."""
-        if name == socket.gethostname():
-            return None
-        return next(
-            (
-                host
-                for host in self._placement.remote
-                if host.partition(".")[0] == name.partition(".")[0]
-            ),
-            None,
-        )
