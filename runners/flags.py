@@ -65,17 +65,16 @@ class Flag:
         elif kind == list[str] or default is None:
             kind, default = kind | None, None
         bounds = {
-            name: getattr(bound, name)
+            limit: getattr(bound, name)
             for bound in field.metadata
-            for name in ("ge", "le")
+            for limit, name in (("min", "ge"), ("max", "le"))
             if hasattr(bound, name)
         }
         how: dict[str, Any] = {
             "help": text,
             "rich_help_panel": self.panel,
             "metavar": self.metavar,
-            "min": bounds.get("ge"),
-            "max": bounds.get("le"),
+            **bounds,
         }
         names = self.names or (self.name,)
         option = (

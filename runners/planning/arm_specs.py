@@ -232,7 +232,7 @@ class ArmSpec(PlannedArm):
         Raises:
             LaunchError: the first host does not answer.
         """
-        plan, placement = self.plan, start.placement
+        plan, placement, sandbox = self.plan, start.placement, start.sandbox
         threads = placement.threads_per_rank if plan.threads is None else plan.threads
         requested_ports = {
             *self.named_ports,
@@ -254,23 +254,23 @@ class ArmSpec(PlannedArm):
             **self.agent,
             **meeting_settings(requested_ports, free, placement),
             **start.state,
-            **(start.sandbox.settings if start.sandbox else {}),
+            **(sandbox.settings if sandbox else {}),
         )
         ours = {} if placement.is_local else remote.forwarded_environment()
         environment = (
             {} if self.launcher.chooses_hosts else ours | {"OMP_NUM_THREADS": str(threads)}
         )
-        environment |= start.sandbox.variables if start.sandbox else {}
+        environment |= sandbox.variables if sandbox else {}
         environment |= (
             {RUN_ID: start.run_id}
             | ({PADDING: "x" * start.padding_bytes} if start.padding_bytes else {})
             | self.requested_environment
             | {AGENT: encode(settings)}
         )
-        sandbox_folders = (start.sandbox.root, start.sandbox.users) if start.sandbox else ()
+        sandbox_folders = (sandbox.root, sandbox.users) if sandbox else ()
         states = (Path(file).parent for file in [start.state.get("state_file")] if file)
         shared = shared_cores(os.environ)
-        folder = start.sandbox.folder if start.sandbox else self.place.folder
+        folder = sandbox.folder if sandbox else self.place.folder
         request = self._request(
             placement,
             environment,

@@ -103,10 +103,8 @@ class AbOptions(SessionOptions):
 
 ARMS, MEASURING, COMPARING = "Arms", "Measuring", "Comparing"
 _option, _arm = partial(Flag, ARMS, AbOptions), partial(Flag, ARMS, Arm)
-_measurement, _scripts = (
-    partial(Flag, MEASURING, Measurement),
-    partial(Flag, COMPARING, ScriptSettings),
-)
+_measurement = partial(Flag, MEASURING, Measurement)
+_scripts, _claim = (partial(Flag, COMPARING, model) for model in (ScriptSettings, AbOptions))
 OF_ONE = {
     "directory": "directory",
     "python": "python",
@@ -148,13 +146,8 @@ FLAGS: Sequence[Flag] = (
         "seed",
         help="Seed of the order of starts and blocks, and of scripts with --seed-flag.",
     ),
-    _scripts("seed_flag"),
-    _scripts("same_start"),
-    _scripts("same_data"),
-    _scripts("cpu"),
-    _scripts("loss_margin"),
-    _scripts("trackers"),
-    _scripts("keep_files"),
+    *map(_scripts, ("seed_flag", "same_start", "same_data", "cpu", "loss_margin")),
+    *map(_scripts, ("trackers", "keep_files")),
     Flag(
         COMPARING,
         Plan,
@@ -163,12 +156,12 @@ FLAGS: Sequence[Flag] = (
         metavar="FIELD",
         help="A difference in work that does not withhold the verdict, or all.",
     ),
-    Flag(COMPARING, AbOptions, "small"),
-    Flag(COMPARING, AbOptions, "explain"),
-    Flag(COMPARING, AbOptions, "assert_equal"),
-    Flag(COMPARING, AbOptions, "assert_not_slower", metavar="PERCENT"),
-    Flag(COMPARING, AbOptions, "golden", metavar="FILE"),
-    Flag(COMPARING, AbOptions, "write_golden", metavar="FILE"),
+    _claim("small"),
+    _claim("explain"),
+    _claim("assert_equal"),
+    _claim("assert_not_slower", metavar="PERCENT"),
+    _claim("golden", metavar="FILE"),
+    _claim("write_golden", metavar="FILE"),
     *session_flags(AbOptions, MEASURING),
 )
 
