@@ -3,7 +3,7 @@ is. Nothing is timed.
 
     python benchmarks/bisection.py [--replications 200] [--minutes 60] [--slower 3]
 
-The search is ``runners.scripts.bisection.search``, its intervals are
+The search is ``runners.scripts.bisect_command.search``, its intervals are
 ``reports.statistics.intervals`` as reports have them, in the regimes of ``tests/kit/budgets.py``
 (launch costs and variances that were measured). Every state has launches of the best number of
 rounds, until its minutes are spent. Printed for each regime, with 4%, 2% and nothing planted: how
@@ -21,7 +21,7 @@ import numpy as np
 from reports.statistics.budget import MAX_ROUNDS, MIN_ROUNDS, error_share
 from reports.statistics.intervals import ratio_intervals
 from reports.statistics.student import Array
-from runners.scripts.bisection import Seen, confidence, judged, search
+from runners.scripts.bisect_command import Seen, confidence, judged, search
 from tests.kit.budgets import REGIMES, Regime, launch, tables
 
 LAST = 24

@@ -36,8 +36,15 @@ from reports.conclusions.ratios import decide
 from reports.statistics.intervals import ratio_intervals
 from reports.tuning import Options, SearchedSetting, Trial, Tuning, headline, tried_sets
 from runners.processes.process_exit import EXIT_BAD_INPUT
-from runners.tuning.proposals import best_of, effective_options, optuna, optuna_study, propose
-from runners.tuning.search import EXPLORED, open_settings
+from runners.settings_search import (
+    EXPLORED,
+    best_of,
+    effective_options,
+    open_settings,
+    optuna,
+    optuna_study,
+    propose,
+)
 
 PLUGINS = Path(__file__).parent / "plugins" / "bad_defaults.py"
 CLOSE = 0.02

@@ -42,7 +42,7 @@ from reports import conclude
 from reports.conclusions.scaling import quotient
 from reports.schema import Comparison, Estimate, WhatIfArm
 from reports.what_if import ArmTerms, Links, links_of
-from runners.project_command import parse_rate
+from runners.results_commands import parse_rate
 from tests.kit.lab.links import links_at
 
 DIGITS = {"workload": "digits", "local_batch_size": 128, "freed_memory": "keep", "world_size": 2}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -15,41 +16,25 @@ from runners.compare_command import EXIT_FAILED, compare, measure, print_command
 from runners.flags import command
 from runners.job_command import job
 from runners.processes.process_exit import run_command
-from runners.project_command import project
-from runners.report_command import report
+from runners.results_commands import project, report
 from runners.scripts import ab_command, bisect_command, gate_command, run_script
-from runners.tuning.tune_command import tune_command
+from runners.tune_command import tune
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-COMMANDS: Mapping[str, Callable[..., None]] = {
-    "compare": compare,
-    "report": report,
-    "ab": command(
-        partial(ab_command.run_given, measure, run_trial), ab_command.FLAGS, text=ab_command.TEXT
-    ),
-    "run": command(
-        partial(run_script.run_given, measure, run_trial), run_script.FLAGS, text=run_script.TEXT
-    ),
-    "bisect": command(
-        partial(bisect_command.run_given, measure), bisect_command.FLAGS, text=bisect_command.TEXT
-    ),
-    "gate": command(
-        partial(gate_command.run_given, measure, run_trial),
-        gate_command.FLAGS,
-        text=gate_command.TEXT,
-    ),
-    "tune": tune_command(measure),
-    "job": job,
-    "project": project,
+SCRIPT_COMMANDS: Mapping[str, ModuleType] = {
+    "ab": ab_command,
+    "run": run_script,
+    "bisect": bisect_command,
+    "gate": gate_command,
 }
-EXAMPLES = {
-    "ab": ab_command.EXAMPLES,
-    "run": run_script.EXAMPLES,
-    "bisect": bisect_command.EXAMPLES,
-    "gate": gate_command.EXAMPLES,
-}
-for name, function in COMMANDS.items():
-    app.command(name, epilog=EXAMPLES.get(name))(function)
+app.command("compare")(compare)
+app.command("report")(report)
+for name, module in SCRIPT_COMMANDS.items():
+    run = partial(module.run_given, measure, run_trial)
+    app.command(name, epilog=module.EXAMPLES)(command(run, module.FLAGS, text=module.TEXT))
+app.command("tune")(tune)
+app.command("job")(job)
+app.command("project")(project)
 
 
 def print_version(wanted: bool) -> None:

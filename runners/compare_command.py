@@ -24,6 +24,8 @@ from runners.flags import (
     SessionOptions,
     command,
     command_to_repeat,
+    percent_of,
+    say,
     session_flags,
     values_of,
 )
@@ -85,7 +87,7 @@ def run_compare(flags: FlagValues) -> None:
     """Run a plan; the exit code says what the result is."""
     from measurement.records.results import ResultsFolder, default_folder
     from reports.against import StoredComparison
-    from runners.planning.available import arms_to_compare, left_out_line
+    from runners.planning.arm_checks import arms_to_compare, left_out_line
     from runners.planning.plan_reading import read_plan, require_named
 
     options = CompareOptions(**values_of(flags, CompareOptions))
@@ -102,10 +104,7 @@ def run_compare(flags: FlagValues) -> None:
         earlier.require_like(StoredComparison(folder=folder, plan=plan))
     plan = arms_to_compare(plan, folder, only_available=options.available)
     if plan.left_out:
-        print(
-            f"ringside: {left_out_line(plan.left_out)}; compared: {', '.join(plan.arms)}",
-            file=sys.stderr,
-        )
+        say(f"{left_out_line(plan.left_out)}; compared: {', '.join(plan.arms)}")
     if options.dry_run:
         print_commands(plan)
         return
@@ -134,12 +133,12 @@ def print_commands(plan: Plan) -> None:
     from runners.driver.compared_arms import ComparedArms
     from runners.driver.run_comparison import point_plans
 
-    say = partial(print, file=sys.stderr)
+    show_stage = partial(print, file=sys.stderr)
     for point, point_plan in point_plans(plan).items() if plan.points else [("", plan)]:
-        compared = ComparedArms(point_plan, say=say)
+        compared = ComparedArms(point_plan, say=show_stage)
         notes = [f"note: {note}" for note in compared.check()]
         for line in [*notes, *(f"warning: {warning}" for warning in compared.warnings())]:
-            say(printable(line))
+            show_stage(printable(line))
         for name in point_plan.arms:
             setup = compared.arms[name]
             command = setup.command(compared.inspection.placement, setup.plan.seed)
@@ -157,7 +156,6 @@ def read_earlier(
     """Read the result that a new one is compared with; None without ``--against``."""
     from measurement.records.results import ResultsFolder
     from reports.against import StoredComparison
-    from runners.scripts.ab_command import percent_of
 
     if folder is None:
         if allow_slower is not None:
@@ -216,10 +214,7 @@ def measure(
         if run is not None and run.comparison is not None and is_shown:  # what was measured so far
             show(run.comparison, folder)
         if isinstance(error, KeyboardInterrupt):
-            print(
-                f"ringside: interrupted; go on with: {printable(shlex.join(again))}",
-                file=sys.stderr,
-            )
+            say(f"interrupted; go on with: {shlex.join(again)}")
             raise typer.Exit(interrupted_code()) from None
         raise
     if is_shown:
@@ -259,5 +254,5 @@ def show(summary: Comparison, folder: ResultsFolder, *, notify_trackers: bool = 
     )
     sys.stdout.flush()
     for failure in send_reports(folder, summary) if notify_trackers else []:
-        print(f"ringside: {printable(failure)}", file=sys.stderr)
+        say(failure)
     return summary.is_ok

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,8 +70,6 @@ print(json.dumps({"version": mpi4py.__version__, "library": " ".join(library.spl
 class Finding:
     """The result of one check."""
 
-    topic: str
-    """Such as "torch" or "launchers"."""
     name: str
     """What was checked, such as "gloo"."""
     detail: str
@@ -87,13 +85,10 @@ class Finding:
         return self.gap if self.remedy else "ok"
 
 
-def version_finding(
-    topic: str, name: str, detail: str, version: str, *, package: str = ""
-) -> Finding:
+def version_finding(name: str, detail: str, version: str, *, package: str = "") -> Finding:
     """An installed version, with its known faults."""
     known_faults = faults(package or name, version)
     return Finding(
-        topic,
         name,
         "; ".join([detail, *known_faults]),
         "; ".join(filter(None, known_faults.values())),
@@ -104,9 +99,8 @@ def python_findings() -> list[Finding]:
     """The interpreter, and modules that would shadow ours."""
     clash = next(iter({**clashes(Path.cwd()), **on_python_path(os.environ)}.values()), None)
     return [
-        Finding("python", "python", f"{sys.version.split()[0]} ({sys.executable})"),
+        Finding("python", f"{sys.version.split()[0]} ({sys.executable})"),
         Finding(
-            "python",
             "names",
             f"'{clash}' has the name of a package of ringside's" if clash else "no clash",
             "rename it, or start from another folder" if clash else "",
@@ -118,14 +112,14 @@ def torch_findings() -> list[Finding]:
     """Torch, and whether this build of it has NCCL."""
     answer = probe(TORCH_PROBE)
     if isinstance(answer, str):
-        return [Finding("torch", "torch", answer, SETUP, "missing")]
+        return [Finding("torch", answer, SETUP, "missing")]
     cuda = f"CUDA {answer['cuda']}" if answer["cuda"] else "CPU only"
     nccl, remedy = answer["nccl"], "needed on GPUs only: install a CUDA build of torch"
     return [
-        version_finding("torch", "torch", f"{answer['version']}, {cuda}", answer["version"]),
-        version_finding("torch", "transport nccl", f"NCCL {nccl}", nccl, package="nccl")
+        version_finding("torch", f"{answer['version']}, {cuda}", answer["version"]),
+        version_finding("transport nccl", f"NCCL {nccl}", nccl, package="nccl")
         if nccl
-        else Finding("torch", "transport nccl", "not in this build of torch", remedy),
+        else Finding("transport nccl", "not in this build of torch", remedy),
     ]
 
 
@@ -144,9 +138,9 @@ def horovod_findings() -> list[Finding]:
         else ""
     )
     return [
-        Finding("horovod", "horovod", answer["version"]),
-        Finding("horovod", "controllers", ", ".join(controllers) or "none", rebuild),
-        Finding("horovod", "GPU operations", gpu, remedy),
+        Finding("horovod", answer["version"]),
+        Finding("controllers", ", ".join(controllers) or "none", rebuild),
+        Finding("GPU operations", gpu, remedy),
     ]
 
 
@@ -154,19 +148,19 @@ def missing_horovod(error: str) -> Finding:
     """Why Horovod cannot be used, from its build's state or the error of its import."""
     state = build_horovod.read_state()
     if state is None or state.status == "installed":
-        return Finding("horovod", "horovod", error, f"{BUILD} --rebuild", "missing")
+        return Finding("horovod", error, f"{BUILD} --rebuild", "missing")
     log = f"; build log: {state.log}" if state.log else ""
     detail = f"not built: {state.reason.splitlines()[0]}{log}"
     remedy = f"{toolchain.INSTALL_HINT}; then: {BUILD}"
-    return Finding("horovod", "horovod", detail, remedy, "missing")
+    return Finding("horovod", detail, remedy, "missing")
 
 
 def mpi_findings() -> list[Finding]:
     """The MPI library that mpi4py loads, through which DDP's transport mpi goes."""
     answer = probe(MPI_PROBE)
     if isinstance(answer, str):
-        return [Finding("mpi", "mpi4py", answer, SETUP, "missing")]
-    return [Finding("mpi", "mpi4py", f"{answer['version']}, {answer['library']}")]
+        return [Finding("mpi4py", answer, SETUP, "missing")]
+    return [Finding("mpi4py", f"{answer['version']}, {answer['library']}")]
 
 
 def probe(script: str) -> dict[str, Any] | str:
@@ -217,40 +211,38 @@ def launcher_findings() -> list[Finding]:
     """The programs that start ranks."""
     programs = {name: find_program(name) for name in ("torchrun", "horovodrun", "mpirun")}
     findings = [
-        Finding("launchers", name, path or "not found", "" if path else SETUP, "missing")
+        Finding(name, path or "not found", "" if path else SETUP, "missing")
         for name, path in programs.items()
     ]
     mpi = installed_mpi(programs["mpirun"] or "mpirun")
     if mpi:
         package = "openmpi" if mpi.name == OPEN_MPI else mpi.name
         detail = f"{mpi} ({programs['mpirun']})"
-        findings[-1] = version_finding("launchers", "mpirun", detail, mpi.version, package=package)
+        findings[-1] = version_finding("mpirun", detail, mpi.version, package=package)
     return findings
 
 
 def gpu_findings() -> list[Finding]:
     """GPUs, and whether torch and a comparison can use them; a machine without GPUs is ok."""
     if not toolchain.gpu_compute_capabilities():
-        return [Finding("gpu", "GPUs", "none that nvidia-smi shows (comparisons run on the CPU)")]
+        return [Finding("GPUs", "none that nvidia-smi shows (comparisons run on the CPU)")]
     answer = probe(GPU_PROBE)
     if isinstance(answer, str):
-        return [Finding("gpu", "torch on them", answer, FITTING, "missing")]
+        return [Finding("torch on them", answer, FITTING, "missing")]
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
     stop_mps = (
         "arms that wait would delay others in its context: unset it, and echo quit |"
         " nvidia-cuda-mps-control"
     )
     return [
-        Finding("gpu", "GPUs", "; ".join(map(str.strip, answer["cards"]))),
+        Finding("GPUs", "; ".join(map(str.strip, answer["cards"]))),
         Finding(
-            "gpu",
             "torch on them",
             f"driver {answer['driver']}: {answer['error'] or 'computes'}",
             FITTING if answer["error"] else "",
             "missing",
         ),
         Finding(
-            "gpu",
             "MPS",
             f"CUDA_MPS_PIPE_DIRECTORY={pipe}" if pipe else "off",
             stop_mps if pipe else "",
@@ -265,17 +257,14 @@ def host_findings() -> list[Finding]:
     more = "give the container more: docker run --shm-size=8g, or --ipc=host"
     needed = "needed for several hosts: apt-get install openssh-client"
     return [
-        Finding("host", "cores", f"{core_count()} usable of {os.cpu_count() or 1}"),
+        Finding("cores", f"{core_count()} usable of {os.cpu_count() or 1}"),
+        Finding("load", busy or "others use little of the cores", BUSY_REMEDY if busy else ""),
         Finding(
-            "host", "load", busy or "others use little of the cores", BUSY_REMEDY if busy else ""
-        ),
-        Finding(
-            "host",
             "/dev/shm",
             f"{shared_bytes / 2**20:.0f} MiB",
             more if shared_bytes < MIN_SHM_BYTES else "",
         ),
-        Finding("host", "ssh", ssh or "not found", "" if ssh else needed),
+        Finding("ssh", ssh or "not found", "" if ssh else needed),
     ]
 
 
@@ -284,7 +273,7 @@ def slurm_findings(environment: Mapping[str, str] = os.environ) -> list[Finding]
     try:
         hosts = slurm_hosts(environment)
     except LaunchError as error:
-        return [Finding("slurm", "job", str(error), "start a new job: salloc, sbatch")]
+        return [Finding("job", str(error), "start a new job: salloc, sbatch")]
     if not hosts:
         return []
     per_task = next(
@@ -292,9 +281,8 @@ def slurm_findings(environment: Mapping[str, str] = os.environ) -> list[Finding]
     )
     remedy = "ask for GPUs by node (--gpus-per-node): ranks choose theirs by their local rank"
     return [
-        Finding("slurm", "job", f"{environment['SLURM_JOB_ID']}: {','.join(map(str, hosts))}"),
+        Finding("job", f"{environment['SLURM_JOB_ID']}: {','.join(map(str, hosts))}"),
         Finding(
-            "slurm",
             "GPUs per task",
             f"{per_task}: NCCL may reach no other task's GPU" if per_task else "all of its node",
             remedy if per_task else "",
@@ -302,45 +290,42 @@ def slurm_findings(environment: Mapping[str, str] = os.environ) -> list[Finding]
     ]
 
 
-TOPICS: tuple[Callable[[], Iterable[Finding]], ...] = (
-    python_findings,
-    torch_findings,
-    horovod_findings,
-    mpi_findings,
-    launcher_findings,
-    gpu_findings,
-    host_findings,
-    slurm_findings,
-)
+TOPICS: Mapping[str, Callable[[], list[Finding]]] = {
+    "python": python_findings,
+    "torch": torch_findings,
+    "horovod": horovod_findings,
+    "mpi": mpi_findings,
+    "launchers": launcher_findings,
+    "gpu": gpu_findings,
+    "host": host_findings,
+    "slurm": slurm_findings,
+}
 STYLES: Mapping[Status, str] = {"ok": "green", "warning": "yellow", "missing": "red"}
 
 
-def diagnose() -> list[Finding]:
+def diagnose() -> dict[str, list[Finding]]:
     """Check this machine. Returns the findings by topic, in reading order."""
     with ThreadPoolExecutor() as pool:  # most time is spent in processes that import torch
-        return [
-            finding
-            for findings in pool.map(lambda topic: list(topic()), TOPICS)
-            for finding in findings
-        ]
+        findings = pool.map(lambda find: find(), TOPICS.values())
+        return dict(zip(TOPICS, findings, strict=True))
 
 
-def print_findings(findings: Sequence[Finding], console: Console | None = None) -> None:
+def print_findings(
+    findings: Mapping[str, Sequence[Finding]], console: Console | None = None
+) -> None:
     """Print findings as a table, then the remedy for each that is not ok."""
     console = console or Console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("topic", "what", "", "found"):
         table.add_column(column, overflow="fold")
-    shown_topic = ""
-    for finding in findings:
-        topic = finding.topic if finding.topic != shown_topic else ""
-        style = STYLES[finding.status]
-        table.add_row(topic, finding.name, f"[{style}]{finding.status}[/]", escape(finding.detail))
-        shown_topic = finding.topic
+    gaps = []
+    for topic, of_topic in findings.items():
+        for number, finding in enumerate(of_topic):
+            status = f"[{STYLES[finding.status]}]{finding.status}[/]"
+            table.add_row("" if number else topic, finding.name, status, escape(finding.detail))
+            if finding.status != "ok":
+                gaps.append(f"{topic} / {finding.name}: {escape(finding.remedy)}")
     console.print(table)
-    gaps = [finding for finding in findings if finding.status != "ok"]
     console.print("\n[bold]Remedies[/]" if gaps else "\nNothing is missing.")
     for number, gap in enumerate(gaps, start=1):
-        console.print(
-            f"{number:2d}. {gap.topic} / {gap.name}: {escape(gap.remedy)}", soft_wrap=True
-        )
+        console.print(f"{number:2d}. {gap}", soft_wrap=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from keyword import iskeyword
@@ -17,6 +18,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from measurement.errors import PlanError, printable, quoted
 from measurement.plans.settings import Section
 
 FlagValues = Mapping["Flag", Any]
@@ -63,17 +65,16 @@ class Flag:
         elif kind == list[str] or default is None:
             kind, default = kind | None, None
         bounds = {
-            name: getattr(bound, name)
+            limit: getattr(bound, name)
             for bound in field.metadata
-            for name in ("ge", "le")
+            for limit, name in (("min", "ge"), ("max", "le"))
             if hasattr(bound, name)
         }
         how: dict[str, Any] = {
             "help": text,
             "rich_help_panel": self.panel,
             "metavar": self.metavar,
-            "min": bounds.get("ge"),
-            "max": bounds.get("le"),
+            **bounds,
         }
         names = self.names or (self.name,)
         option = (
@@ -158,3 +159,23 @@ def command_to_repeat(folder: Path) -> list[str]:
     """Return this command line, with the results folder if it does not name one."""
     words = sys.argv[1:]
     return ["ringside", *words, *([] if {"-o", "--output"} & {*words} else ["-o", str(folder)])]
+
+
+def say(text: str) -> None:
+    """Print what a person should know while a command runs, on stderr; results go to stdout."""
+    print(f"ringside: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def percent_of(text: str, *, flag: str) -> float:
+    """Read ``5%`` or ``5``.
+
+    Raises:
+        PlanError: it is no share from 0 to 100.
+    """
+    with suppress(ValueError):
+        share = float(text.strip().removesuffix("%"))
+        if 0 <= share < 100:
+            return share
+    raise PlanError(
+        f"{flag} {quoted(text)} is no share; give one from 0% to below 100%, such as 5%"
+    )

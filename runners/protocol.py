@@ -278,7 +278,7 @@ class TraceReply(Message):
     spans: list[Span]
     """By its host's clock."""
     events: str
-    """All other events for a viewer, see ``runners.traces.rank_trace``: JSON, compressed by gzip,
+    """All other events for a viewer, see ``runners.traces``: JSON, compressed by gzip,
     in base64."""
     nccl: NcclChoices | None = None
     """By this rank's log."""

@@ -23,9 +23,9 @@ from runners.planning.arm_checks import (
 from runners.planning.arm_specs import ArmSpec, TrialFacts, computes_on_gpu
 from runners.planning.arms import floor_beside, resolve_arm, resolve_arms
 from runners.planning.check_process import OwnFindings, facts_of, require_data_on, require_own_work
+from runners.planning.command_place import has_changes
 from runners.planning.workload import WorkloadSetup, resolve_cases, resolve_workload
 from runners.planning.workload_check import require_data, require_epochs
-from runners.planning.worktrees import has_changes
 from runners.scripts.script_setup import resolve_scripts
 
 

@@ -25,13 +25,12 @@ from measurement.records.record import Case, LaunchRecord
 from measurement.records.results import ResultsFolder
 from runners.driver.gates import compare_conditions, require_together, run_gates
 from runners.driver.rounds import ITERATIONS, RoundLimit, Rounds, TrainingRounds, shuffled
-from runners.event_log import TensorboardLog
 from runners.planning.arm_specs import PlannedArm
 from runners.planning.arms import job_of
 from runners.planning.workload import WorkloadSetup
-from runners.progress import LaunchProgress
+from runners.progress import LaunchProgress, TensorboardLog
 from runners.protocol import StartedReply
-from runners.scripts.initial_state import SharedInitialState
+from runners.scripts.script_setup import SharedInitialState
 from runners.session.arm_run import ArmRun, Session
 from runners.session.diagnosis import ArmFailed
 

@@ -46,7 +46,7 @@ from runners.planning.arm_specs import TrialFacts
 from runners.planning.arms import resolve_arm
 from runners.planning.workload import WorkloadSetup
 from runners.progress import LaunchProgress
-from runners.scripts.initial_state import FIRST_STATE, SharedInitialState
+from runners.scripts.script_setup import FIRST_STATE, SharedInitialState
 
 NOT_REHEARSED = {
     "name",

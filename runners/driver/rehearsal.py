@@ -30,20 +30,24 @@ from reports.wording.formatting import count
 from runners.driver.launch import Launch, is_comparable
 from runners.hosts.placement import Placement
 from runners.hosts.preflight import inspect
+from runners.planning.arm_checks import why_not_here
 from runners.planning.arm_specs import ArmSpec
 from runners.planning.arms import GATE_SAMPLES, resolve_arm, resolve_arms
-from runners.planning.available import why_not_here
 from runners.planning.check_process import require_own_work
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.planning.workload_check import require_data
 from runners.progress import LaunchProgress
 from runners.protocol import TraceCommand, TraceReply
-from runners.scripts.initial_state import SharedInitialState
+from runners.scripts.script_setup import SharedInitialState
 from runners.session.arm_run import ArmRun
 from runners.session.arm_session import ArmSession
 from runners.session.endpoint import DriverEndpoint, open_endpoint
-from runners.traces.nccl_log import NCCL_LOG_VARIABLES, merge_ranks
-from runners.traces.trace_file import on_one_clock, perfetto_file
+from runners.traces import (
+    NCCL_LOG_VARIABLES,
+    merge_nccl_choices,
+    on_one_clock,
+    perfetto_file,
+)
 
 SHORT = {
     "minutes": None,
@@ -133,7 +137,7 @@ class UncountedLaunches:
             files[file] = perfetto_file(ranks)
             traces[name] = ArmTrace(
                 arm=name,
-                nccl=merge_ranks([reply.nccl for reply in done.replies]),
+                nccl=merge_nccl_choices([reply.nccl for reply in done.replies]),
                 file=file,
                 spans=[span for rank in ranks for span in rank.spans],
             )

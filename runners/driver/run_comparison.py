@@ -39,13 +39,12 @@ from runners.driver.comparison_folder import (
 )
 from runners.driver.launch import Launch, is_comparable
 from runners.driver.preparation import Preparation
-from runners.event_log import EVENT_FILES
 from runners.hosts.host_lists import job_id
 from runners.hosts.preflight import lost_hosts
+from runners.planning.arm_checks import left_out_line
 from runners.planning.arm_specs import seed_of
-from runners.planning.available import left_out_line
 from runners.planning.workload import resolve_workload
-from runners.progress import LaunchProgress
+from runners.progress import EVENT_FILES, LaunchProgress
 from runners.session.arm_session import ArmSession
 from runners.session.endpoint import DriverEndpoint, open_endpoint
 from workloads import MicroBenchmark

@@ -1,4 +1,5 @@
-"""Checks arms once hosts are known, before anything starts: their GPUs, launchers, MPI, and
+"""Checks whether arms can run, before anything starts: which of them this machine has to leave out
+(``ringside compare --available``) and, once hosts are known, their GPUs, launchers, MPI, and
 variables of the shell.
 
 Only variables that change what ranks do count (``conditions.disturbing_variables``).
@@ -7,6 +8,7 @@ Only variables that change what ranks do count (``conditions.disturbing_variable
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,93 @@ from measurement.agent.ringside_agent.place import HOROVOD
 from measurement.environment import Disturbance, describe_variables
 from measurement.errors import LaunchError, PlanError, UnavailableError, about, shortened
 from measurement.host import installed_mpi
+from measurement.plans.plan import Plan
+from measurement.plans.sections import Arm
+from measurement.records.results import ResultsFolder
 from runners.hosts.host_facts import CARDS
 from runners.launchers import REGISTRY, make_launcher
 from runners.planning.arm_specs import ArmSpec, computes_on_gpu
-from runners.planning.arms import ON_GPUS_ONLY
+from runners.planning.arms import ON_GPUS_ONLY, resolve_arm
 from runners.planning.command_place import require_program
+from runners.planning.plan_reading import DEFAULT
 from runners.processes.local import search_path
+
+FALLBACK_ARMS = {
+    "ddp-mpi": Arm(backend="ddp", transport="mpi", launcher="mpirun"),
+    "fsdp2-gloo": Arm(backend="fsdp2", transport="gloo", launcher="torchrun"),
+}
+"""Where Horovod is missing, the default plan compares DDP over Gloo with the first of these that
+can run."""
+
+
+def arms_to_compare(plan: Plan, folder: ResultsFolder, *, only_available: bool) -> Plan:
+    """Return the plan with the arms to compare: those that its folder began with; in a new folder,
+    if asked, those that can run.
+
+    Raises:
+        PlanError: too few arms are left.
+    """
+    if plan.are_scripts and only_available:
+        raise PlanError(
+            "--available is for arms of backends; arms by command all run, or none: leave the flag"
+            " out"
+        )
+    if folder.plan_path.is_file():
+        begun = folder.read_plan()
+        arms = {
+            name: arm
+            for name, arm in {**begun.arms, **plan.arms}.items()
+            if name not in begun.left_out
+        }
+        return _with_arms(plan, arms, left_out=begun.left_out) if begun.left_out else plan
+    if not only_available:
+        return plan
+    reasons = {name: why_not_here(name, arm, plan) for name, arm in plan.arms.items()}
+    left_out = {name: reason for name, reason in reasons.items() if reason}
+    if not left_out:
+        return plan
+    arms = {name: arm for name, arm in plan.arms.items() if name not in left_out}
+    if len(arms) == 1 and plan.name == DEFAULT:
+        others = FALLBACK_ARMS.items()
+        arms |= [(name, arm) for name, arm in others if not why_not_here(name, arm, plan)][:1]
+    if len(arms) < 2:
+        raise PlanError(f"fewer than two arms can run here; {left_out_line(left_out)}")
+    return _with_arms(plan, arms, left_out=left_out)
+
+
+def _with_arms(plan: Plan, arms: Mapping[str, Arm], *, left_out: Mapping[str, str]) -> Plan:
+    changes: dict[str, Any] = {
+        "arms": dict(arms),
+        "baseline": plan.baseline if plan.baseline in arms else next(iter(arms)),
+        "left_out": dict(left_out),
+    }
+    if plan.question not in {*arms, *(arm.backend for arm in arms.values())}:
+        changes["question"] = None
+    return plan.model_copy(update=changes)
+
+
+def why_not_here(name: str, arm: Arm, plan: Plan) -> str | None:
+    """What an arm needs and this machine lacks; None if nothing. A mistake in the plan is
+    raised.
+    """
+    try:
+        setup = resolve_arm(name, arm, plan)
+        for module, title in setup.backend.imports().items():
+            if arm.python is None and find_spec(module) is None:
+                return f"{title} is not installed"
+        require_executables([setup])
+    except UnavailableError as error:
+        return error.lack
+    return None
+
+
+def left_out_line(left_out: Mapping[str, str]) -> str:
+    """Return which arms are left out, why, and what to do, in one line."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        by_reason.setdefault(reason, []).append(name)
+    reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
+    return f"left out: {reasons}; 'ringside doctor' says why"
 
 
 def require_findable(
@@ -80,7 +163,7 @@ def require_executables(arms: Iterable[ArmSpec]) -> None:
     here, remedy = Path.cwd(), "run 'make setup', or see 'ringside doctor' for the remedy"
     for setup in arms:
         container = setup.plan.container
-        path = setup.place.environment(search_path()).get("PATH", search_path())
+        path = setup.place.environment.get("PATH", search_path())
         if container and not setup.plan.hosts:
             with about("container"):
                 load = "load the module that has it, or give its path"

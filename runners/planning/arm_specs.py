@@ -77,11 +77,6 @@ class ArmStart:
         launch = "trial" if self.is_trial else str(self.launch)
         return f"{launch}-{self.number}" if self.number else launch
 
-    @property
-    def padding(self) -> dict[str, str]:
-        """The variable that pads the environment."""
-        return {PADDING: "x" * self.padding_bytes} if self.padding_bytes else {}
-
 
 class TrialFacts(Written):
     """Facts about a command that has taken its compared steps once, alone."""
@@ -210,13 +205,14 @@ class ArmSpec(PlannedArm):
             self.plan.model_copy(update={"seed": seed}),
             self.arm.model_copy(update={"transport": self.transport}),
         )
-        pasted = {
-            "folder": str(self.place.pasted[1]),
-            "arguments": tuple(flags),
-            "seed": seed,
-            "master_port": DEFAULT_PORT,
-        }
-        request = self._request(self.placement(plan_placement), environment, **pasted)
+        request = self._request(
+            self.placement(plan_placement),
+            environment,
+            folder=str(self.place.pasted[1]),
+            arguments=tuple(flags),
+            seed=seed,
+            master_port=DEFAULT_PORT,
+        )
         typed = self.launcher.typed(request)
         return "\n".join(
             self.place.shell_line(
@@ -234,7 +230,7 @@ class ArmSpec(PlannedArm):
         Raises:
             LaunchError: the first host does not answer.
         """
-        plan, placement = self.plan, start.placement
+        plan, placement, sandbox = self.plan, start.placement, start.sandbox
         threads = placement.threads_per_rank if plan.threads is None else plan.threads
         requested_ports = {
             *self.named_ports,
@@ -256,25 +252,23 @@ class ArmSpec(PlannedArm):
             **self.agent,
             **meeting_settings(requested_ports, free, placement),
             **start.state,
-            **(start.sandbox.settings if start.sandbox else {}),
+            **(sandbox.settings if sandbox else {}),
         )
         ours = {} if placement.is_local else remote.forwarded_environment()
         environment = (
             {} if self.launcher.chooses_hosts else ours | {"OMP_NUM_THREADS": str(threads)}
         )
-        environment |= start.sandbox.variables if start.sandbox else {}
+        environment |= sandbox.variables if sandbox else {}
         environment |= (
             {RUN_ID: start.run_id}
-            | start.padding
+            | ({PADDING: "x" * start.padding_bytes} if start.padding_bytes else {})
             | self.requested_environment
             | {AGENT: encode(settings)}
         )
-        sandbox_folders = (start.sandbox.root, start.sandbox.users) if start.sandbox else ()
+        sandbox_folders = (sandbox.root, sandbox.users) if sandbox else ()
         states = (Path(file).parent for file in [start.state.get("state_file")] if file)
-        shared, folder = (
-            shared_cores(os.environ),
-            start.sandbox.folder if start.sandbox else self.place.folder,
-        )
+        shared = shared_cores(os.environ)
+        folder = sandbox.folder if sandbox else self.place.folder
         request = self._request(
             placement,
             environment,

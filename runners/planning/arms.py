@@ -18,7 +18,6 @@ from runners.hosts.placement import planned_hosts
 from runners.launchers import HERE, make_launcher
 from runners.planning.arm_specs import ArmSpec, computes_on_gpu, seed_of
 from runners.planning.command_place import CommandPlace, resolve_place
-from runners.processes.local import search_path
 from runners.protocol import Job
 
 GATE_SAMPLES = 4
@@ -71,25 +70,25 @@ def floor_beside(baseline: ArmSpec) -> ArmSpec:
     """Return the arm without a library, with the ranks, launcher and environment of the
     baseline.
     """
-    shared = baseline.arm.model_dump(include={"environment"})
-    arm = Arm(backend="backends.single:Floor", launcher=baseline.launcher_reference, **shared)
+    arm = Arm(
+        backend="backends.single:Floor",
+        launcher=baseline.launcher_reference,
+        environment=baseline.arm.environment,
+    )
     return resolve_arm(FLOOR, arm, baseline.plan)
 
 
 def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSpec:
     """Resolve one arm, see ``resolve_arms``."""
     place, work = _own_work(name, arm, plan)
+    backend_type = backend_class(arm.backend)
     own_batch = None if arm.local_batch_size == plan.local_batch_size else arm.local_batch_size
     gate_plan = plan.model_copy(
         update={"local_batch_size": min(plan.local_batch_size, GATE_SAMPLES)}
     )
-    gate_batch = (
-        plan_of_arm(gate_plan, backend_class(arm.backend)).local_batch_size
-        if plan.batches
-        else None
-    )
+    gate_batch = plan_of_arm(gate_plan, backend_type).local_batch_size if plan.batches else None
     plan = plan.model_copy(update={"local_batch_size": own_batch or plan.local_batch_size})
-    plan = plan_of_arm(plan, backend_class(arm.backend)).model_copy(update=work)
+    plan = plan_of_arm(plan, backend_type).model_copy(update=work)
     transport = choose_transport(arm.backend, arm.transport, device=plan.device)
     backend = make_backend(
         arm.backend,
@@ -124,7 +123,7 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSpec:
         place=place,
         backend=backend,
         launcher=launcher,
-        variables=place.environment(search_path()) | backend.environment(),
+        variables=place.environment | backend.environment(),
     )
 
 

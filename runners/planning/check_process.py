@@ -27,7 +27,7 @@ from runners.planning.command_place import CommandPlace
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.planning.workload_check import require_data
 from runners.processes import remote
-from runners.processes.local import base_environment, search_path
+from runners.processes.local import base_environment
 from runners.processes.remote import give
 from workloads import Workload
 
@@ -144,7 +144,7 @@ def facts_of(
                 host,
                 _argv(plan, place, is_model=is_model),
                 timeout_s=TIMEOUT_S,
-                environment=environment | (place.environment(search_path()) if place else {}),
+                environment=environment | (place.environment if place else {}),
                 folder=place.folder if place else None,
             )
     except LaunchError as error:

@@ -1,22 +1,33 @@
-"""Where an arm's command starts and by which Python: its directory, commit and environment.
+"""Where an arm's command starts and by which Python: its directory, environment, and the checkout
+of its commit, in a worktree of its own.
 
 For our commands and users'.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
 import shutil
+import socket
+import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from measurement.errors import PlanError, UnavailableError, about, quoted
+from install.build_horovod import cache_root
+from measurement.errors import PlanError, UnavailableError, about, cut, quoted
 from measurement.plans.plan import Plan
 from measurement.plans.sections import Arm
-from runners.planning.worktrees import commit_of, has_in_commit, kept_worktree, repository_of
+from runners.processes.local import remove_left_folders, search_path
+
+NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
+"""A checkout of ours runs no post-checkout hook of the user's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +72,10 @@ class CommandPlace:
         """The Python that runs ranks whose command names none."""
         return self.python or sys.executable
 
-    def environment(self, path: str) -> dict[str, str]:
-        """Variables that activate the Python's environment; none without a Python.
-
-        ``path``: PATH without it.
-        """
-        return activated(self.python, path) if self.python else {}
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that activate the Python's environment; none without a Python."""
+        return activated(self.python, search_path()) if self.python else {}
 
     def workload_here(self, reference: str) -> str:
         """The reference that makes this process find the workload that ranks find from where they
@@ -193,3 +202,144 @@ def require_program(word: str, *, path: str, folder: Path, remedy: str) -> Path:
             f"'{word}' is not {where}; {remedy}", lack=f"'{word}' is not installed"
         )
     return Path(program)
+
+
+def repository_of(path: Path) -> Path:
+    """Return the top folder of the git repository of a file or folder, links resolved.
+
+    Raises:
+        PlanError: it is in no repository, or there is no git.
+    """
+    folder = path if path.is_dir() else path.parent
+    done = _git(folder, "rev-parse", "--show-toplevel")
+    if done.returncode:
+        raise PlanError(
+            f"commit: '{path}' is not in a git repository that can be read ({_git_error(done)});"
+            " leave commit out, or name a file of one"
+        )
+    return Path(done.stdout.rstrip("\n")).resolve()
+
+
+def commit_of(repository: Path, revision: str) -> str:
+    """Return the full name of the commit that a revision stands for, such as ``main~2``, a tag or
+    the start of a hash.
+
+    Raises:
+        PlanError: the repository does not have it.
+    """
+    done = _git(
+        repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
+    )
+    if done.returncode:
+        raise PlanError(
+            f"commit {quoted(revision)} is not a revision of the git repository '{repository}';"
+            f" give a branch, a tag or a hash that 'git -C {repository} log --all --oneline' lists,"
+            " or fetch it first"
+        )
+    return done.stdout.strip()
+
+
+def commits_between(repository: Path, good: str, bad: str) -> list[str]:
+    """Return the commits after ``good`` up to ``bad``, along first parents, earliest first; none if
+    ``good`` is no ancestor.
+    """
+    if _git(repository, "merge-base", "--is-ancestor", good, bad).returncode:
+        return []
+    return _git(
+        repository, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}"
+    ).stdout.split()
+
+
+def commit_summary(repository: Path, commit: str) -> str:
+    """Return author, message and changed files of a commit, as git prints them."""
+    return _git(repository, "log", "-1", "--stat", commit).stdout
+
+
+def has_in_commit(repository: Path, commit: str, path: Path) -> bool:
+    """Whether a commit has a file or folder. ``path``: from the repository's top."""
+    return (
+        _git(
+            repository, "cat-file", "-e", f"{commit}:{'' if path == Path() else path.as_posix()}"
+        ).returncode
+        == 0
+    )
+
+
+def has_changes(repository: Path) -> bool:
+    """Whether tracked files have uncommitted changes, which a worktree would lack."""
+    return bool(_git(repository, "status", "--porcelain", "--untracked-files=no").stdout.strip())
+
+
+@contextmanager
+def worktree(repository: Path, revision: str) -> Iterator[Path]:
+    """A context in which a revision is checked out, into a folder that is removed afterwards.
+
+    It lacks what git does not have: data, build outputs, uncommitted changes, submodules. The
+    folder is in the cache of the user's home, which hosts share, or in a temporary folder if that
+    cannot be written.
+
+    Raises:
+        PlanError: there is no such revision, or it cannot be checked out.
+    """
+    commit = commit_of(repository, revision)
+    parent = _new_worktree_folder()
+    folder = parent / repository.name
+    try:
+        _git(repository, "worktree", "prune")  # removes what a killed session left
+        done = _git(
+            repository, *NO_HOOKS, "worktree", "add", "--quiet", "--detach", str(folder), commit
+        )
+        if done.returncode:
+            raise PlanError(
+                f"commit {quoted(revision)} of '{repository}' cannot be checked out:"
+                f" {_git_error(done)}"
+            )
+        yield folder
+    finally:
+        _git(repository, "worktree", "remove", "--force", "--force", str(folder))
+        shutil.rmtree(parent, ignore_errors=True)
+
+
+@cache
+def kept_worktree(repository: Path, commit: str) -> Path:
+    """Check a commit out once, see ``worktree``; the folder is removed when this process ends."""
+    stack = ExitStack()
+    folder = stack.enter_context(worktree(repository, commit))
+    atexit.register(stack.close)
+    return folder
+
+
+def _new_worktree_folder() -> Path:
+    """Make a folder, and remove those that killed processes of this host left."""
+    root = cache_root().parent / "worktrees"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(prefix=f"{socket.gethostname()}-{os.getpid()}-", dir=root)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="worktree-")).resolve()
+    remove_left_folders(root, "")
+    return Path(folder).resolve()
+
+
+def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # a hook sets some
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        return subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            env={**environment, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise PlanError(
+            "commit needs the program 'git', which is not on PATH; install it, or leave commit out"
+        ) from error
+
+
+def _git_error(done: subprocess.CompletedProcess[str]) -> str:
+    lines = done.stderr.strip().splitlines()
+    return cut(lines[-1]) if lines else f"git ended with code {done.returncode}"

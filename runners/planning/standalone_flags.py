@@ -74,17 +74,17 @@ FLAGS: Sequence[Flag] = (
     _run("timeout"),
 )
 SETTABLE = (
-    *(
-        "seed",
-        "threads",
-        "affinity",
-        "freed_memory",
-        "device",
-        "micro_steps",
-        "precision",
-        "max_gradient_norm",
-    ),
-    *("speed.*", "training.*", "measurement.local_every"),
+    "seed",
+    "threads",
+    "affinity",
+    "freed_memory",
+    "device",
+    "micro_steps",
+    "precision",
+    "max_gradient_norm",
+    "speed.*",
+    "training.*",
+    "measurement.local_every",
 )
 """Keys of a plan that ``--set`` may name. The others come from the launcher or other flags, or do
 not apply."""

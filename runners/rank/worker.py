@@ -228,12 +228,11 @@ class EngineRank:
                 return reply
 
     def _trace(self, steps: int) -> TraceReply:
-        from runners.traces.rank_trace import MAX_EVENTS, trace_steps
+        from runners.traces import MAX_EVENTS, read_nccl_log, trace_steps
 
         trainer = self.engine.trainer
         # DDP rebuilds its buckets in its second step
         trainer.run_block(steps=1, warmup_steps=2, local=False)
-        from runners.traces.nccl_log import read_log
 
         reply = trace_steps(
             trainer.step,
@@ -243,7 +242,7 @@ class EngineRank:
             steps=steps,
             max_events=MAX_EVENTS // trainer.world.world_size,
         )
-        return reply.model_copy(update={"nccl": read_log(self.log)})
+        return reply.model_copy(update={"nccl": read_nccl_log(self.log)})
 
     def _report_finished(self) -> FinishedReply:
         runner = self.engine.runner

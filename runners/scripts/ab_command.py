@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
+import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from itertools import pairwise
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -28,6 +28,8 @@ from runners.flags import (
     FlagValues,
     SessionOptions,
     command_to_repeat,
+    percent_of,
+    say,
     session_flags,
     values_of,
 )
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from measurement.records.record import LaunchRecord
     from measurement.records.results import ResultsFolder
     from reports.schema import Comparison
+    from runners.launchers.command_lines import CommandLine
 
 EXAMPLES = """\
 ringside ab 'horovodrun -np 2 python train_hvd.py' 'torchrun --nproc-per-node 2 train_ddp.py'
@@ -63,6 +66,12 @@ FIRST_STEPS = {
 MAX_TRIED = 3
 """Settings that ``--explain`` tries."""
 GOLDEN = "golden"
+MAX_LABEL = 32
+EITHER = ("a", "b")
+"""If the commands give no short names."""
+OPTION_PATTERN = re.compile(r"(?:^|(?<=\s))-*([^\s=]+)(?:=(\S+)|\s+(?!-)([^\s=]+)(?=\s|$))?")
+"""A name with its value after ``=``, or in the next word."""
+SCRIPT_FILE = re.compile(r"[^-].*\.(py|sh)")
 
 
 class AbOptions(SessionOptions):
@@ -98,10 +107,8 @@ class AbOptions(SessionOptions):
 
 ARMS, MEASURING, COMPARING = "Arms", "Measuring", "Comparing"
 _option, _arm = partial(Flag, ARMS, AbOptions), partial(Flag, ARMS, Arm)
-_measurement, _scripts = (
-    partial(Flag, MEASURING, Measurement),
-    partial(Flag, COMPARING, ScriptSettings),
-)
+_measurement = partial(Flag, MEASURING, Measurement)
+_scripts, _claim = (partial(Flag, COMPARING, model) for model in (ScriptSettings, AbOptions))
 OF_ONE = {
     "directory": "directory",
     "python": "python",
@@ -143,13 +150,8 @@ FLAGS: Sequence[Flag] = (
         "seed",
         help="Seed of the order of starts and blocks, and of scripts with --seed-flag.",
     ),
-    _scripts("seed_flag"),
-    _scripts("same_start"),
-    _scripts("same_data"),
-    _scripts("cpu"),
-    _scripts("loss_margin"),
-    _scripts("trackers"),
-    _scripts("keep_files"),
+    *map(_scripts, ("seed_flag", "same_start", "same_data", "cpu", "loss_margin")),
+    *map(_scripts, ("trackers", "keep_files")),
     Flag(
         COMPARING,
         Plan,
@@ -158,17 +160,22 @@ FLAGS: Sequence[Flag] = (
         metavar="FIELD",
         help="A difference in work that does not withhold the verdict, or all.",
     ),
-    Flag(COMPARING, AbOptions, "small"),
-    Flag(COMPARING, AbOptions, "explain"),
-    Flag(COMPARING, AbOptions, "assert_equal"),
-    Flag(COMPARING, AbOptions, "assert_not_slower", metavar="PERCENT"),
-    Flag(COMPARING, AbOptions, "golden", metavar="FILE"),
-    Flag(COMPARING, AbOptions, "write_golden", metavar="FILE"),
+    _claim("small"),
+    _claim("explain"),
+    _claim("assert_equal"),
+    _claim("assert_not_slower", metavar="PERCENT"),
+    _claim("golden", metavar="FILE"),
+    _claim("write_golden", metavar="FILE"),
     *session_flags(AbOptions, MEASURING),
 )
 
 
-BY_NAME: Mapping[str, Flag] = {flag.name: flag for flag in FLAGS}
+BY_NAME: Mapping[str, Flag] = {flag.name.removeprefix("--"): flag for flag in FLAGS}
+
+
+def flags_named(*names: str) -> tuple[Flag, ...]:
+    """Return flags of ``ringside ab`` for a command that has them, too."""
+    return tuple(BY_NAME[name] for name in names)
 
 
 def flags_with(given: FlagValues, more: Mapping[str, Any]) -> FlagValues:
@@ -227,13 +234,10 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
             golden, folder.records(), plan.question or list(plan.arms)[-1]
         )
         print(equality.sentence, *others, sep="\n")
-        unmet += (
-            [f"not shown to train as '{options.golden}': {equality.sentence}"]
-            if equality.unequal
-            else []
-        )
+        if equality.unequal:
+            unmet.append(f"not shown to train as '{options.golden}': {equality.sentence}")
     for line in unmet:
-        print(f"ringside: {line}", file=sys.stderr)
+        say(line)
     if unmet:
         raise typer.Exit(EXIT_NOT_SHOWN)
 
@@ -295,11 +299,7 @@ def with_arms_to_try(
     tried = run_trial(plan, folder)
     settings = list(settings_of(tried).items())[:MAX_TRIED] if tried else []
     if tried and not settings:
-        print(
-            "ringside: --explain has nothing to try: no setting that can be imposed is likely to"
-            " matter",
-            file=sys.stderr,
-        )
+        say("--explain has nothing to try: no setting that can be imposed is likely to matter")
     first = plan.arms[plan.baseline]
     arms = {
         f"{plan.baseline}+{name}": first.model_copy(update={"impose": {name: value}})
@@ -336,7 +336,6 @@ def names_of(options: AbOptions, arms: Mapping[str, Mapping[str, Any]]) -> tuple
     and commits.
     """
     from runners.launchers.command_lines import read_command
-    from runners.scripts.arm_names import name_of, names_for
 
     lines = []
     for arm in arms.values():
@@ -356,19 +355,49 @@ def names_of(options: AbOptions, arms: Mapping[str, Mapping[str, Any]]) -> tuple
     return names
 
 
-def percent_of(text: str, *, flag: str) -> float:
-    """Read ``5%`` or ``5``.
+def names_for(first: CommandLine, second: CommandLine) -> tuple[str, str]:
+    """Return two names that differ and can be folders: ``train_hvd`` and ``train_ddp``, else
+    ``bs8`` and ``bs16`` of ``--bs``.
 
-    Raises:
-        PlanError: it is no share from 0 to 100.
+    If only one of them has an option, it is named after the option, and the other after the script.
     """
-    with suppress(ValueError):
-        share = float(text.strip().removesuffix("%"))
-        if 0 <= share < 100:
-            return share
-    raise PlanError(
-        f"{flag} {quoted(text)} is no share; give one from 0% to below 100%, such as 5%"
+    scripts = name_of(first), name_of(second)
+    launchers = first.kind or "", second.kind or ""
+    labels = _label(first, second) or scripts[0], _label(second, first) or scripts[1]
+    for one, other in (scripts, launchers, labels):
+        if one and other and one.lower() != other.lower():  # a filesystem may ignore case
+            return one, other
+    return EITHER
+
+
+def _as_folder_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-._+")
+
+
+def name_of(line: CommandLine) -> str:
+    """Return the name of its script or module, without folder and suffix; empty if it has none."""
+    module = next(
+        (
+            after
+            for word, after in pairwise(line.words)
+            if word == "-m" and "distributed" not in after
+        ),
+        "",
     )
+    file = (
+        line.file or module.replace(".", "/") or next(filter(SCRIPT_FILE.fullmatch, line.words), "")
+    )
+    return _as_folder_name(PurePath(file).stem)[:80]
+
+
+def _label(line: CommandLine, other: CommandLine) -> str:
+    """The options that only the first of two commands has, as a short name."""
+    others, pieces = OPTION_PATTERN.findall(" ".join(other.words)), []
+    for option in OPTION_PATTERN.findall(" ".join(line.words)):
+        if option not in others:
+            name, value = (text.rpartition("/")[2] for text in (option[0], option[1] or option[2]))
+            pieces.append(name + ("-" if value and not value[0].isdigit() else "") + value)
+    return _as_folder_name("-".join(pieces))[:MAX_LABEL].rstrip("-._+")
 
 
 def not_shown(comparison: Comparison, *, equal: bool, most_slower: float | None) -> list[str]:

@@ -25,7 +25,8 @@ from urllib.parse import unquote, urlsplit
 
 from install.build_horovod import cache_root
 from measurement.errors import PlanError, UnavailableError, cut, quoted
-from measurement.files import LockedError, lock_folder, write_whole
+from measurement.files import LockedError, lock_folder, read_text, write_whole
+from runners.flags import say
 from runners.launchers.users_command import Image
 
 FROM_PIP = {
@@ -66,11 +67,7 @@ def with_packages(python: str, packages: str) -> str:
     made = root / "env" / "bin" / "python"
     if not (root / MADE).is_file():
         root.mkdir(parents=True, exist_ok=True)
-        print(
-            f"ringside: uv makes an environment with {packages or 'the same packages'}, in {root}",
-            file=sys.stderr,
-            flush=True,
-        )
+        say(f"uv makes an environment with {packages or 'the same packages'}, in {root}")
         try:
             with lock_folder(root):
                 _make(made, of=python, requirements=requirements)
@@ -82,7 +79,7 @@ def with_packages(python: str, packages: str) -> str:
     _print_changes(
         packages,
         before=packages_before,
-        after=json.loads((root / MADE).read_text(encoding="utf-8")),
+        after=json.loads(read_text(root / MADE)),
     )
     return str(made)
 
@@ -183,10 +180,7 @@ def _print_changes(packages: str, *, before: Mapping[str, str], after: Mapping[s
         if before.get(name) != after.get(name)
     ]
     if packages:
-        print(
-            f"ringside: with {packages}: {', '.join(changes) or 'nothing changes'}",
-            file=sys.stderr,
-        )
+        say(f"with {packages}: {', '.join(changes) or 'nothing changes'}")
 
 
 def image_programs() -> dict[str, Image]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -21,10 +20,10 @@ from pydantic import BaseModel
 from install.build_horovod import cache_root
 from measurement.agent.ringside_agent.machine import fingerprint
 from measurement.errors import PlanError
-from measurement.files import write_whole
-from runners.flags import Flag, FlagValues, values_of
+from measurement.files import read_text, write_whole
+from runners.flags import Flag, FlagValues, percent_of, say, values_of
 from runners.scripts import ab_command
-from runners.scripts.ab_command import BY_NAME, AbOptions, Run, Try, flags_with, percent_of
+from runners.scripts.ab_command import BY_NAME, AbOptions, Run, Try, flags_named, flags_with
 
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
@@ -69,17 +68,14 @@ FLAGS: Sequence[Flag] = (
     ),
     Flag("What", GateOptions, "base"),
     Flag("What", GateOptions, "slower", metavar="PERCENT"),
-    *(
-        BY_NAME[f"--{name}"]
-        for name in (
-            "assert-equal",
-            "golden",
-            "python",
-            "samples-per-step",
-            "iteration-ends",
-            "hosts",
-            "trackers",
-        )
+    *flags_named(
+        "assert-equal",
+        "golden",
+        "python",
+        "samples-per-step",
+        "iteration-ends",
+        "hosts",
+        "trackers",
     ),
     Flag(
         "Measuring",
@@ -88,7 +84,7 @@ FLAGS: Sequence[Flag] = (
         default=None,
         help="Minutes to spend. [what the loss takes here, or 5]",
     ),
-    *(BY_NAME[f"--{name}"] for name in ("output", "set", "resume-elsewhere")),
+    *flags_named("output", "set", "resume-elsewhere"),
 )
 
 
@@ -103,7 +99,6 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
     options = GateOptions(**values_of(flags, GateOptions))
     if options.command_a is None:
         raise PlanError(f"give a command in quotes: {EXAMPLES}")
-    percent_of(options.slower, flag="--slower")
     file = noise_file(options.command_a)
     minutes = minutes_to_spend(
         file, slower=options.slower, asked=values_of(flags, ab_command.Measurement).get("minutes")
@@ -111,14 +106,14 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
     ab = flags_with(
         flags,
         {
-            "--command-a": options.command_a,
-            "--name-a": "base",
-            "--name-b": "here",
-            "--commit-a": options.base,
-            "--commit-b": "HEAD",
-            "--minutes": minutes,
-            "--assert-not-slower": options.slower,
-            "--set": [REPORTS, *flags.get(BY_NAME["--set"], [])],
+            "command-a": options.command_a,
+            "name-a": "base",
+            "name-b": "here",
+            "commit-a": options.base,
+            "commit-b": "HEAD",
+            "minutes": minutes,
+            "assert-not-slower": options.slower,
+            "set": [REPORTS, *flags.get(BY_NAME["set"], [])],
         },
     )
 
@@ -145,19 +140,15 @@ def minutes_to_spend(file: Path, *, slower: str, asked: float | None) -> float:
     Raises:
         PlanError: fewer are asked for than it takes.
     """
-    earlier = (
-        [Noise(**noise) for noise in json.loads(file.read_text(encoding="utf-8"))]
-        if file.is_file()
-        else []
-    )
+    share = percent_of(slower, flag="--slower") / 100
+    earlier = [Noise(**noise) for noise in kept_noise(file)]
     if not earlier:
-        print(
-            "ringside: nothing is known of this runner: this run may not detect the loss, and shows"
-            " how long the next takes",
-            file=sys.stderr,
+        say(
+            "nothing is known of this runner: this run may not detect the loss, and shows how long"
+            " the next takes"
         )
         return asked or 5.0
-    needed = minutes_for(earlier, slower=percent_of(slower, flag="--slower") / 100)
+    needed = minutes_for(earlier, slower=share)
     runs = f"by the last {len(earlier)} runs of this command on this runner"
     if needed is None or (asked is not None and asked < needed):
         takes = "more than a day" if needed is None else f"{math.ceil(needed)} minutes"
@@ -165,11 +156,14 @@ def minutes_to_spend(file: Path, *, slower: str, asked: float | None) -> float:
             f"to detect a loss of {slower} takes {takes}, {runs}; give as many --minutes, a larger"
             " --slower, or a quieter machine"
         )
-    print(
-        f"ringside: to detect a loss of {slower} takes {math.ceil(needed)} minutes, {runs}",
-        file=sys.stderr,
-    )
+    say(f"to detect a loss of {slower} takes {math.ceil(needed)} minutes, {runs}")
     return asked or float(math.ceil(needed))
+
+
+def kept_noise(file: Path) -> list[dict[str, float]]:
+    """Return the noise of earlier runs."""
+    noises: list[dict[str, float]] = json.loads(read_text(file)) if file.is_file() else []
+    return noises
 
 
 def minutes_for(earlier: Sequence[Noise], *, slower: float) -> float | None:
@@ -202,6 +196,6 @@ def keep_noise(file: Path, plan: Plan, folder: ResultsFolder) -> None:
     from reports.launch_budget import noise_of
 
     if noise := noise_of(plan, folder):
-        earlier = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, json.dumps([*earlier, asdict(noise[0]) | asdict(noise[1])][-MAX_KEPT:]))
+        noises = [*kept_noise(file), asdict(noise[0]) | asdict(noise[1])]
+        write_whole(file, json.dumps(noises[-MAX_KEPT:]))

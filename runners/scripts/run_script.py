@@ -22,7 +22,14 @@ from runners.flags import (
     session_flags,
     values_of,
 )
-from runners.scripts.ab_command import BY_NAME, EXIT_FAILED, Run, Try, with_arms_to_try
+from runners.scripts.ab_command import (
+    EXIT_FAILED,
+    Run,
+    Try,
+    flags_named,
+    name_of,
+    with_arms_to_try,
+)
 
 if TYPE_CHECKING:
     from measurement.records.record import LaunchRecord
@@ -63,10 +70,7 @@ FLAGS: Sequence[Flag] = (
         )
     ),
     Flag(MEASURING, Measurement, "minutes", default=None, help=f"{MINUTES} [{USUAL_MINUTES:g}]"),
-    *(
-        BY_NAME[f"--{name}"]
-        for name in ("hosts", "launches", "steps", "cpu", "trackers", "keep-files")
-    ),
+    *flags_named("hosts", "launches", "steps", "cpu", "trackers", "keep-files"),
     *session_flags(RunOptions, MEASURING),
 )
 
@@ -109,7 +113,6 @@ def plan_of(flags: FlagValues) -> Plan:
     from measurement.plans.plan_file import check_plan, overridden
     from runners.hosts.placement import with_hosts
     from runners.launchers.command_lines import read_command
-    from runners.scripts.arm_names import name_of
 
     options = RunOptions(**values_of(flags, RunOptions))
     if options.command is None:

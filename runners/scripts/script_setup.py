@@ -1,5 +1,6 @@
-"""Resolves arms by command: where they start, with which programs and environment, and what their
-launchers need.
+"""Resolves arms by command: where they start, with which programs and environment, what their
+launchers need, and the parameters that all start with if the plan asks for that
+(``scripts.same_start``).
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,9 +18,12 @@ from backends.base import WHILE_STOPPED
 from backends.single import ScriptBackend
 from measurement.agent.ringside_agent.settings import IMPOSABLE, is_imposable
 from measurement.environment import KEEP_FREED_MEMORY, PER_RANK, SECRET, recorded_names, refusal
-from measurement.errors import PlanError, UnavailableError, about, unknown_name
+from measurement.errors import LaunchError, PlanError, UnavailableError, about, unknown_name
+from measurement.files import write_whole
 from measurement.plans.plan import Plan
 from measurement.plans.sections import Arm
+from measurement.records.record import RankReport
+from runners.hosts.placement import Placement
 from runners.launchers import known_rank_variables, without_rank_variables
 from runners.launchers.command_lines import (
     HOROVODRUN,
@@ -38,6 +43,7 @@ from runners.planning.command_place import (
     require_program,
     resolve_place,
 )
+from runners.processes import remote
 from runners.scripts.environments import with_image, with_packages
 
 DEFAULT_PORTS = (29400, 29500)
@@ -57,6 +63,10 @@ MAX_SOURCE_BYTES = 1 << 20
 HOROVODS_FLAGS = {"autotune": "HOROVOD_AUTOTUNE", "timeline-filename": "HOROVOD_TIMELINE"}
 """Flags of horovodrun and the variables that they set."""
 FOLDER_FLAGS = ("wdir", "wd", "D", "chdir")
+FIRST_STATE = "first-state.pt"
+"""In the results folder."""
+COPY_TIMEOUT_S = 120.0
+PUT = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
 
 
 def named_ports(texts: Iterable[str]) -> set[int]:
@@ -227,3 +237,49 @@ def _require_programs(launcher: UsersCommand, place: CommandPlace, *, python: st
         raise PlanError(
             f"'{place.file}' is not in '{place.typed_in}'; give its path from there, or directory"
         )
+
+
+class SharedInitialState:
+    """The file with which all scripts start, at one path on all hosts; the baseline's rank 0 writes
+    it once.
+    """
+
+    def __init__(self, path: Path, placement: Placement) -> None:
+        self.path = path.absolute()
+        self._placement = placement
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether no baseline has saved it yet."""
+        return not self.path.is_file()
+
+    def agent_settings(self, *, is_baseline: bool) -> dict[str, str]:
+        """Settings for an arm's agent: the file, and whether it saves or loads it."""
+        return {
+            "state_file": str(self.path),
+            "state": "save" if is_baseline and self.is_missing else "load",
+        }
+
+    def share(self, ranks: Sequence[RankReport]) -> None:
+        """Copy the file from rank 0's host to all hosts that do not share the folder.
+
+        Raises:
+            LaunchError: a host cannot be reached, or there is no file.
+        """
+        try:
+            writer = ranks[0].host
+            if self.is_missing and writer != socket.gethostname():
+                name = writer.partition(".")[0]
+                sources = (
+                    host for host in self._placement.remote if host.partition(".")[0] == name
+                )
+                if source := next(sources, None):
+                    argv = ["cat", str(self.path)]
+                    write_whole(self.path, remote.run(source, argv, timeout_s=COPY_TIMEOUT_S))
+            content = self.path.read_bytes()
+            argv = ["sh", "-c", PUT, "sh", str(self.path)]
+            remote.run_on(self._placement.remote, argv, timeout_s=COPY_TIMEOUT_S, stdin=content)
+        except (LaunchError, OSError) as error:
+            raise LaunchError(
+                f"its initial parameters cannot be copied to the other hosts: {error}"
+            ) from error

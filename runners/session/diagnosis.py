@@ -17,15 +17,16 @@ from runners.hosts.placement import Placement
 from runners.processes.sandbox import Sandbox
 from runners.processes.supervisor_server import SupervisedArm, SupervisorServer
 from runners.protocol import ErrorReply, Reply, mentions_lost_peer
-from runners.scripts.arrival import (
+from runners.scripts.script_failures import (
     SLOW_START,
     explain_no_ranks,
     hint_of,
+    lines_of_script,
     look_at,
+    scripts_exception,
     why_never,
     why_others,
 )
-from runners.scripts.launchers_log import lines_of_script, scripts_exception
 from runners.session.arm_processes import LAST_WORDS, ArmProcesses
 
 SETTLE_S = 1.0

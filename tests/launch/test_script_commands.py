@@ -29,17 +29,19 @@ from runners.launchers.users_command import (
 from runners.planning.arm_specs import ArmStart, TrialFacts
 from runners.planning.plan_reading import read_plan
 from runners.processes.supervisor_server import SupervisedRank
-from runners.scripts.arm_names import names_for
-from runners.scripts.arrival import (
+from runners.scripts.ab_command import names_for
+from runners.scripts.environments import image_programs
+from runners.scripts.script_failures import (
     SeenPython,
     explain_no_ranks,
+    first_traceback,
     hint_of,
+    lines_of_script,
     look_at,
+    scripts_exception,
     why_never,
     why_others,
 )
-from runners.scripts.environments import image_programs
-from runners.scripts.launchers_log import first_traceback, lines_of_script, scripts_exception
 from runners.scripts.script_setup import named_ports, resolve_scripts
 from tests.conftest import BIN, needs_horovod
 from tests.kit.changed import changed

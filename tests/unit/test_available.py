@@ -8,8 +8,8 @@ import pytest
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
-from runners.planning import available
-from runners.planning.available import arms_to_compare, left_out_line
+from runners.planning import arm_checks
+from runners.planning.arm_checks import arms_to_compare, left_out_line
 from tests.kit.plans import tiny
 
 LOCAL = {
@@ -24,7 +24,7 @@ def installed(monkeypatch):
     """What there is: everything but GPUs. A test takes away."""
     there = {"torchrun", "horovodrun", "mpirun", "horovod", "mpi4py"}
     monkeypatch.setattr("shutil.which", lambda name, path=None: name if name in there else None)
-    monkeypatch.setattr(available, "find_spec", lambda name: name if name in there else None)
+    monkeypatch.setattr(arm_checks, "find_spec", lambda name: name if name in there else None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     return there
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from runners.scripts.bisection import LOOKS, MAX_SKIPPED, Seen, judged, search, steps
+from runners.scripts.bisect_command import LOOKS, MAX_SKIPPED, Seen, judged, search, steps
 
 
 def bad_from(first, *, undecided=()):

@@ -74,11 +74,11 @@ def test_ranks_on_fewer_cores_are_told_with_how_mpirun_binds():
 
 
 def test_the_doctor_warns_where_there_is_something_to_do():
-    bad = version_finding("torch", "transport nccl", "NCCL 2.28.5", "2.28.5", package="nccl")
+    bad = version_finding("transport nccl", "NCCL 2.28.5", "2.28.5", package="nccl")
     assert (bad.status, RESILIENCY in bad.detail, "2.28.9" in bad.remedy) == ("warning", True, True)
-    bound = version_finding("launchers", "mpirun", "Open MPI 4.1.8", "4.1.8", package="openmpi")
+    bound = version_finding("mpirun", "Open MPI 4.1.8", "4.1.8", package="openmpi")
     assert bound.status == "ok" and "--bind-to none" in bound.detail
-    assert version_finding("torch", "torch", "2.15.0, CPU", "2.15.0").detail == "2.15.0, CPU"
+    assert version_finding("torch", "2.15.0, CPU", "2.15.0").detail == "2.15.0, CPU"
 
 
 def test_a_user_adds_to_the_list(own_list):

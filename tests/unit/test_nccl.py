@@ -12,7 +12,7 @@ from measurement.host import nccl_of, version_of
 from measurement.records.record import ArmTrace, NcclCollective, Traces
 from reports import conclude
 from reports.formats.pages import MarkdownReport
-from runners.traces.nccl_log import choices_of, merge_ranks
+from runners.traces import merge_nccl_choices, nccl_choices
 from tests.kit.results_factory import make_plan, write_results
 
 RANK_0 = """
@@ -36,7 +36,7 @@ RANK_1 = [
 
 
 def test_the_log_says_by_what_network_connections_and_algorithms():
-    choices = merge_ranks([choices_of(RANK_0), choices_of(RANK_1), None])
+    choices = merge_nccl_choices([nccl_choices(RANK_0), nccl_choices(RANK_1), None])
     assert (choices.version, choices.network, choices.channels) == ("2.28.9+cuda13.0", "IB", 16)
     assert choices.connections == [
         "NET/IB/GDRDMA",
@@ -53,14 +53,14 @@ def test_the_log_says_by_what_network_connections_and_algorithms():
 
 
 def test_a_rank_without_nccl_says_nothing():
-    assert choices_of(["loss 0.3", "Algo 1"]) is None
-    assert merge_ranks([None, None]) is None
+    assert nccl_choices(["loss 0.3", "Algo 1"]) is None
+    assert merge_nccl_choices([None, None]) is None
 
 
 @pytest.mark.slow
 def test_the_report_shows_what_each_arm_chose(tmp_path):
     folder = write_results(tmp_path, plan=make_plan())
-    arms = [ArmTrace(arm="ddp-gloo", nccl=choices_of(RANK_0)), ArmTrace(arm="horovod-gloo")]
+    arms = [ArmTrace(arm="ddp-gloo", nccl=nccl_choices(RANK_0)), ArmTrace(arm="horovod-gloo")]
     folder.traces_folder.mkdir()
     (folder.traces_folder / "traces.json").write_text(
         Traces(arms=arms).model_dump_json(), encoding="utf-8"

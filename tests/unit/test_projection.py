@@ -14,7 +14,7 @@ from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.growth_model import fit_growth
 from reports.projection import Projection, Series, project, refusals, series_of
-from runners.project_command import project as command
+from runners.results_commands import project as command
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth
 from tests.unit.test_study import study_of, write_points

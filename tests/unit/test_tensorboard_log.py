@@ -6,7 +6,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from measurement.records.block import BlockRecord, RankSteps
-from runners.event_log import TensorboardLog
+from runners.progress import TensorboardLog
 
 
 def block(turn, number, kind, *, step_s):

@@ -17,7 +17,7 @@ from reports.parts_schema import Estimate
 from reports.schema import ArmSummary
 from reports.traces import traced_steps, with_causes
 from runners.protocol import TraceReply
-from runners.traces.trace_file import on_one_clock, perfetto_file
+from runners.traces import on_one_clock, perfetto_file
 from tests.kit import trace_format
 from tests.kit.results_factory import write_results
 

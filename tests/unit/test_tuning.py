@@ -21,9 +21,8 @@ from reports.tuning import (
     headline,
     tried_sets,
 )
-from runners.tuning.proposals import best_of, effective_options, propose
-from runners.tuning.search import Search, open_settings
-from runners.tuning.tune_command import record_request, search_and_confirm
+from runners.settings_search import Search, best_of, effective_options, open_settings, propose
+from runners.tune_command import record_request, search_and_confirm
 from tests.conftest import TINY, write_plan
 from tests.kit.changed import changed
 from tests.kit.plans import tiny

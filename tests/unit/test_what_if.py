@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from reports.what_if import SCENARIOS, ArmTerms, links_of
-from runners.project_command import parse_rate
-from runners.project_command import project as command
+from runners.results_commands import parse_rate
+from runners.results_commands import project as command
 from tests.kit.refusals import refusal
 
 BY_NAME = {each.name: each for each in SCENARIOS}

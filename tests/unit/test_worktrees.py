@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from measurement.errors import PlanError
-from runners.planning.worktrees import commit_of, repository_of, worktree
+from runners.planning.command_place import commit_of, repository_of, worktree
 from tests.kit.commands import git
 
 pytestmark = pytest.mark.process

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from runners.processes.process_exit import run_command
-from runners.project_command import parse_rate
+from runners.results_commands import parse_rate
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,12 +13,14 @@ import yaml
 from pydantic import Field
 
 from measurement.errors import RecordError
+from runners.compare_command import EXIT_FAILED, measure
 from runners.flags import (
     Flag,
     FlagValues,
     SessionOptions,
     command,
     command_to_repeat,
+    say,
     session_flags,
     values_of,
 )
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
     from measurement.plans.plan import Plan
     from reports.schema import Comparison
     from reports.tuning import SearchRequest, Tuning
-    from runners.tuning.search import Search
+    from runners.settings_search import Search
 
-EXIT_FAILED = 1
 RESULT, PLAN = "tuning.json", "tuned.yaml"
 """Files of a results folder."""
 Run = Callable[..., "Comparison"]
@@ -63,20 +63,13 @@ FLAGS: Sequence[Flag] = (
 )
 
 
-def tune_command(run: Run) -> Callable[..., None]:
-    """Return the command for typer."""
-    text = "Search an arm's fastest settings, and compare them with its defaults in fresh launches."
-    return command(partial(run_tune, run), FLAGS, text=text)
-
-
-def run_tune(run: Run, flags: FlagValues) -> None:
+def run_tune(flags: FlagValues) -> None:
     """Search and confirm. The exit code says whether fresh launches failed."""
     from measurement.conditions.same_environment import plan_digest
     from measurement.records.results import default_folder
     from reports.tuning import SearchRequest
     from runners.planning.plan_reading import read_plan, require_named
-    from runners.tuning.proposals import optuna
-    from runners.tuning.search import Search
+    from runners.settings_search import Search, optuna
 
     options = TuneOptions(**values_of(flags, TuneOptions))
     plan = read_plan(require_named(options.plan), overrides=options.settings)
@@ -91,9 +84,16 @@ def run_tune(run: Run, flags: FlagValues) -> None:
     root = options.output or default_folder(f"{plan.name}-tune")
     search = Search(plan, root, request)
     record_request(root, request)
-    measure = partial(run, again=command_to_repeat(root), resume_elsewhere=options.resume_elsewhere)
-    if not search_and_confirm(search, measure, sampler=sampler):
+    run = partial(measure, again=command_to_repeat(root), resume_elsewhere=options.resume_elsewhere)
+    if not search_and_confirm(search, run, sampler=sampler):
         raise typer.Exit(EXIT_FAILED)
+
+
+tune = command(
+    run_tune,
+    FLAGS,
+    text="Search an arm's fastest settings, and compare them with its defaults in fresh launches.",
+)
 
 
 def record_request(root: Path, request: SearchRequest) -> None:
@@ -127,11 +127,7 @@ def search_and_confirm(search: Search, run: Run, *, sampler: str) -> bool:
     from reports.tuning import Tuning
 
     def launch(plan: Plan, folder: ResultsFolder) -> Comparison:
-        print(
-            f"ringside: search, launch {len(search.seconds) + 1}, {len(search.trials)} trials"
-            " so far",
-            file=sys.stderr,
-        )
+        say(f"search, launch {len(search.seconds) + 1}, {len(search.trials)} trials so far")
         return run(plan, folder, is_shown=False)
 
     def fresh(plan: Plan, name: str) -> Comparison:
@@ -144,8 +140,11 @@ def search_and_confirm(search: Search, run: Run, *, sampler: str) -> bool:
     without = {}
     if is_confirmed and len(best) > 1:
         comparisons.append(fresh(search.ablation(best), "without"))
-        results = {option: comparisons[1].result(f"without-{option}") for option in best}
-        without = {option: result for option, result in results.items() if result is not None}
+        without = {
+            option: result
+            for option in best
+            if (result := comparisons[1].result(f"without-{option}"))
+        }
     arm = search.arm
     backend = make_backend(
         arm.backend, transport=search.backend.transport, options=arm.options | best
