@@ -116,7 +116,7 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
         means = late.mean()
         rank, late_s = int(str(means.idxmax())), float(means.max())
         half = student_t(1 - 2 * (1 - CONFIDENCE) / late.shape[1], df) * error_s
-        times = table.xs(rank, axis="columns", level="rank")
+        times = table.loc[:, (slice(None), rank)].droplevel("rank", axis="columns")
         times_late = times.loc[list(arms)].mean()
         if late_s <= max(half, at_least) or times_late["step_s"] < at_least:
             return None

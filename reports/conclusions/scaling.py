@@ -72,11 +72,10 @@ def with_scaling(arm: ArmSummary, point: Comparison, base: ScalingBase | None) -
         if is_base
         else quotient(arm.throughput_per_s, base.arm.throughput_per_s)
     )
-    efficiency = speed_up.times(units(base.arm, base.point) / units(arm, point))
     return arm.model_copy(
         update={
             "speed_up": speed_up,
-            "scaling_efficiency": efficiency,
+            "scaling_efficiency": speed_up.times(units(base.arm, base.point) / units(arm, point)),
             "scaling_baseline": base.name,
         }
     )

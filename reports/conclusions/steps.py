@@ -126,8 +126,8 @@ class Steps:
         """These steps with themselves as samples, counted once for all ranks: of scripts whose
         samples could not be counted.
         """
-        first = self.rank_blocks.groupby(TURN)["rank"].transform("min")
-        steps = self.rank_blocks["steps"].where(self.rank_blocks["rank"] == first, 0)
+        of_others = self.rank_blocks.duplicated(TURN)
+        steps = self.rank_blocks["steps"].mask(of_others, 0)
         return replace(self, rank_blocks=self.rank_blocks.assign(samples=steps))
 
     def as_of(self, *, arm: str, launch: int) -> Steps:
@@ -268,7 +268,7 @@ def total_tables(
     launches = wide[0].index.get_level_values("launch")
     tables = []
     for arms in groups:
-        table = np.stack([values.reindex(columns=arms) for values in wide], axis=-1)
+        table = np.stack([values.reindex(columns=list(arms)) for values in wide], axis=-1)
         table[np.isnan(table[:, 1, 1]), 1:] = np.nan
         tables.append([table[launches == launch] for launch in launches.unique()])
     return tables
@@ -279,7 +279,7 @@ def log_levels(blocks: pd.DataFrame, arms: Sequence[str]) -> Array:
     arm has no block.
     """
     rates = totals(blocks, PLACE)["throughput_per_s"].unstack("arm")
-    return np.log(rates.reindex(columns=list(arms)).to_numpy())
+    return np.asarray(np.log(rates.reindex(columns=list(arms))))
 
 
 def totals(blocks: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

@@ -113,7 +113,7 @@ def spread_of(pool: Sequence[LaunchRatios]) -> Spread:
     """
     rounds = [ratios.round_variance for ratios in pool if ratios.df]
     several = [ratios for ratios in pool if ratios.launches > 1]
-    if not rounds or not several or not any(rounds):
+    if not several or not any(rounds):
         return UNKNOWN
     scale = float(np.mean([ratios.scale for ratios in several]))
     between = launch_variance(several) * scale
@@ -246,10 +246,8 @@ def to_decide(
         None where nothing can be said: no interval yet, fewer than ``MIN_LAUNCHES`` launches, or an
         estimate so near the threshold that it would take ``MAX_MORE``.
     """
-    if measured <= 0 or launches < MIN_LAUNCHES:
-        return None
     too_wide = _too_wide(interval, threshold=threshold)
-    if too_wide is None:
+    if too_wide is None or measured <= 0 or launches < MIN_LAUNCHES:
         return None
     freedom = launches - 1
     factors = (1.0, freedom / chdtri(freedom, 0.1), freedom / chdtri(freedom, 0.9))

@@ -106,18 +106,22 @@ def ratio_intervals(
     """
     estimates = [launch_ratios(table) for table in ratios]
     pool = [ratio for ratio in estimates if ratio is not None and ratio.launches > 1]
-    spread = launch_variance(pool)
-    df = pooled_df(pool)
+    spread, df = launch_variance(pool), pooled_df(pool)
     spent = 1 - (1 - confidence) * error_share
     claimed = sum(ratio is not None for ratio in estimates[:family])
-    members = [claimed if number < family else 1 for number in range(len(ratios))]
     return [
         None
         if ratio is None
         else _interval(
-            ratio, pool, spread=spread, df=df, confidence=confidence, spent=spent, family=size
+            ratio,
+            pool,
+            spread=spread,
+            df=df,
+            confidence=confidence,
+            spent=spent,
+            family=claimed if number < family else 1,
         )
-        for ratio, size in zip(estimates, members, strict=True)
+        for number, ratio in enumerate(estimates)
     ]
 
 

@@ -205,10 +205,10 @@ def separate_ratio(
         None where an arm has no run; no bounds where one has a single run: runs of a job differ by
         more than their blocks.
     """
-    if not len(ours.logs) or not len(theirs.logs):
+    runs = min(len(ours.logs), len(theirs.logs))
+    if not runs:
         return None
     paired = run_order(ours, theirs) == "alternating"
-    runs = min(len(ours.logs), len(theirs.logs))
     half_widths = None
     if runs > 1:
         error, df, spread = _paired(ours, theirs) if paired else _welch(ours, theirs)
