@@ -218,36 +218,33 @@ class DDP(TorchDistributed):
         """Bucket sizes, views, a static graph where gradients are not accumulated, buffers where
         there are any; hooks are lossy.
         """
-        space = [
+        flags = ["gradient_as_bucket_view"]
+        if _wrapper_takes("batched_grad_copy"):
+            flags.append("batched_grad_copy")
+        if self.micro_steps == 1 and not self.options.find_unused_parameters:
+            flags.append("static_graph")
+        if has_buffers:
+            flags.append("broadcast_buffers")
+        return [
             Setting(option="bucket_cap_mb", values=(1.0, 5.0, 10.0, None, 50.0, 100.0, 400.0)),
             Setting(
                 option="first_bucket_mb",
                 values=(0.25, None, 5.0),
                 only_with={"bucket_cap_mb": None},
             ),
-            Setting(option="gradient_as_bucket_view", values=(False, True)),
+            *(Setting(option=name, values=(False, True)) for name in flags),
+            Setting(option="comm_hook", values=("none", "bf16", "fp16"), is_lossy=True),
         ]
-        if "batched_grad_copy" in inspect.signature(DistributedDataParallel.__init__).parameters:
-            space.append(Setting(option="batched_grad_copy", values=(False, True)))
-        if self.micro_steps == 1 and not self.options.find_unused_parameters:
-            space.append(Setting(option="static_graph", values=(False, True)))
-        if has_buffers:
-            space.append(Setting(option="broadcast_buffers", values=(False, True)))
-        return [*space, Setting(option="comm_hook", values=("none", "bf16", "fp16"), is_lossy=True)]
 
     def users_code(self) -> list[str]:
         """The wrapper's arguments, and what is set around it."""
-        options = self.options
-        arguments = ", ".join(
-            ["model", *(f"{name}={value!r}" for name, value in self._arguments().items())]
-        )
-        first = options.first_bucket_mb
-        hook = f"model.register_comm_hook(None, default_hooks.{options.comm_hook}_compress_hook)"
-        lines = [f"model = DistributedDataParallel({arguments})"]
+        first, hook, lines = self.options.first_bucket_mb, self.options.comm_hook, list[str]()
         if first is not None:
-            lines.insert(0, f"torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = {int(first * MIB)}")
-        if options.comm_hook in ("fp16", "bf16"):
-            lines.append(hook)
+            lines.append(f"torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = {int(first * MIB)}")
+        arguments = (f"{name}={value!r}" for name, value in self._arguments().items())
+        lines.append(f"model = DistributedDataParallel({', '.join(['model', *arguments])})")
+        if hook in ("fp16", "bf16"):
+            lines.append(f"model.register_comm_hook(None, default_hooks.{hook}_compress_hook)")
         return lines
 
     def check_model(
@@ -301,21 +298,21 @@ class DDP(TorchDistributed):
         arguments = self.options.model_dump(exclude=NOT_THE_CONSTRUCTORS, exclude_defaults=True)
         # deprecated from PyTorch 2.13 in favour of forward_sync_buffers
         if not self.options.broadcast_buffers:
-            accepted = inspect.signature(DistributedDataParallel.__init__).parameters
             name = "forward_sync_buffers"
-            arguments[name if name in accepted else "broadcast_buffers"] = False
+            arguments[name if _wrapper_takes(name) else "broadcast_buffers"] = False
         return arguments
 
     def _add_comm_hook(self, wrapped: DistributedDataParallel) -> None:
-        if self.options.comm_hook == "none":
+        options = self.options
+        if options.comm_hook == "none":
             return
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-        if self.options.comm_hook == "powersgd":
+        if options.comm_hook == "powersgd":
             state = powerSGD_hook.PowerSGDState(
                 None,
-                matrix_approximation_rank=self.options.powersgd_rank,
-                start_powerSGD_iter=self.options.powersgd_start_step,
+                matrix_approximation_rank=options.powersgd_rank,
+                start_powerSGD_iter=options.powersgd_start_step,
             )
             wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
             return
@@ -324,7 +321,7 @@ class DDP(TorchDistributed):
             "fp16": default_hooks.fp16_compress_hook,
             "bf16": default_hooks.bf16_compress_hook,
         }
-        wrapped.register_comm_hook(None, hooks[self.options.comm_hook])
+        wrapped.register_comm_hook(None, hooks[options.comm_hook])
 
     def describe(self) -> dict[str, Any]:
         """Facts of the process group, and the bucket sizes of the last wrapped model."""
@@ -351,6 +348,11 @@ class DDP(TorchDistributed):
         return arithmetic_of(
             {"fp16": "float16", "bf16": "bfloat16"}.get(self.options.comm_hook, "float32")
         ).gradient
+
+
+def _wrapper_takes(option: str) -> bool:
+    """Whether the constructor of this PyTorch's wrapper has an argument."""
+    return option in inspect.signature(DistributedDataParallel.__init__).parameters
 
 
 def _bucket_sizes(wrapped: DistributedDataParallel) -> dict[str, Any]:

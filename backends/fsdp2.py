@@ -22,8 +22,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
 
-from backends.base import BuildOptimizer, Prepared, Setting, state_tensors
+from backends.base import BuildOptimizer, Prepared, Setting, Value, state_tensors
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.distances import arithmetic_of
 from measurement.errors import PlanError, shortened
@@ -76,23 +77,15 @@ class FSDP2Prepared(Prepared):
 
     def full_gradients(self) -> dict[str, Tensor]:
         """Gathered from all ranks. Collective."""
-        return {name: _full(gradient) for name, gradient in super().full_gradients().items()}
+        return _full(super().full_gradients())
 
     def full_parameters(self) -> dict[str, Tensor]:
         """Gathered from all ranks. Collective."""
-        return {name: _full(tensor) for name, tensor in super().full_parameters().items()}
+        return _full(super().full_parameters())
 
     def full_optimizer_state(self) -> dict[str, Any]:
         """Gathered from all ranks. Collective."""
-        state = self.optimizer.state_dict()
-        whole = {
-            number: {
-                name: _full(value) if isinstance(value, Tensor) else value
-                for name, value in state_of_one.items()
-            }
-            for number, state_of_one in state["state"].items()
-        }
-        return {**state, "state": whole}
+        return _full(self.optimizer.state_dict())
 
 
 class Replicate(TorchDistributed):
@@ -149,13 +142,13 @@ class Replicate(TorchDistributed):
         return partial(replicate, mesh=mesh, mp_policy=self._mixed_precision())
 
     def _mixed_precision(self) -> MixedPrecisionPolicy:
-        names = {
-            option: getattr(self.options, option) for option in ("param_dtype", "reduce_dtype")
-        }
-        dtypes = {
-            option: getattr(torch, name) for option, name in names.items() if name is not None
-        }
-        return MixedPrecisionPolicy(**dtypes, cast_forward_inputs=self.options.cast_forward_inputs)
+        options = self.options
+        param_dtype, reduce_dtype = (
+            name and getattr(torch, name) for name in (options.param_dtype, options.reduce_dtype)
+        )
+        return MixedPrecisionPolicy(
+            param_dtype, reduce_dtype, cast_forward_inputs=options.cast_forward_inputs
+        )
 
     def describe(self) -> dict[str, Any]:
         """The facts of the process group, and the number of units."""
@@ -242,5 +235,7 @@ def _elements(module: nn.Module) -> Iterator[nn.Module]:
             yield from _elements(child)
 
 
-def _full(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+def _full(sharded: dict[str, Value]) -> dict[str, Value]:
+    """Gather the sharded tensors in it, at any depth. Collective."""
+    whole: dict[str, Value] = tree_map_only(DTensor, DTensor.full_tensor, sharded)
+    return whole

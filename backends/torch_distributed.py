@@ -110,16 +110,12 @@ class TorchDistributed(Backend):
 
     def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
         """Gathers lengths first, then all bytes padded to the longest. Collective."""
-        world_size = dist.get_world_size()
-        length = torch.tensor([len(data)], device=self._device)
-        lengths = [torch.empty_like(length) for _ in range(world_size)]
-        dist.all_gather(lengths, length)
+        lengths = _all_gather(torch.tensor([len(data)], device=self._device))
         padded = torch.zeros(int(max(lengths)), dtype=torch.uint8, device=self._device)
         padded[: len(data)] = tensor_of(data)
-        everyone = [torch.empty_like(padded) for _ in range(world_size)]
-        dist.all_gather(everyone, padded)
         return [
-            bytes_of(part[: int(length)]) for part, length in zip(everyone, lengths, strict=True)
+            bytes_of(part[: int(length)])
+            for part, length in zip(_all_gather(padded), lengths, strict=True)
         ]
 
     def broadcast_bytes(self, data: bytes) -> bytes:
@@ -148,9 +144,8 @@ class TorchDistributed(Backend):
         facts: dict[str, Any] = {
             "library": "torch.distributed",
             "version": torch.__version__,
-            **self.options.model_dump(),
+            **self.options.model_dump(exclude={"mpi_library"}),
         }
-        del facts["mpi_library"]
         facts["transport"] = "mpi" if group == "mpi4py" else group
         if group == "nccl":
             version = ".".join(map(str, torch.cuda.nccl.version()))
@@ -178,6 +173,13 @@ class TorchDistributed(Backend):
             finalize()
 
 
+def _all_gather(tensor: Tensor) -> list[Tensor]:
+    """Every rank's tensor. Collective."""
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, tensor)
+    return parts
+
+
 Groups = Mapping[tuple[int, ...], Any]
 """Process groups by their ranks."""
 REDUCE_OPS: dict[ReduceOp, Any] = {
@@ -196,14 +198,12 @@ class TorchCommunicator(Communicator):
 
     library = "torch.distributed"
 
-    def __init__(
-        self, *, ranks: Sequence[int] | None = None, group: Any = None, groups: Groups | None = None
-    ) -> None:
+    def __init__(self, *, groups: Groups | None = None, ranks: Sequence[int] | None = None) -> None:
         super().__init__(
             rank=dist.get_rank(), ranks=ranks if ranks is not None else range(dist.get_world_size())
         )
-        self._group = group
         self._groups = groups or {}
+        self._group = self._groups[self.ranks] if ranks is not None else None
 
     def all_reduce(self, tensor: Tensor, *, op: ReduceOp = "sum") -> None:
         dist.all_reduce(tensor, op=REDUCE_OPS[op], group=self._group)
@@ -242,7 +242,7 @@ class TorchCommunicator(Communicator):
 
     def group(self, ranks: Sequence[int]) -> Communicator:
         """Return the communicator of a group that was made with this one."""
-        return type(self)(ranks=ranks, group=self._groups[tuple(ranks)])
+        return type(self)(groups=self._groups, ranks=ranks)
 
 
 class NaivePrepared(Prepared):

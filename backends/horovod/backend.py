@@ -35,11 +35,11 @@ from backends.horovod.optimizer import (
     require_wrappable,
 )
 from backends.horovod.options import (
+    CONSTRUCTORS,
+    TUNED,
     HorovodOptions,
     knobs_asked_for,
     knobs_in_force,
-    space_of,
-    users_code,
 )
 from backends.horovod.rendezvous import rendezvous_over_gloo
 from backends.horovod.timeline import traced
@@ -132,10 +132,43 @@ class Horovod(Backend):
         """Fusion, cycle, cache, groups; hierarchical all_reduce where there are several hosts;
         compression, which is lossy.
         """
-        return space_of(transport=self.transport, several_hosts=several_hosts)
+        space = [
+            Setting(
+                option="fusion_threshold_mb",
+                values=(0.0, 1.0, 4.0, 16.0, 64.0, None, 256.0),
+                variable="HOROVOD_FUSION_THRESHOLD",
+            ),
+            Setting(
+                option="cycle_time_ms",
+                values=(0.1, 0.5, None, 2.5, 5.0, 10.0),
+                variable="HOROVOD_CYCLE_TIME",
+            ),
+            Setting(option="cache_capacity", values=(0, None), variable="HOROVOD_CACHE_CAPACITY"),
+            Setting(option="num_groups", values=(0, 1, 4)),
+        ]
+        if several_hosts and self.transport == "nccl":
+            space.append(
+                Setting(
+                    option="hierarchical_allreduce",
+                    values=(None, True),
+                    variable="HOROVOD_HIERARCHICAL_ALLREDUCE",
+                )
+            )
+        return [*space, Setting(option="compression", values=("none", "fp16"), is_lossy=True)]
 
     def users_code(self) -> list[str]:
-        return users_code(self.options)
+        """The variables for the shell, and the optimizer's arguments."""
+        variables = [
+            f"export {name}={value}"
+            for name, value in knobs_asked_for(self.options, transport="mpi").items()
+            if name in TUNED
+        ]
+        arguments = ["optimizer", "named_parameters=model.named_parameters()"]
+        chosen = self.options.model_dump(include=CONSTRUCTORS, exclude_defaults=True)
+        for name, value in chosen.items():
+            shown = f"hvd.Compression.{value}" if name == "compression" else repr(value)
+            arguments.append(f"{name}={shown}")
+        return [*variables, f"optimizer = hvd.DistributedOptimizer({', '.join(arguments)})"]
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """``hvd.init()``.
@@ -148,7 +181,13 @@ class Horovod(Backend):
 
         self._hvd = hvd
         self._device = device
-        _require_transport(hvd, self.transport)
+        built = _transports_of(hvd)
+        if self.transport not in (None, *built):  # it would silently use another
+            raise LaunchError(
+                f"this Horovod was built with {', '.join(built) or 'no transport'}, not"
+                f" '{self.transport}'; see 'ringside doctor', or rebuild it with"
+                f" HOROVOD_WITH_{str(self.transport).upper()}=1"
+            )
         os.environ.setdefault(
             "HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(self.timeout.total_seconds()))
         )
@@ -160,12 +199,8 @@ class Horovod(Backend):
             os.environ.setdefault("HOROVOD_CONTROLLER", "mpi")
         elif self.transport == "gloo" and RENDEZVOUS in world.gives and world.world_size > 1:
             self._rendezvous = rendezvous_over_gloo(world, store)
-        process_sets = [hvd.ProcessSet(list(ranks)) for ranks in self.groups]
-        hvd.init(process_sets=process_sets)
-        self._process_sets = {
-            tuple(ranks): process_set
-            for ranks, process_set in zip(self.groups, process_sets, strict=True)
-        }
+        self._process_sets = {tuple(ranks): hvd.ProcessSet(list(ranks)) for ranks in self.groups}
+        hvd.init(process_sets=[*self._process_sets.values()])
         return replace(
             world,
             rank=hvd.rank(),
@@ -264,9 +299,7 @@ class Horovod(Backend):
             "transport": "nccl"
             if self._device.type == "cuda" and hvd.nccl_built()
             else os.environ.get("HOROVOD_CPU_OPERATIONS", controller).lower(),
-            "built_with": [
-                name for name in ("mpi", "gloo", "nccl") if getattr(hvd, f"{name}_built")()
-            ],
+            "built_with": _transports_of(hvd),
             **self.options.model_dump(
                 exclude={"fusion_threshold_mb", "cycle_time_ms", "cache_capacity"}
             ),
@@ -300,16 +333,9 @@ class Horovod(Backend):
         ).gradient
 
 
-def _require_transport(hvd: Any, transport: str | None) -> None:
-    """Refuse a transport that the installed Horovod was not built with; it would silently use
-    another.
-    """
-    built = [name for name in ("mpi", "gloo", "nccl") if getattr(hvd, f"{name}_built")()]
-    if transport is not None and transport not in built:
-        raise LaunchError(
-            f"this Horovod was built with {', '.join(built) or 'no transport'}, not '{transport}'; "
-            f"see 'ringside doctor', or rebuild it with HOROVOD_WITH_{transport.upper()}=1"
-        )
+def _transports_of(hvd: Any) -> list[str]:
+    """What the installed Horovod was built with."""
+    return [name for name in ("mpi", "gloo", "nccl") if getattr(hvd, f"{name}_built")()]
 
 
 ProcessSets = Mapping[tuple[int, ...], Any]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from backends.base import HOROVOD_GLOO_TIMEOUT, MIB, WHILE_STOPPED, Setting
+from backends.base import HOROVOD_GLOO_TIMEOUT, MIB, WHILE_STOPPED_S
 from measurement.plans.settings import PlanOptions
 
 DEFAULTS = {
@@ -57,68 +57,16 @@ class HorovodOptions(PlanOptions):
 
 def knobs_asked_for(options: HorovodOptions, *, transport: str | None) -> dict[str, str]:
     """Return the variables to set. A setting of None is not set."""
-    megabytes = options.fusion_threshold_mb
+    megabytes, is_hierarchical = options.fusion_threshold_mb, options.hierarchical_allreduce
     knobs = {
         "HOROVOD_FUSION_THRESHOLD": None if megabytes is None else int(megabytes * MIB),
         "HOROVOD_CYCLE_TIME": options.cycle_time_ms,
         "HOROVOD_CACHE_CAPACITY": options.cache_capacity,
-        "HOROVOD_HIERARCHICAL_ALLREDUCE": None
-        if options.hierarchical_allreduce is None
-        else int(options.hierarchical_allreduce),
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": None if is_hierarchical is None else int(is_hierarchical),
         "HOROVOD_CPU_OPERATIONS": transport if transport in ("gloo", "mpi") else None,
-        HOROVOD_GLOO_TIMEOUT: None if transport == "mpi" else WHILE_STOPPED[HOROVOD_GLOO_TIMEOUT],
+        HOROVOD_GLOO_TIMEOUT: None if transport == "mpi" else WHILE_STOPPED_S,
     }
     return {name: str(value) for name, value in knobs.items() if value is not None}
-
-
-def space_of(*, transport: str | None, several_hosts: bool) -> list[Setting]:
-    """The options of Horovod that may be searched; compression is lossy."""
-    space = [
-        Setting(
-            option="fusion_threshold_mb",
-            values=(0.0, 1.0, 4.0, 16.0, 64.0, None, 256.0),
-            variable="HOROVOD_FUSION_THRESHOLD",
-        ),
-        Setting(
-            option="cycle_time_ms",
-            values=(0.1, 0.5, None, 2.5, 5.0, 10.0),
-            variable="HOROVOD_CYCLE_TIME",
-        ),
-        Setting(option="cache_capacity", values=(0, None), variable="HOROVOD_CACHE_CAPACITY"),
-        Setting(option="num_groups", values=(0, 1, 4)),
-    ]
-    if several_hosts and transport == "nccl":
-        values = (None, True)
-        space.append(
-            Setting(
-                option="hierarchical_allreduce",
-                values=values,
-                variable="HOROVOD_HIERARCHICAL_ALLREDUCE",
-            )
-        )
-    return [*space, Setting(option="compression", values=("none", "fp16"), is_lossy=True)]
-
-
-def users_code(options: HorovodOptions) -> list[str]:
-    """The variables for the shell, and the optimizer's arguments."""
-    variables = [
-        f"export {name}={value}"
-        for name, value in knobs_asked_for(options, transport="mpi").items()
-        if name in TUNED
-    ]
-    chosen = options.model_dump(include=CONSTRUCTORS, exclude_defaults=True)
-    shown = {
-        name: f"hvd.{name.title()}.{value}" if name == "compression" else repr(value)
-        for name, value in chosen.items()
-    }
-    arguments = ", ".join(
-        [
-            "optimizer",
-            "named_parameters=model.named_parameters()",
-            *(f"{n}={v}" for n, v in shown.items()),
-        ]
-    )
-    return [*variables, f"optimizer = hvd.DistributedOptimizer({arguments})"]
 
 
 def knobs_in_force(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from typing import Any
 
 from backends.base import Store
@@ -64,8 +65,7 @@ def _serve(places: list[list[str]], store: Store, *, address: str) -> Any:
     from horovod.runner.common.util.hosts import SlotInfo
     from horovod.runner.http.http_server import RendezvousServer
 
-    hosts = list(dict.fromkeys(host for host, _ in places))
-    sizes = {host: sum(other == host for other, _ in places) for host in hosts}
+    sizes = Counter(host for host, _ in places)
     slots = []
     for rank, (host, local_rank) in enumerate(places):
         peers = [other for other, place in places if place == local_rank]

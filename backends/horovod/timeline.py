@@ -61,20 +61,17 @@ def noting_submits(optimizer: Any, spans: list[Span]) -> Iterator[None]:
         def note(argument: Any) -> Any:
             parameters = argument if isinstance(argument, Sequence) else [argument]
             handle = submit(argument)
-            names = {
-                parameter: str(optimizer._parameter_names.get(parameter))
-                for parameter in parameters
-            }
+            names = [str(optimizer._parameter_names.get(parameter)) for parameter in parameters]
             when: dict[str, Any] = {"begin_ns": time.time_ns(), "length_ns": 0}
             gathered = [
                 part
-                for parameter in parameters
-                for part in _gathered(parameter, names[parameter], optimizer)
+                for parameter, name in zip(parameters, names, strict=True)
+                for part in _gathered(parameter, name, optimizer)
             ]
             size = sum(parameter.nbytes for parameter in parameters)
             spans.extend(
                 Span(row="exchange", name="submitted", num_bytes=size, tensors=sent, **when)
-                for sent, size in gathered or [(list(names.values()), size)]
+                for sent, size in gathered or [(names, size)]
             )
             return handle
 
@@ -115,10 +112,11 @@ def _when_written(path: Path) -> Sequence[Mapping[str, Any]]:
 def read_timeline(events: Sequence[Mapping[str, Any]]) -> list[Span]:
     """The operations of a timeline: tensors that overlap in time were fused into one."""
     start_us = next(event["args"][START] for event in events if START in event.get("args", {}))
-    named = [
-        event for event in events if event.get("name") == "process_name" and "name" in event["args"]
-    ]
-    names = {event["pid"]: event["args"]["name"] for event in named}
+    names = {
+        event["pid"]: event["args"]["name"]
+        for event in events
+        if event.get("name") == "process_name" and "name" in event["args"]
+    }
     single = sorted(_operations(events, names), key=lambda span: span.begin_ns)
     fused: list[Span] = []
     for span in single:

@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import itertools
 import os
 import re
 import socket
@@ -229,10 +230,9 @@ def _reachable_address(comm: Any, port: int) -> str:
     if is_one_host:
         return "127.0.0.1"
     addresses: list[str] = comm.bcast(_own_addresses() if comm.rank == 0 else None)
-    reached = [_is_reachable(address, port) for address in addresses]
-    answers: list[list[bool]] = comm.allgather(reached)
-    for place, address in enumerate(addresses):
-        if all(of_rank[place] for of_rank in answers):
+    answers = comm.allgather([_is_reachable(address, port) for address in addresses])
+    for address, reached in zip(addresses, zip(*answers, strict=True), strict=True):
+        if all(reached):
             return address
     raise LaunchError(
         f"no address of rank 0's host can be reached by all {comm.size} ranks at port {port} (tried"
@@ -243,14 +243,11 @@ def _reachable_address(comm: Any, port: int) -> str:
 
 def _own_addresses() -> list[str]:
     """Return this host's name and addresses, without loopback."""
-    addresses = [socket.gethostname()]
-    for of_interface in psutil.net_if_addrs().values():
-        addresses += [
-            entry.address
-            for entry in of_interface
-            if entry.family in (socket.AF_INET, socket.AF_INET6)
-        ]
-    return [address for address in addresses if not address.startswith(("127.", "::1", "fe80:"))]
+    entries = itertools.chain(*psutil.net_if_addrs().values())
+    families = (socket.AF_INET, socket.AF_INET6)
+    addresses = [entry.address for entry in entries if entry.family in families]
+    outside = (each for each in addresses if not each.startswith(("127.", "::1", "fe80:")))
+    return [socket.gethostname(), *outside]
 
 
 def _is_reachable(address: str, port: int) -> bool:

@@ -66,14 +66,10 @@ def reduce_scatter(
             reduce(comm, target, reduction, root)
         return
     # mpi4py takes the count of one block
-    source = [
-        _memory(blocks),
-        output.numel(),
-        reduction.datatype,
-    ]
-    comm.Reduce_scatter_block(
-        source, [_memory(output), output.numel(), reduction.datatype], reduction.operation
+    sent, received = (
+        [_memory(part), output.numel(), reduction.datatype] for part in (blocks, output)
     )
+    comm.Reduce_scatter_block(sent, received, reduction.operation)
     _finish_mean(comm, output, reduction)
 
 
@@ -93,12 +89,12 @@ def all_gather(comm: Any, blocks: torch.Tensor, block: torch.Tensor) -> None:
 
 def gather(comm: Any, blocks: torch.Tensor | None, block: torch.Tensor, root: int) -> None:
     """Gather every rank's block on the root. ``blocks`` is None on other ranks."""
-    comm.Gather(bytes_of(block), None if blocks is None else _blocks_like(block, blocks), root)
+    comm.Gather(bytes_of(block), _blocks_like(block, blocks), root)
 
 
 def scatter(comm: Any, block: torch.Tensor, blocks: torch.Tensor | None, root: int) -> None:
     """Give every rank its block from the root. ``blocks`` is None on other ranks."""
-    comm.Scatter(None if blocks is None else _blocks_like(block, blocks), bytes_of(block), root)
+    comm.Scatter(_blocks_like(block, blocks), bytes_of(block), root)
 
 
 def all_to_all(
@@ -117,7 +113,10 @@ def all_to_all(
         [count * source.element_size() for count in counts] for counts in (received, sent)
     )
     step = LIMIT_BYTES // comm.size
-    longest = _agree_on_longest(comm, max(*sizes_in, *sizes_out))
+    block = torch.tensor([max(*sizes_in, *sizes_out)])
+    # of any rank: all must make the same number of exchanges
+    comm.Allreduce(load_mpi().IN_PLACE, [_memory(block), 1, load_mpi().INT64_T], load_mpi().MAX)
+    longest = int(block)
     if longest <= step:
         comm.Alltoallv(
             [_memory(source), sizes_out, load_mpi().BYTE],
@@ -147,19 +146,20 @@ def _memory(tensor: torch.Tensor) -> Any:
     return load_mpi().buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
 
 
-def _blocks_like(block: torch.Tensor, blocks: torch.Tensor) -> list[Any]:
-    """Make a buffer for all ranks' blocks. mpi4py takes the count and datatype of one block."""
+def _blocks_like(block: torch.Tensor, blocks: torch.Tensor | None) -> list[Any] | None:
+    """Make a buffer for all ranks' blocks, where there are any. mpi4py takes the count and datatype
+    of one block.
+    """
+    if blocks is None:
+        return None
     _, count, datatype = bytes_of(block)
     return [_memory(blocks), count, datatype]
 
 
 def _parts(tensor: torch.Tensor, reduction: Reduction) -> Iterator[list[Any]]:
     """Yield buffers that together cover the tensor, each short enough for a 32-bit count."""
-    address, size, limit = (
-        tensor.data_ptr(),
-        tensor.element_size(),
-        LIMIT_BYTES // tensor.element_size(),
-    )
+    address, size = tensor.data_ptr(), tensor.element_size()
+    limit = LIMIT_BYTES // size
     for start in range(0, tensor.numel() or 1, limit):
         count = min(limit, tensor.numel() - start)
         yield [
@@ -181,13 +181,6 @@ def _long_datatype(num_bytes: int) -> Any:
     pieces, rest = divmod(num_bytes, LIMIT_BYTES)
     piece = byte.Create_contiguous(LIMIT_BYTES)
     return byte.Create_struct([pieces, rest], [0, pieces * LIMIT_BYTES], [piece, byte]).Commit()
-
-
-def _agree_on_longest(comm: Any, num_bytes: int) -> int:
-    """Return the largest block of any rank: all ranks must make the same number of exchanges."""
-    longest = torch.tensor([num_bytes])
-    comm.Allreduce(load_mpi().IN_PLACE, [_memory(longest), 1, load_mpi().INT64_T], load_mpi().MAX)
-    return int(longest)
 
 
 def _bytes_of_blocks(tensor: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
@@ -327,7 +320,7 @@ class Stage:
     """The copies of one operation. Made when the operation is issued, used when it runs."""
 
     def __init__(self, tensor: torch.Tensor, *, on_host: bool = False) -> None:
-        self._is_host_needed = on_host or (tensor.is_cuda and not is_cuda_aware())
+        self._is_host_needed = tensor.is_cuda and (on_host or not is_cuda_aware())
         self._ready = (
             torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
         )
@@ -383,7 +376,7 @@ class Stage:
         """Return whether MPI can take the tensor itself; if so, wait for the caller's stream
         first.
         """
-        if not tensor.is_contiguous() or (self._ready is not None and self._is_host_needed):
+        if self._is_host_needed or not tensor.is_contiguous():
             return False
         if self._ready is not None:
             self._ready.synchronize()
@@ -395,7 +388,7 @@ class Stage:
         return copy
 
     def _place_for(self, tensor: torch.Tensor, *, size: torch.Size) -> torch.Tensor:
-        if self._ready is not None and self._is_host_needed:
+        if self._is_host_needed:
             return pinned(size, tensor.dtype)
         return torch.empty(size, dtype=tensor.dtype, device=tensor.device)
 

@@ -111,7 +111,7 @@ class MpiProcessGroup(ProcessGroup):
         opts = opts or dist.ReduceScatterOptions()
         reduction = _reduction(opts, inputs)
         for output, blocks in zip(outputs, inputs, strict=True):
-            require_blocks("reduce_scatter", blocks=blocks, block=output, count=self.size())
+            self._require_blocks("reduce_scatter", blocks=blocks, block=output)
 
         def run(stage: Stage) -> None:
             for output, blocks in zip(outputs, inputs, strict=True):
@@ -134,7 +134,7 @@ class MpiProcessGroup(ProcessGroup):
         opts = opts or dist.ReduceScatterOptions()
         (output,), (blocks,) = outputs, inputs
         reduction = _reduction(opts, blocks)
-        require_list("reduce_scatter", blocks, like=output, rank=self.rank(), count=self.size())
+        self._require_list("reduce_scatter", blocks, like=output)
 
         def run(stage: Stage) -> None:
             if len({block.numel() for block in blocks}) == 1:
@@ -164,14 +164,11 @@ class MpiProcessGroup(ProcessGroup):
                 run(stage)
                 stage.flush()
 
+        opts = opts or dist.BarrierOptions()  # each kind has these two
         timeout_s = opts.timeout.total_seconds()
-        work = Work(
-            label,
-            perform,
-            queue=self._queue,
-            outputs=outputs,
-            timeout_s=timeout_s if timeout_s > 0 else None,
-        )
+        if timeout_s <= 0:
+            timeout_s = self._queue.timeout_s
+        work = Work(label, perform, queue=self._queue, outputs=outputs, timeout_s=timeout_s)
         return self._queue.submit(work, is_async=opts.asyncOp)
 
     def broadcast(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Work:
@@ -194,9 +191,8 @@ class MpiProcessGroup(ProcessGroup):
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Work:
         """Gather every rank's tensor in each output, in order of rank."""
-        opts = opts or dist.distributed_c10d.AllgatherOptions()
         for blocks, block in zip(outputs, inputs, strict=True):
-            require_blocks("all_gather", blocks=blocks, block=block, count=self.size())
+            self._require_blocks("all_gather", blocks=blocks, block=block)
 
         def run(stage: Stage) -> None:
             for blocks, block in zip(outputs, inputs, strict=True):
@@ -215,13 +211,20 @@ class MpiProcessGroup(ProcessGroup):
 
         The ranks' tensors may differ in size.
         """
-        opts = opts or dist.distributed_c10d.AllgatherOptions()
         for outputs, block in zip(output_lists, inputs, strict=True):
-            require_list("all_gather", outputs, like=block, rank=self.rank(), count=self.size())
+            self._require_list("all_gather", outputs, like=block)
 
         def run(stage: Stage) -> None:
             for outputs, block in zip(output_lists, inputs, strict=True):
-                self._all_gather_list(stage, outputs, block)
+                if len({output.numel() for output in outputs}) == 1:
+                    blocks = stage.write_all(outputs)
+                    operations.all_gather(self._comm, blocks, stage.read(block))
+                    continue
+                for root, output in enumerate(outputs):
+                    place = stage.write(output)
+                    if root == self.rank():
+                        place.view(-1).copy_(stage.read(block).view(-1))
+                    operations.broadcast(self._comm, place, root)
 
         return self._submit(
             "all_gather",
@@ -236,22 +239,12 @@ class MpiProcessGroup(ProcessGroup):
         """Gather every rank's tensors, in one list for each rank."""
         return self.allgather(list(zip(*output_lists, strict=True)), inputs, opts)
 
-    def _all_gather_list(self, stage: Stage, outputs: Tensors, block: torch.Tensor) -> None:
-        if len({output.numel() for output in outputs}) == 1:
-            operations.all_gather(self._comm, stage.write_all(outputs), stage.read(block))
-            return
-        for root, output in enumerate(outputs):
-            place = stage.write(output)
-            if root == self.rank():
-                place.view(-1).copy_(stage.read(block).view(-1))
-            operations.broadcast(self._comm, place, root)
-
     def gather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
         """Gather every rank's tensor in a list on the root."""
         (block,), is_root = inputs, self.rank() == opts.rootRank
         outputs = output_lists[0] if is_root else ()
         if is_root:
-            require_list("gather", outputs, like=block, rank=self.rank(), count=self.size())
+            self._require_list("gather", outputs, like=block)
 
         def run(stage: Stage) -> None:
             blocks = stage.write_all(outputs) if is_root else None
@@ -271,7 +264,7 @@ class MpiProcessGroup(ProcessGroup):
         (output,), is_root = outputs, self.rank() == opts.rootRank
         blocks = input_lists[0] if is_root else ()
         if is_root:
-            require_list("scatter", blocks, like=output, rank=self.rank(), count=self.size())
+            self._require_list("scatter", blocks, like=output)
 
         def run(stage: Stage) -> None:
             packed = stage.read_all(blocks) if is_root else None
@@ -291,7 +284,6 @@ class MpiProcessGroup(ProcessGroup):
 
         Blocks are equal unless counts are given.
         """
-        opts = opts or dist.AllToAllOptions()
         rows_in, rows_out = _rows(output, received, self.size()), _rows(source, sent, self.size())
 
         def run(stage: Stage) -> None:
@@ -302,7 +294,6 @@ class MpiProcessGroup(ProcessGroup):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Send a tensor to every rank and receive one from each."""
-        opts = opts or dist.AllToAllOptions()
         counts_in, counts_out = ([part.numel() for part in parts] for parts in (outputs, inputs))
         if not len(outputs) == len(inputs) == self.size():
             raise ValueError(
@@ -318,7 +309,7 @@ class MpiProcessGroup(ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Work:
         """Wait until every rank has called it."""
-        return self._submit("barrier", lambda _: None, opts or dist.BarrierOptions(), outputs=[])
+        return self._submit("barrier", lambda _: None, opts, outputs=[])
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> PointWork:
         """Send to one rank."""
@@ -361,37 +352,35 @@ class MpiProcessGroup(ProcessGroup):
     gather_into_tensor = gather_single
     alltoall_base = all_to_all_single
 
+    def _require_blocks(self, label: str, *, blocks: torch.Tensor, block: torch.Tensor) -> None:
+        """Refuse a flat tensor that does not hold one block for each rank.
 
-def require_blocks(label: str, *, blocks: torch.Tensor, block: torch.Tensor, count: int) -> None:
-    """Refuse a flat tensor that does not hold one block for each rank.
+        Raises:
+            ValueError: with both sizes.
+        """
+        count = self.size()
+        if blocks.numel() != block.numel() * count or blocks.dtype != block.dtype:
+            raise ValueError(
+                f"{label} over {count} ranks: a tensor of {block.numel()} {block.dtype} for one"
+                f" rank and one of {blocks.numel()} {blocks.dtype} for all; the latter must have"
+                f" {count} times as many elements, of the same dtype"
+            )
 
-    Raises:
-        ValueError: with both sizes.
-    """
-    if blocks.numel() != block.numel() * count or blocks.dtype != block.dtype:
-        raise ValueError(
-            f"{label} over {count} ranks: a tensor of {block.numel()} {block.dtype} for one rank"
-            f" and one of {blocks.numel()} {blocks.dtype} for all; the latter must have {count}"
-            " times as many elements, of the same dtype"
-        )
+    def _require_list(self, label: str, tensors: Tensors, *, like: torch.Tensor) -> None:
+        """Refuse a list without one tensor for each rank, or whose tensor for this rank does not
+        match ``like``.
 
-
-def require_list(
-    label: str, tensors: Tensors, *, like: torch.Tensor, rank: int, count: int
-) -> None:
-    """Refuse a list without one tensor for each rank, or whose tensor for this rank does not match
-    ``like``.
-
-    Raises:
-        ValueError: with both sizes.
-    """
-    is_one_each = len(tensors) == count and tensors[rank].numel() == like.numel()
-    if not is_one_each or any(tensor.dtype != like.dtype for tensor in tensors):
-        sizes = ", ".join(f"{tensor.numel()} {tensor.dtype}" for tensor in tensors)
-        raise ValueError(
-            f"{label} over {count} ranks: a list of {sizes}; one tensor for each rank is needed,"
-            f" for rank {rank} one of {like.numel()} {like.dtype}"
-        )
+        Raises:
+            ValueError: with both sizes.
+        """
+        rank, count = self.rank(), self.size()
+        is_one_each = len(tensors) == count and tensors[rank].numel() == like.numel()
+        if not is_one_each or any(tensor.dtype != like.dtype for tensor in tensors):
+            sizes = ", ".join(f"{tensor.numel()} {tensor.dtype}" for tensor in tensors)
+            raise ValueError(
+                f"{label} over {count} ranks: a list of {sizes}; one tensor for each rank is"
+                f" needed, for rank {rank} one of {like.numel()} {like.dtype}"
+            )
 
 
 def _reduction(opts: Any, tensors: Tensors) -> Reduction:

@@ -81,13 +81,13 @@ class Work(Pending):
         *,
         queue: Queue,
         outputs: Sequence[torch.Tensor],
-        timeout_s: float | None,
+        timeout_s: float,
     ) -> None:
         super().__init__(label, queue, outputs)
-        self.timeout_s = timeout_s if timeout_s is not None else queue.timeout_s
+        self.timeout_s = timeout_s
         self.error: Exception | None = None
         self.made_at_s, self.entered_at_s = time.monotonic(), 0.0
-        self._run: Callable[[], None] | None = run
+        self._run = run
         self._finished: threading.Condition | None = None
         self._base: torch.futures.Future[Any] | None = None
 
@@ -100,16 +100,15 @@ class Work(Pending):
 
     def run(self) -> None:
         """Make the MPI calls. Called once, after the barrier."""
-        run, self._run = self._run, None
         self.entered_at_s = time.monotonic()
-        if run is not None:
-            run()
+        self._run()
 
     def finish(self, error: Exception | None) -> None:
         """Mark the operation as ended. Called once, by the thread that ran it."""
         for observe in self.observers:
             observe(self)
-        self.error, self._run = error, None
+        self.error = error
+        del self._run  # it holds the input tensors
         if self._finished is None:
             self._is_finished = True
             return
@@ -127,7 +126,7 @@ class Work(Pending):
             DistBackendError: it failed, ``timeout`` passed, or the group is stuck in this or an
                 earlier operation.
         """
-        limit_s = timeout.total_seconds() if not self._is_finished else 0.0
+        limit_s = timeout.total_seconds()
         deadline = time.monotonic() + limit_s if limit_s > 0 else float("inf")
         while not self._wait_finished(min(TICK_S, max(deadline - time.monotonic(), 0))):
             self._queue.raise_if_stuck()
@@ -262,12 +261,7 @@ class PointWork(Pending):
                     self._queue.release(self)
         return self._is_finished
 
-    def is_completed(self) -> bool:
-        return self.Test()
-
-    def is_success(self) -> bool:
-        """Return whether it is done without an error."""
-        return self.Test()
+    is_completed = is_success = Test
 
     def source_rank(self) -> int:
         """Return the rank that sent the received message."""

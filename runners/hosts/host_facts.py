@@ -36,8 +36,8 @@ def main(driver: str, *hosts: str) -> None:
     """Print the facts, or a number of free ports."""
     if driver == FREE_PORT:
         give(" ".join(str(free_port()) for _ in range(int(hosts[0]))))
-        return
-    give(json.dumps(facts(driver, hosts)))
+    else:
+        give(json.dumps(facts(driver, hosts)))
 
 
 def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
@@ -69,10 +69,9 @@ def resolve_names(hosts: Sequence[str]) -> dict[str, Any]:
     name = socket.gethostname()
     with ThreadPoolExecutor(max_workers=64) as pool:  # a name server may take seconds for each
         own_addresses, *other_addresses = pool.map(_addresses_of, [name, *hosts])
-    own_address = next(filter(is_here, own_addresses), None)
     return {
         "name": name,
-        "own_address": own_address,
+        "own_address": next(filter(is_here, own_addresses), None),
         "finds": {
             host: next(iter(addresses), None)
             for host, addresses in zip(hosts, other_addresses, strict=True)
@@ -83,10 +82,9 @@ def resolve_names(hosts: Sequence[str]) -> dict[str, Any]:
 
 def ipv4_addresses() -> dict[str, list[str]]:
     """Return this host's IPv4 addresses by network interface."""
-    interfaces = psutil.net_if_addrs().items()
     return {
         name: [entry.address for entry in entries if entry.family == socket.AF_INET]
-        for name, entries in interfaces
+        for name, entries in psutil.net_if_addrs().items()
     }
 
 

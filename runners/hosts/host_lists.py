@@ -177,14 +177,14 @@ def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...
     return hosts
 
 
-def unused_nodes(environment: Mapping[str, str]) -> str | None:
-    """Return a warning if a plan without hosts leaves nodes of its job unused; else None."""
+def unused_nodes(environment: Mapping[str, str]) -> list[str]:
+    """Return a warning if a plan without hosts leaves nodes of its job unused."""
     word, nodes = job_system(environment), 0
     with suppress(RingsideError):  # a job that is over harms nobody who does not ask for its nodes
         nodes = len(job_hosts(word, environment)) if word else 0
     if nodes < 2:
-        return None
-    return (
+        return []
+    return [
         f"this job has {nodes} nodes, and all ranks run on this one; to use them: --set"
         f" hosts={word}"
-    )
+    ]

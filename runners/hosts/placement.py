@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -74,9 +75,7 @@ class Placement:
         candidates = (*self.hosts, *self.spare)
         indices = sorted(rng.sample(range(len(candidates)), k=len(self.hosts)))
         places = zip(indices, self.hosts, strict=True)
-        hosts = tuple(
-            HostSlots(host=candidates[index].host, slots=entry.slots) for index, entry in places
-        )
+        hosts = tuple(replace(candidates[index], slots=entry.slots) for index, entry in places)
         return replace(
             self, hosts=hosts, spare=(), cores=dict.fromkeys(self.cores, min(self.cores.values()))
         )
@@ -133,9 +132,8 @@ def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
         listed = ",".join(listed)
     if commands_of(content):
         hosts = named_hosts(listed) if isinstance(listed, str) else hosts_of_commands(content)
-        return with_world_size(content, hosts=hosts) | (
-            {"hosts": listed or ",".join(map(str, hosts))} if hosts else {}
-        )
+        content["world_size"] = _world_size_of_commands(content, hosts=len(hosts) or 1)
+        return content | ({"hosts": listed or ",".join(map(str, hosts))} if hosts else {})
     if isinstance(listed, str) and "world_size" not in content:
         content["world_size"] = sum(entry.slots for entry in named_hosts(listed))
     return content
@@ -213,23 +211,23 @@ def spare_hosts(plan: Plan, taken: Sequence[HostSlots]) -> tuple[HostSlots, ...]
     return spare
 
 
-def with_world_size(content: Mapping[str, Any], *, hosts: Sequence[HostSlots]) -> dict[str, Any]:
-    """Return a plan's unchecked content with as many ranks as its largest command starts by its
-    flags; 1 if none says.
+def _world_size_of_commands(content: Mapping[str, Any], *, hosts: int) -> Any:
+    """How many ranks the largest command of a plan's unchecked content starts by its flags; 1 if
+    none says.
 
     The true number is known once the ranks have started.
 
     Raises:
         PlanError: a command cannot be read, or another number is given.
     """
-    num_ranks = ranks_by_flags(content, hosts=len(hosts) or 1)
+    num_ranks = ranks_by_flags(content, hosts=hosts)
     world_size = content.get("world_size", num_ranks or 1)
     if num_ranks and world_size != num_ranks:
         raise PlanError(
             f"world_size {quoted(world_size)} is not what the commands start, which is {num_ranks};"
             " leave it out"
         )
-    return {**content, "world_size": world_size}
+    return world_size
 
 
 def ranks_by_flags(content: Mapping[str, Any], *, hosts: int = 1) -> int | None:
@@ -266,17 +264,17 @@ def hosts_of_commands(content: Mapping[str, Any]) -> tuple[HostSlots, ...]:
         HostfileError: a list, or a file, is not accepted.
         PlanError: a command cannot be read.
     """
-    slots_of: dict[str, int] = {}
+    slots_of = Counter[str]()
     for name, arm in commands_of(content).items():
         line = _command_line(name, arm)
         if not line.launchers or line.kind == TORCHRUN:
             continue
         listed = _hosts_in_flags(line, Path(arm.get("directory") or "."))
-        lack = (ranks_of(line) or 0) - sum(entry.slots for entry in listed)
-        for number, entry in enumerate(listed):
-            # ranks that share cores, if its flags allow it
-            extra_slots = lack if number == 0 and lack > 0 else 0
-            slots_of[entry.host] = max(slots_of.get(entry.host, 0), entry.slots + extra_slots)
+        slots = Counter({entry.host: entry.slots for entry in listed})
+        lack = (ranks_of(line) or 0) - slots.total()
+        if listed and lack > 0:  # ranks that share cores, if its flags allow it
+            slots[listed[0].host] += lack
+        slots_of |= slots  # of each host the most
     here = (HERE, socket.gethostname().lower())
     if all(host.lower() in here or host.startswith("127.") for host in slots_of):
         return ()

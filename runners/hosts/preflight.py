@@ -73,10 +73,11 @@ def inspect(plan: Plan) -> Preflight:
     """
     hosts = planned_hosts(plan)
     if plan.hosts is None or hosts[0].host == HERE:
-        unused = unused_nodes(os.environ) if plan.hosts is None else None
+        warnings = unused_nodes(os.environ) if plan.hosts is None else []
+        if plan.device != "cpu":
+            warnings += _mixed_gpu_warnings({HERE: {CARDS: cards()}})
         placement = Placement(hosts=hosts, cores={HERE: core_count()})
-        kinds = [] if plan.device == "cpu" else _mixed_gpu_warnings({HERE: {CARDS: cards()}})
-        return Preflight(placement=placement, warnings=[*([unused] if unused else []), *kinds])
+        return Preflight(placement=placement, warnings=warnings)
     spare = spare_hosts(plan, hosts)
     addresses, failures = find_addresses([entry.host for entry in (*hosts, *spare)])
     _require(failures)
@@ -119,13 +120,13 @@ def driver_address(plan: Plan, addresses: Mapping[str, str], *, here: frozenset[
             f"driver_address '{plan.driver_address}' is not an address of this machine (they are"
             f" {listed})"
         )
-    if plan.network_interface is not None and own_addresses.get(plan.network_interface):
-        return own_addresses[plan.network_interface][0]
-    if plan.network_interface is not None and len(here) > 1:
+    interface = plan.network_interface or ""
+    if own_addresses.get(interface):
+        return own_addresses[interface][0]
+    if interface and len(here) > 1:
         listed = ", ".join(name for name, addresses in own_addresses.items() if addresses)
         raise PlanError(
-            f"network_interface '{plan.network_interface}' has no address on this machine (it has"
-            f" {listed})"
+            f"network_interface '{interface}' has no address on this machine (it has {listed})"
         )
     return route_to_others(addresses, here=here)
 
@@ -222,24 +223,19 @@ def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str],
     ``facts``: by host, ``conditions.fingerprint``.
     """
     differences, unequal, worth_knowing = differing(facts), list[str](), list[str]()
-    for condition in (
-        condition
-        for condition in conditions()
-        if condition.hosts and condition.field in differences
-    ):
-        (unequal if condition.hosts == "refuse" else worth_knowing).append(
-            "hosts differ in"
-            f" {in_words(condition.field, differences[condition.field], none='missing', at='on')}"
-        )
+    for condition in conditions():
+        name = condition.field
+        if condition.hosts and name in differences:
+            (unequal if condition.hosts == "refuse" else worth_knowing).append(
+                f"hosts differ in {in_words(name, differences[name], none='missing', at='on')}"
+            )
     return unequal, [*worth_knowing, *_mixed_gpu_warnings(facts)]
 
 
 def _mixed_gpu_warnings(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a warning if GPUs are of several models: all ranks wait for the slowest."""
-    kinds = {host: sorted(set(host_facts.get(CARDS, []))) for host, host_facts in facts.items()}
-    if len({tuple(models) for models in kinds.values()}) < 2 and all(
-        len(models) < 2 for models in kinds.values()
-    ):
+    kinds = {host: sorted({*host_facts.get(CARDS, [])}) for host, host_facts in facts.items()}
+    if len({model for models in kinds.values() for model in models or ["none"]}) < 2:
         return []
     listed = ", ".join(
         f"'{host}' has {' and '.join(models) or 'none'}" for host, models in kinds.items()
@@ -299,9 +295,9 @@ def show_hosts(
         checked = [escape(addresses.get(entry.host, "")), answer] if reach else []
         table.add_row(escape(entry.host), str(entry.slots), span(placed[entry.host]), *checked)
     console.print(table)
-    as_list = ",".join(map(str, hosts))
-    notes = [f"note: {line}" for line in shared_addresses(views)]
-    for line in (f"for horovodrun and mpirun: -H {as_list}", *failures, *notes):
+    as_list = f"for horovodrun and mpirun: -H {','.join(map(str, hosts))}"
+    notes = (f"note: {line}" for line in shared_addresses(views))
+    for line in (as_list, *failures, *notes):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return not failures
 

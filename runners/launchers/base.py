@@ -18,7 +18,6 @@ from measurement.addresses import LOOPBACK, with_port
 from measurement.agent.ringside_agent.place import RENDEZVOUS, VariableNames, World, read_place
 from measurement.errors import LaunchError, cut
 
-GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 HERE = "localhost"
 """As a command's host: the driver's own."""
 
@@ -116,7 +115,7 @@ class HostCommand:
 
 def interface_environment(interface: str | None) -> dict[str, str]:
     """Variables that make Gloo, NCCL and Horovod's Gloo use a network interface; none for None."""
-    names = (GLOO_INTERFACE, "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
     return dict.fromkeys(names, interface) if interface else {}
 
 

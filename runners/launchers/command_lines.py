@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
 
@@ -107,7 +107,7 @@ class ParsedLauncher:
     """Index of the word behind its name, where its flags begin."""
     command_at: int
     """Index of the first word of the command that it starts."""
-    flags: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    flags: Mapping[str, tuple[int, str]]
     """By name without dashes: the index of the flag's word, and its value, empty if there is none.
     The last one counts."""
 
@@ -126,8 +126,8 @@ class CommandLine:
     """A command and the launchers in it, the outermost first."""
 
     words: tuple[str, ...]
-    launchers: tuple[ParsedLauncher, ...] = ()
-    python: int | None = None
+    launchers: tuple[ParsedLauncher, ...]
+    python: int | None
     """Index of the Python that ranks run, where the command names one."""
 
     @property
@@ -146,18 +146,10 @@ class CommandLine:
         """Programs that it starts from this PATH or by their files; none of another environment
         such as ``conda run``'s.
         """
-        starts = sorted(
-            {
-                0,
-                *(launcher.program_at for launcher in self.launchers),
-                *([] if self.python is None else [self.python]),
-            }
-        )
-        inside = next(
-            (at for at in range(starts[-1] + 1) if PurePath(self.words[at]).name in ENVIRONMENTS),
-            None,
-        )
-        from_path = starts if inside is None else [*(at for at in starts if at < inside), inside]
+        starts = {0, *(launcher.program_at for launcher in self.launchers), self.python or 0}
+        names = [PurePath(word).name for word in self.words[: max(starts) + 1]]
+        last = next((at for at, name in enumerate(names) if name in ENVIRONMENTS), max(starts))
+        from_path = sorted(at for at in {*starts, last} if at <= last)
         return list(dict.fromkeys(self.words[at] for at in from_path))
 
     @property
@@ -286,26 +278,21 @@ def _ranks(launcher: ParsedLauncher, *, hosts: int) -> int | None:
     if launcher.kind == SRUN:
         nodes, each = launcher.number("N", "nodes"), launcher.number("ntasks-per-node")
         return launcher.number("n", "ntasks") or (nodes * (each or 1) if nodes else None)
-    if launcher.kind == HOROVODRUN:
-        return launcher.number("np", "num-proc") or _slots(launcher)
     each = launcher.number("N", "npernode", "ppn", "perhost")
-    return launcher.number("np", "n", "c") or (
+    return launcher.number("np", "num-proc", "n", "c") or (
         each * len(listed) if each and (listed := hosts_of(launcher)) else _slots(launcher)
     )
 
 
 def hosts_of(launcher: ParsedLauncher) -> list[str]:
     """Return the hosts that a launcher's flags list, each as written (``host1:2``)."""
-    names = {HOROVODRUN: ("H", "hosts"), MPIRUN: ("H", "host", "hosts")}.get(launcher.kind, ())
-    return [entry for entry in (launcher.value(*names) or "").split(",") if entry]
+    listed = launcher.value("H", "host", "hosts") or ""
+    return [entry for entry in listed.split(",") if entry]
 
 
 def hostfile_of(launcher: ParsedLauncher) -> str | None:
     """Return the hostfile that a launcher's flags name."""
-    names = {HOROVODRUN: ("hostfile",), MPIRUN: ("hostfile", "machinefile", "f")}.get(
-        launcher.kind, ()
-    )
-    return launcher.value(*names)
+    return launcher.value("hostfile", "machinefile", "f")
 
 
 def _slots(launcher: ParsedLauncher) -> int | None:

@@ -130,9 +130,6 @@ HOROVOD_VARIABLES = RankVariables(
 BINDING = "--binding-args=--bind-to none --map-by slot"
 """Horovod's default, spelled for Open MPI 5, which reads ``-bind-to none`` with one dash as a
 program called "none"."""
-START_TIMEOUT_S = 120
-"""For its checks of other hosts. Its default of 30 s is too short when many Pythons start at
-once."""
 
 
 class Horovodrun(Launcher):
@@ -154,7 +151,8 @@ class Horovodrun(Launcher):
         over_mpi = request.transport == "mpi"
         interface, prefix = request.network_interface, request.mpi_prefix
         elsewhere = (
-            *("--start-timeout", str(START_TIMEOUT_S)),
+            # for its checks of other hosts: 30 s are too short when many Pythons start at once
+            *("--start-timeout", "120"),
             *(("--network-interfaces", interface) if interface else ()),
             *((f"--mpi-args=--prefix {shlex.quote(prefix)}",) if over_mpi and prefix else ()),
         )

@@ -26,15 +26,13 @@ from runners.launchers.base import (
     is_slurm_task,
 )
 
-OVERLAP = "SLURM_OVERLAP"
-"""An srun without ``--overlap`` reads it."""
-
 
 def shared_cores(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables that let arms, and mpirun's daemons, share the cores of their Slurm job; none
     outside of a job.
     """
-    return {OVERLAP: "1"} if slurm_hosts(environment) else {}
+    # an srun without --overlap reads it
+    return {"SLURM_OVERLAP": "1"} if slurm_hosts(environment) else {}
 
 
 def slurm_hosts(environment: Mapping[str, str]) -> tuple[HostSlots, ...]:

@@ -41,15 +41,9 @@ def main(run_id: str, *hosts: str) -> None:
     sys.stdin.read()
     while end_run(run_id):  # until nothing new was started
         pass
-    remote.on_each(hosts, lambda host: end_on(host, run_id))
-
-
-def end_on(host: str, run_id: str) -> None:
-    """End the run on another host, if the host answers."""
-    with contextlib.suppress(LaunchError):
-        remote.ask(
-            host, remote.python(remote_results.__name__, run_id, "--end"), timeout_s=TIMEOUT_S
-        )
+    command = remote.python(remote_results.__name__, run_id, "--end")
+    with contextlib.suppress(LaunchError):  # of a host that does not answer
+        remote.run_on(hosts, command, timeout_s=TIMEOUT_S)
 
 
 if __name__ == "__main__":

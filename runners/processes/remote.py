@@ -89,14 +89,13 @@ def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[b
     environment = (
         forwarded_environment(command.inherited) | dict(command.environment) | {RUN_ID: run_id}
     )
-    folder = command.folder or Path.cwd()
     line = command_line(
         python("runners.processes.local", *command.argv),
-        folder=folder,
+        folder=command.folder or Path.cwd(),
         environment=environment,
     )
+    argv, start_environment = _reached(command.host, line)
     with log.open("ab") as output:
-        argv, start_environment = _reached(command.host, line)
         return subprocess.Popen(
             argv,
             env=start_environment,
@@ -123,7 +122,7 @@ def ask(
     Raises:
         LaunchError: see ``run``; or it ended without an answer.
     """
-    mark = new_mark()
+    mark = secrets.token_hex(16)
     output = run(host, argv, timeout_s=timeout_s, mark=mark, environment=environment, folder=folder)
     answer = taken(output, mark)
     if answer is None:
@@ -176,8 +175,7 @@ def run(
         raise LaunchError(
             f"{_named(host)} did not answer within {timeout_s:g} s{_remedy(host)}"
         ) from None
-    has_answered = bool(mark) and taken(done.stdout, mark) is not None
-    if done.returncode and not has_answered:
+    if done.returncode and not (mark and taken(done.stdout, mark) is not None):
         reason = last_line(done.stderr.decode(errors="replace")) or f"exit code {done.returncode}"
         raise LaunchError(f"{_named(host)}: {reason}{_remedy(host)}")
     return done.stdout
@@ -191,7 +189,7 @@ def _remedy(host: str | None) -> str:
     """The command that shows whether a host is reached, for messages."""
     if host is None:
         return ""
-    command = f"srun --overlap -N1 -n1 -w {host}" if is_by_step(host) else f"ssh {host}"
+    command = f"srun --overlap -N1 -n1 -w {host}" if _is_by_step(host) else f"ssh {host}"
     return f"; try: {command} true"
 
 
@@ -212,26 +210,16 @@ def on_each(hosts: Sequence[str], act: Callable[[str], T]) -> list[T]:
 
 
 def _reached(host: str, line: str) -> tuple[list[str], dict[str, str] | None]:
-    """The argv that runs a line of shell on a host, and the environment to start it with; None:
-    this process's.
+    """The argv that runs a line of shell on a host, by a step of the job or ssh, and the
+    environment to start it with; None: this process's. It never asks the user.
     """
-    command = host_command(host, line)
-    if command[0] == "srun":  # passes its environment on
-        return command, base_environment()
-    return [command[0], *NOTICE_LOSS, *command[1:]], None
+    if _is_by_step(host):  # srun passes its environment on
+        return step_command(host, line), base_environment()
+    options = (*NOTICE_LOSS, *UNATTENDED, "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}")
+    return ["ssh", *options, "--", host, line], None
 
 
-def host_command(host: str, line: str) -> list[str]:
-    """Return the argv that runs a line of shell on ``host``, by a step of the job or ssh.
-
-    It never asks the user.
-    """
-    if is_by_step(host):
-        return step_command(host, line)
-    return ["ssh", *UNATTENDED, "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", "--", host, line]
-
-
-def is_by_step(host: str) -> bool:
+def _is_by_step(host: str) -> bool:
     """Whether a host is reached by a step of the Slurm job that this process runs in."""
     return any(entry.host == host for entry in slurm_hosts(os.environ))
 
@@ -239,11 +227,6 @@ def is_by_step(host: str) -> bool:
 def last_line(text: str) -> str:
     """Return the last line that is not blank, or an empty text."""
     return printable(text).strip().rpartition("\n")[2].strip()
-
-
-def new_mark() -> str:
-    """Return a random mark, which nothing else prints."""
-    return secrets.token_hex(16)
 
 
 def give(answer: str | bytes) -> None:

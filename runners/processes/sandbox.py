@@ -167,7 +167,9 @@ def _copy_below(folder: str | Path, place: Path, *, left_out: Path, most: int) -
                     entry.path,
                 )
             )
-        elif not (most > 0 and _copied(entry, target)):
+        elif most > 0 and _is_small(entry):
+            shutil.copy2(entry.path, target)
+        else:
             target.symlink_to(entry.path)
         most -= 1
     for size, name, path in sorted(folders):
@@ -179,16 +181,13 @@ def _copy_below(folder: str | Path, place: Path, *, left_out: Path, most: int) -
     return most
 
 
-def _copied(entry: os.DirEntry[str], target: Path) -> bool:
-    """Copy a file with its times, if it is small and readable. Returns whether it was copied."""
-    if (
-        not entry.is_file()
-        or entry.stat().st_size > MAX_COPIED_BYTES
-        or not os.access(entry.path, os.R_OK)
-    ):
-        return False
-    shutil.copy2(entry.path, target)
-    return True
+def _is_small(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a file that is copied: a small and readable one."""
+    return (
+        entry.is_file()
+        and entry.stat().st_size <= MAX_COPIED_BYTES
+        and os.access(entry.path, os.R_OK)
+    )
 
 
 def _size(entry: os.DirEntry[str], most: int) -> int:

@@ -429,13 +429,12 @@ class SupervisedRank:
     @classmethod
     def reported(cls, host: str, rank: str, world_size: str, pid: str, at_s: str) -> SupervisedRank:
         """Parse the report that its supervisor has just sent; ``at_s``: by its host's clock."""
-        behind_s = time.time() - float(at_s)
         return cls(
             rank=int(rank),
             world_size=int(world_size),
             host=host,
             pid=int(pid),
-            clock_behind_s=behind_s,
+            clock_behind_s=time.time() - float(at_s),
         )
 
 

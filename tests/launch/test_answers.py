@@ -14,7 +14,7 @@ from runners.hosts.preflight import ask
 from runners.planning.check_process import facts_of, require_data_on
 from runners.planning.workload import resolve_workload
 from runners.processes import remote, remote_results
-from runners.processes.remote import MARK, framed, new_mark, taken
+from runners.processes.remote import MARK, framed, taken
 from runners.session.endpoint import shared_key
 from tests.kit.plans import tiny
 
@@ -106,7 +106,7 @@ def test_a_shell_that_reads_what_is_sent_leaves_no_host_without_its_key(tmp_path
 
 @pytest.mark.parametrize("greeting", GREETINGS.values(), ids=GREETINGS.keys())
 def test_a_mark_is_no_frame_by_itself(greeting):
-    mark = new_mark()
+    mark = "0123456789abcdef"
     output = greeting + f"env {MARK}={mark} python".encode()
     assert taken(output + framed(b"cut off", mark)[:-3], mark) is None
     assert taken(output + framed(b"one", mark) + greeting + framed(b"two\n", mark), mark) == b"one"

@@ -75,7 +75,7 @@ def test_the_pod_that_drives_is_first(tmp_path):
 
 
 def test_outside_of_a_job_no_nodes_are_known(tmp_path):
-    assert (job_system({}), unused_nodes({})) == (None, None)
+    assert (job_system({}), unused_nodes({})) == (None, [])
     # a user's own, in no pod
     assert job_system({"OMPI_MCA_orte_default_hostfile": "hosts"}) is None
     for word in JOBS:
@@ -94,6 +94,6 @@ def test_nodes_of_skypilot_without_gpus_take_a_rank_each():
 def test_jobs_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(HostfileError, match="hostfile '/no/such' cannot be read"):
         job_hosts("pbs", {"PBS_NODEFILE": "/no/such"})
-    assert unused_nodes({"PBS_NODEFILE": "/no/such"}) is None
+    assert unused_nodes({"PBS_NODEFILE": "/no/such"}) == []
     with pytest.raises(LaunchError, match="is not a list of nodes"):
         job_hosts("slurm", {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n["})
