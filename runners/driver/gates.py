@@ -43,7 +43,7 @@ from runners.protocol import (
     GateReply,
     ParityReport,
 )
-from runners.session.arm_run import ArmRun, Say
+from runners.session.arm_run import ArmRun
 from runners.session.diagnosis import ArmFailed
 
 GATE_RUNS = 3
@@ -64,15 +64,12 @@ def run_gates(
     compared: Sequence[ArmRun],
     measurement: Measurement,
     after_blocks: bool,
-    say: Say,
 ) -> None:
     """Let each arm take the parity gate, then compare the work of all ``compared`` arms.
 
     Arms that fail do not count.
     """
     for arm in arms:
-        if arm.is_running:
-            say(f"checking {arm.session.name}")
         arm.run_unless_failed(
             partial(_pass_gate, measurement=measurement, after_blocks=after_blocks)
         )
@@ -109,6 +106,7 @@ def compare_conditions(arms: Sequence[ArmRun]) -> None:
 
 
 def _pass_gate(arm: ArmRun, *, measurement: Measurement, after_blocks: bool) -> None:
+    arm.say(f"checking {arm.session.name}")
     command = GateCommand(after_blocks=after_blocks, counts_flops=arm.record.launch == 0)
     done = arm.session.exchange(
         command, GateReply, timeout_s=GATE_RUNS * measurement.block_timeout_s

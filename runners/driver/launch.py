@@ -318,7 +318,6 @@ class Launch:
             compared=[arm for arm in compared if "gate" in arm.can],
             measurement=self.measure,
             after_blocks=not self._gate_comes_first,
-            say=self.progress.say,
         )
 
     def _note_ready(self, arm: ArmRun, replies: Sequence[StartedReply]) -> None:

@@ -166,7 +166,8 @@ class Preparation:
         commands = [arm for arm in self.compared.without_control if arm.name not in tried]
         notes: list[str] = []
         if commands:
-            trial = self.uncounted.try_commands(commands, state=self.initial_state())
+            state = self.initial_state(self.compared.inspection.placement)
+            trial = self.uncounted.try_commands(commands, state=state)
             self.refused, notes = trial.failed, trial.notes
             self.tried += [arm.record for arm in trial.arms]
         self.show_differences(self.tried)
@@ -190,9 +191,8 @@ class Preparation:
             with suppress(OSError):
                 self._passed_path.unlink()
 
-    def initial_state(self, placement: Placement | None = None) -> SharedInitialState | None:
+    def initial_state(self, placement: Placement) -> SharedInitialState | None:
         """The file with which all scripts start, if the plan asks for it."""
-        placement = placement or self.compared.inspection.placement
         return (
             SharedInitialState(self.folder.root / FIRST_STATE, placement)
             if self.plan.scripts.same_start

@@ -251,17 +251,16 @@ def rehearse_here(plan: Plan) -> tuple[list[str], bool]:
     Raises:
         PlanError: there is no model, its data is missing, or every arm failed with the same error.
     """
+    epochs = plan.training.epochs if plan.training else 0
     here: dict[str, Any] = {
         "hosts": None,
         "network_interface": None,
         "driver_address": None,
         "points": {},
         "training": None,
+        "world_size": min(plan.world_size, 2) if plan.hosts else plan.world_size,
     }
-    epochs = plan.training.epochs if plan.training else 0
-    plan = plan.model_copy(
-        update={**here, "world_size": min(plan.world_size, 2) if plan.hosts else plan.world_size}
-    )
+    plan = plan.model_copy(update=here)
     workload = resolve_workload(plan.workload, plan.workload_options)
     require_model(workload)
     with about(f"workload '{plan.workload}'"):
@@ -275,16 +274,16 @@ def rehearse_here(plan: Plan) -> tuple[list[str], bool]:
         )
         launch = launches.rehearse(workload, epochs=epochs)
     failed = {
-        name: [reason_of(record), *(record.error.excerpt if record.error else [])]
+        name: "\n".join([reason_of(record), *(record.error.excerpt if record.error else [])])
         for name, record in launch.failed.items()
     }
-    causes = {"\n".join([WHO.sub("", lines[0]), *lines[1:]]) for lines in failed.values()}
+    causes = {WHO.sub("", text) for text in failed.values()}
     logs = f"logs: {folder / 'rehearsal'}"
     if len(failed) == len(plan.arms) and len(causes) == 1:
         raise PlanError(f"{causes.pop()}\n{logs}")
     outcomes |= {
-        name: "\n    ".join([f"{launch.failed[name].status}: {lines[0]}", *lines[1:]])
-        for name, lines in failed.items()
+        name: f"{launch.failed[name].status}: {text}".replace("\n", "\n    ")
+        for name, text in failed.items()
     }
     lines = [f"note       {note}" for note in launch.notes]
     lines += [f"arm        {name}: {outcome}" for name, outcome in outcomes.items()]

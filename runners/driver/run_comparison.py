@@ -311,10 +311,7 @@ class StudyRun:
         """Run the launches that have no records yet, then write all reports, also after Ctrl-C,
         which is raised again.
         """
-        is_resumed = self.folder.manifest_path.is_file()
-        manifest = (
-            self.folder.read_manifest() if is_resumed else new_manifest(self.folder, self.study)
-        )
+        manifest = self.folder.manifest() or new_manifest(self.folder, self.study)
         self.folder.write_manifest(manifest)
         try:
             for name, run in self.runs.items():

@@ -75,13 +75,12 @@ class Engine:
         """The commands that this rank supports."""
         if isinstance(self.runner, MicroBenchmarkRunner):
             return ["block", "gate"]
-        without_exchange: list[Can] = (
-            ["steps_apart"]
-            if self.backend.has_local_steps and not self.job.speed.sync_batchnorm
-            else []
-        )
-        exchanging: list[Can] = ["block", "gate", "trace"] if self.backend.exchanges else []
-        return [*exchanging, *without_exchange, *(("epoch",) if self.epochs else ())]
+        commands: list[Can] = ["block", "gate", "trace"] if self.backend.exchanges else []
+        if self.backend.has_local_steps and not self.job.speed.sync_batchnorm:
+            commands.append("steps_apart")
+        if self.epochs:
+            commands.append("epoch")
+        return commands
 
     def report(self) -> RankReport:
         """Report this rank's actual device, threads, cores, versions and optimizer."""
@@ -166,7 +165,13 @@ def start_engine(
         from runners.planning.workload_check import check_workload  # few ranks need it
 
         notes = check_workload(setup, job, rank=world.rank, device=device, backend=backend)
-    counted = _connect(job, world, backend, device, store=store)
+    counted = backend.setup(world, device=device, store=store)
+    if counted.world_size != job.world_size:
+        raise WorldSizeMismatchError(
+            f"backend '{job.backend}' counts {counted.world_size} ranks where {job.world_size} were"
+            f" asked for (rank variables seen: {world.launcher}); start it with"
+            f" {' or '.join(backend.customary_launchers)}"
+        )
     runner: Trainer | MicroBenchmarkRunner
     epochs = None
     if benchmark:
@@ -229,20 +234,6 @@ def _checked_backend(job: Job, device: torch.device) -> Backend:
     return backend
 
 
-def _connect(
-    job: Job, world: World, backend: Backend, device: torch.device, *, store: Any
-) -> World:
-    """Connect the ranks; returns this rank's place as the library counts it. Collective."""
-    counted = backend.setup(world, device=device, store=store)
-    if counted.world_size != job.world_size:
-        raise WorldSizeMismatchError(
-            f"backend '{job.backend}' counts {counted.world_size} ranks where {job.world_size} were"
-            f" asked for (rank variables seen: {world.launcher}); start it with"
-            f" {' or '.join(backend.customary_launchers)}"
-        )
-    return counted
-
-
 def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
     """Refuse training settings for a micro-benchmark, which has neither epochs nor gradients."""
     settings = job.model_dump(
@@ -278,17 +269,14 @@ class MicroBenchmarkRunner:
 
     def run_gate(self) -> CheckReport:
         """Run every case once and check its result. Collective; releases all tensors."""
-        reasons = {
-            name: self.workload.unsupported_reason(case, self.communicator)
+        not_offered = {
+            name: reason
             for name, case in self.cases.items()
+            if (reason := self.workload.unsupported_reason(case, self.communicator)) is not None
         }
-        offered = [name for name, reason in reasons.items() if reason is None]
-        results = [self.build(name) for name in offered]
+        results = [self.build(name) for name in self.cases if name not in not_offered]
         self.release()
-        return CheckReport(
-            failures=[failure for failure in results if failure],
-            not_offered={name: reason for name, reason in reasons.items() if reason is not None},
-        )
+        return CheckReport(failures=list(filter(None, results)), not_offered=not_offered)
 
     def build(self, name: str) -> str | None:
         """Make new tensors for a case and run it once; returns the error of this rank's result, if

@@ -188,9 +188,7 @@ def test_other_samples_and_states_of_an_arms_own_work_are_told_and_do_not_fail_i
     first = gated("old", reports(2), role="baseline")
     other = gated("new", [changed(reports(2)[0], **changes), reports(2)[1]], **own)
     arms = [first, other]
-    run_gates(
-        arms, compared=arms, measurement=Measurement(), after_blocks=True, say=lambda text: None
-    )
+    run_gates(arms, compared=arms, measurement=Measurement(), after_blocks=True)
     assert (first.record.status, other.record.status) == ("ok", status)
     assert sorted(other.record.unlike_work) == unlike
 
