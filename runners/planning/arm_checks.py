@@ -1,7 +1,7 @@
 """Checks arms once hosts are known, before anything starts: their GPUs, launchers, MPI, and
 variables of the shell.
 
-Only variables that change what ranks do count (``conditions.disturbing_variables``).
+Only variables that change what ranks do count (``measurement.environment``).
 """
 
 from __future__ import annotations
