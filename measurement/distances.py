@@ -121,12 +121,8 @@ class Sketches:
 
     def negligible(self, sizes: Mapping[str, int], arithmetic: Arithmetic) -> list[str]:
         """Gradients so small, compared to the others, that they may be rounding alone."""
-        smallest = arithmetic.negligible * self.usual(sizes)
-        return [
-            name
-            for name, length, limit in zip(self.names, self.norms, smallest, strict=True)
-            if length < limit
-        ]
+        is_small = self.norms < arithmetic.negligible * self.usual(sizes)
+        return [name for name, small in zip(self.names, is_small, strict=True) if small]
 
 
 def rounding_of(

@@ -14,11 +14,10 @@ import re
 import tempfile
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -211,8 +210,7 @@ class DisturbingVariable(BaseModel):
         return has_effect and fnmatchcase(name, self.name)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Disturbance:
+class Disturbance(NamedTuple):
     """A variable of the table that an environment contains."""
 
     name: str

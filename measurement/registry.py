@@ -48,12 +48,8 @@ class Registry:
         """Every known name with its reference; what the room itself registers wins over entry
         points.
         """
-        installed = {
-            point.name: point.value
-            for point in entry_points(group=self.group)
-            if point.name not in self.table
-        }
-        return self.table | installed
+        installed = {point.name: point.value for point in entry_points(group=self.group)}
+        return self.table | installed | self.table
 
     def find(self, name: str) -> str | None:
         """The reference of a name; None where it is unknown.
@@ -234,10 +230,10 @@ def clashes(folder: Path) -> dict[str, Path]:
 
 def on_python_path(environment: Mapping[str, str]) -> dict[str, Path]:
     """Return the clashes in the folders of PYTHONPATH."""
-    folders = [
-        Path(folder) for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder
-    ]
-    return {name: file for folder in folders for name, file in clashes(folder).items()}
+    folders = environment.get("PYTHONPATH", "").split(os.pathsep)
+    return {
+        name: file for folder in folders if folder for name, file in clashes(Path(folder)).items()
+    }
 
 
 def require_own_runners(environment: Mapping[str, str]) -> None:

@@ -31,14 +31,15 @@ class StepTimer:
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
+        self._stamps: list[Any] = []
+        self._phases: list[int] = []
+        self._ends: list[int] = []
+        self._skipped: list[int] = []
         self._stamp = self._cuda_event if self._on_gpu else time.perf_counter_ns
 
     def start(self) -> None:
         """Begin the block's first step."""
-        self._stamps: list[Any] = [self._stamp()]
-        self._phases: list[int] = []
-        self._ends: list[int] = []
-        self._skipped: list[int] = []
+        self._stamps, self._phases, self._ends, self._skipped = [self._stamp()], [], [], []
 
     def mark(self, phase: int) -> None:
         """End of a phase (an index into ``measurement.records.block.PHASES``)."""

@@ -2,7 +2,7 @@
 (``ringside compare --available``) and, once hosts are known, their GPUs, launchers, MPI, and
 variables of the shell.
 
-Only variables that change what ranks do count (``conditions.disturbing_variables``).
+Only variables that change what ranks do count (``measurement.environment``).
 """
 
 from __future__ import annotations
