@@ -13,8 +13,8 @@ from operator import itemgetter
 from pathlib import Path
 
 import pandas as pd
-from pydantic import ValidationError
 
+from measurement.conditions.differences import differing
 from measurement.distances import (
     ARITHMETICS,
 )
@@ -87,16 +87,12 @@ def judge_equality(
     ]
     curves = compare_losses(plan, losses or {}, in_other_passes=in_other_passes)
     batches = {
-        arm: sentence
-        for arm, pairs in beside.items()
-        if (sentence := batches_sentence(pairs)) is not None
+        arm: sentence for arm, pairs in beside.items() if (sentence := batches_sentence(pairs))
     }
     candidates = {
         arm: judgement for arm, judgement in judged.items() if plan.role(arm) == "candidate"
     }
-    starts_apart = control is not None and (
-        judged[plan.control_name].start.verdict == "another start"
-    )
+    is_repeatable = control is None or control.start.verdict != "another start"
     clauses = [
         clause(
             arm,
@@ -104,17 +100,16 @@ def judge_equality(
             plan,
             has_other_batches="other batches" in batches.get(arm, ""),
             hint=rounding_hint(candidates[arm], *beside[arm][0], has_control=control is not None),
-            is_repeatable=not starts_apart,
+            is_repeatable=is_repeatable,
         )
         for arm in candidates
         if beside[arm]
     ]
     clauses += [batches[arm] for arm in candidates if arm in batches and plan.scripts.same_data]
     by_rank = {
-        record.arm: sentence
-        for record in records
-        if (sentence := describe_rank_difference(record)) is not None
+        record.arm: sentence for record in records if (sentence := describe_rank_difference(record))
     }
+    first_steps = [judgement.first_step for judgement in candidates.values()]
     return Equality(
         start={arm: judgement.start for arm, judgement in judged.items()},
         gradients={arm: judgement.gradients for arm, judgement in judged.items()},
@@ -129,14 +124,7 @@ def judge_equality(
             for arm, judgement in candidates.items()
             if not judgement.is_equal or (arm in curves and curves[arm].verdict == "worse")
         ],
-        first_difference_step=min(
-            (
-                judgement.first_step
-                for judgement in candidates.values()
-                if judgement.first_step is not None
-            ),
-            default=None,
-        ),
+        first_difference_step=min((step for step in first_steps if step is not None), default=None),
         sentence=". ".join(clauses) or f"{plan.baseline} has nothing to be compared with",
     )
 
@@ -281,7 +269,7 @@ def read_golden(file: Path) -> Golden:
     """Read one; raises a ``PlanError`` for anything else."""
     try:
         return Golden.model_validate_json(read_text(file))
-    except (OSError, ValueError, ValidationError) as error:
+    except (OSError, ValueError) as error:
         raise PlanError(
             f"'{file}' is no golden result; write one by 'ringside ab COMMAND --write-golden FILE'"
         ) from error
@@ -306,19 +294,20 @@ def compare_to_golden(
         world_size=measured.world_size,
         workload=SCRIPT,
     )
+    by_arm = {
+        GOLDEN: golden.scripts,
+        plan.control_name: golden.control,
+        arm: measured.scripts,
+    }
     compared = [
         measured.model_copy(update={"arm": name, "role": plan.role(name), "scripts": scripts})
-        for name, scripts in (
-            (GOLDEN, golden.scripts),
-            (plan.control_name, golden.control),
-            (arm, measured.scripts),
-        )
+        for name, scripts in by_arm.items()
         if scripts
     ]
-    now, then = measured.scripts[0].configuration, golden.scripts[0].configuration
+    both = {"then": golden.scripts[0].configuration, "now": measured.scripts[0].configuration}
     changes = [
-        f"{field} was {then.get(field)}, and is {now.get(field)}"
-        for field in sorted({**then, **now})
-        if field.startswith(HOLDS_FOR) and then.get(field) != now.get(field)
+        f"{field} was {values['then']}, and is {values['now']}"
+        for field, values in sorted(differing(both).items())
+        if field.startswith(HOLDS_FOR)
     ]
     return judge_equality(plan, compared), changes

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from measurement.distances import (
     ARITHMETICS,
+    FLOAT32,
     Distances,
     Sketches,
     TensorChange,
-    arithmetic_of,
     gradient_distances,
     gradient_factor,
     start_distances,
@@ -150,9 +150,9 @@ def _steps(
     dtypes = " ".join(str(report.configuration.get("model.dtypes")) for report in (ours, theirs))
     # the coarsest in which parameters are kept
     stored = max(
-        (arithmetic_of(name) for name in ARITHMETICS if name in dtypes),
+        (kind for name, kind in ARITHMETICS.items() if name in dtypes),
         key=lambda kind: kind.epsilon,
-        default=arithmetic_of("float32"),
+        default=FLOAT32,
     )
     distances = []
     for number, (mine, its) in enumerate(zip(ours.steps, theirs.steps, strict=False), start=1):

@@ -11,7 +11,7 @@ from typing import get_args
 from measurement.conditions.differences import Difference
 from reports.conclusions.step_terms import Bottleneck, bottleneck_of
 from reports.reasons import REASONS, Reason
-from reports.schema import ArmSummary, Estimate, Phase, RatioSummary, StepShares, Term
+from reports.schema import ArmSummary, Phase, RatioSummary, StepShares, Term
 from reports.statistics.budget import MAX_MORE
 from reports.wording.formatting import (
     bounds_text,
@@ -51,9 +51,7 @@ def cause_clause(result: RatioSummary) -> str:
 
     Such as ``, because of 3.50 ms less exposed exchange per step (3.10 to 3.90)``.
     """
-    differences: dict[Term | Phase, Estimate] = dict(
-        [*result.term_differences_s.items(), *result.phase_differences_s.items()]
-    )
+    differences = result.term_differences_s | result.phase_differences_s
     if not result.is_decided or all(part.ci_low is None for part in differences.values()):
         return ""
     cause = result.because
@@ -124,8 +122,7 @@ def _limit_words(limit: Bottleneck, names: str, shares: Sequence[StepShares]) ->
     if limit == "not the input":
         return f"Data loading is not the bottleneck in {names}: {waiting} of the step is data wait"
     parts = [f"{waiting} is waiting for data"]
-    others: tuple[Term, ...] = ("exposed_exchange", "library_overhead", "imbalance")
-    for term in others:
+    for term in ("exposed_exchange", "library_overhead", "imbalance"):
         by_arm = [getattr(step_shares, term) or 0.0 for step_shares in shares]
         if term == "exposed_exchange" or max(by_arm) >= MIN_NAMED:
             parts.append(f"{percents(by_arm)} {TERM_NAMES[term]}")

@@ -103,8 +103,8 @@ def interval_words(result: RatioSummary) -> str:
     if result.throughput_ratio is None:
         return "no timing"
     parts = [f"ratio {ratio(result.throughput_ratio)}"]
-    if result.ci_low is not None and result.ci_high is not None:
-        parts.append(f"{percent(result.confidence)} interval {interval(result)}")
+    if bounds := bounds_text(result.ci_low, result.ci_high, none=""):
+        parts.append(f"{percent(result.confidence)} interval {bounds}")
     if result.verdict == "equivalent" and (
         sides := bounds_text(result.equivalence_low, result.equivalence_high, none="")
     ):

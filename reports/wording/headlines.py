@@ -328,9 +328,8 @@ def study_headline(points: Sequence[Comparison], plan: Plan) -> str:
     winners = [f"it changes between {listed(changes, ', and between ')}"] if changes else []
     clauses = [f"{lead} at {listed(places)}" for lead, places in where.items()]
     if len("; ".join([*clauses, *winners]).split()) > MAX_WORDS:
-        numbers = [f"{len(places)}" for places in where.values()]
-        numbers[0] += f" of {len(led)} points"
-        clauses = [f"{lead} at {number}" for lead, number in zip(where, numbers, strict=True)]
+        clauses = [f"{lead} at {len(places)}" for lead, places in where.items()]
+        clauses[0] += f" of {len(led)} points"
     sentence = fitting([clauses[0], *winners, *clauses[1:]])
     return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
 
@@ -341,10 +340,8 @@ def _lead(point: Comparison, who: Sequence[str], plan: Plan) -> str:
         return f"{who[0]} is fastest"
     if plan.baseline not in who:
         return f"{listed(who)} are tied as fastest"
-    is_open = any(
-        (result := point.result(name)) is not None and result.verdict == "undecided" for name in who
-    )
-    return "undecided" if is_open else "no arm leads"
+    undecided = {result.candidate for result in point.results if result.verdict == "undecided"}
+    return "no arm leads" if undecided.isdisjoint(who) else "undecided"
 
 
 def against_headline(against: Against, *, now: str) -> str:
