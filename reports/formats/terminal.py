@@ -59,7 +59,7 @@ def comparison_lines(comparison: Comparison) -> Group:
     """
     screen_data = first_screen(comparison)
     scales = comparison.findings if comparison.points and not screen_data.candidates else []
-    screen = Group(screen_lines(screen_data), *(shown(f"{line}.") for line in scales))
+    screen = Group(*screen_lines(screen_data).renderables, *(shown(f"{line}.") for line in scales))
     if not comparison.cases:
         return screen
     reasons = dict.fromkeys(
