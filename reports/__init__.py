@@ -97,9 +97,12 @@ def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = N
     """
     from reports.against import StoredComparison, compare_to_earlier
 
+    now = StoredComparison.read(folder) if earlier else None
+    if earlier and now:
+        earlier.require_like(now)  # before a report is written
     comparison = conclude(folder, at_point=write_reports)
-    if earlier:
-        now, before = StoredComparison.read(folder), conclude(earlier.folder)
+    if earlier and now:
+        before = conclude(earlier.folder)
         against = compare_to_earlier(earlier, now, before, comparison)
         comparison = comparison.model_copy(update={"against": against})
     write_files(folder, comparison, folder.read_plan().reports)
