@@ -38,17 +38,14 @@ class Exchange(Generic[Expected]):
 
 
 class Session(Protocol):
-    """What a launch needs of an arm's ranks, whether a driver started them or rank 0 leads them.
-
-    What has a value or does nothing here is so of ranks that a person has started.
-    """
+    """What a launch needs of an arm's ranks, whether a driver started them or rank 0 leads them."""
 
     name: str
     started_s: float
     """When they were started last, by the monotonic clock."""
-    starts: int = 1
+    starts: int
     """How often they were started in this launch."""
-    restarting_s: float = 0.0
+    restarting_s: float
     """Seconds that restarting them took."""
 
     @property
@@ -62,14 +59,12 @@ class Session(Protocol):
         """The shell line that the arm stands for with a seed, for the record; empty if it is not
         known.
         """
-        return ""
 
     def log_of(self, rank: int) -> Path:
         """The path of a rank's log, or of what is kept of it."""
 
     def start(self, job: Job) -> None:
-        """Start the ranks, unless they run; returns at once."""
-        return
+        """Start the ranks; returns at once."""
 
     def await_ready(self) -> list[StartedReply]:
         """Wait until all have built their models; returns their first reports, by rank, while they
@@ -84,8 +79,7 @@ class Session(Protocol):
         """
 
     def ask_to_finish(self) -> None:
-        """Ask for the last reports, unless ``finish`` does, which waits for them."""
-        return
+        """Ask for the last reports, which ``finish`` waits for."""
 
     def finish(self) -> list[FinishedReply]:
         """Wait for the last reports."""

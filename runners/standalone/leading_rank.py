@@ -27,12 +27,13 @@ from runners.protocol import (
     Command,
     FinishCommand,
     FinishedReply,
+    Job,
     StartCommand,
     StartedReply,
 )
 from runners.rank.engine import Engine
 from runners.rank.worker import EngineRank, describe_error
-from runners.session.arm_run import Exchange, Expected, Session
+from runners.session.arm_run import Exchange, Expected
 from runners.session.diagnosis import ArmFailed
 
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
@@ -41,12 +42,15 @@ has failed, in milliseconds. They also end loaders' processes, after which torch
 SIGCHLD."""
 
 
-class CollectiveSession(Session):
+class CollectiveSession:
     """The only arm of a standalone run, on rank 0, which carries out every command as the other
     ranks do.
 
     Commands and replies go over the backend's collectives, and never while steps are timed.
     """
+
+    starts = 1
+    restarting_s = 0.0
 
     def __init__(
         self, name: str, *, rank: EngineRank, backend: Backend, folder: Path, started_s: float
@@ -63,6 +67,10 @@ class CollectiveSession(Session):
         """Whether the last reports have come; whether all ranks wait for a command; whether only
         the record is to be written."""
 
+    def command(self, seed: int) -> str:
+        """Nothing: a rank does not know the command that started all ranks."""
+        return ""
+
     def commands_as_run(self) -> list[dict[str, Any]]:
         """Rank 0's command."""
         return [{"host": socket.gethostname(), "argv": sys.orig_argv}]
@@ -70,6 +78,9 @@ class CollectiveSession(Session):
     def log_of(self, rank: int) -> Path:
         """The file of a rank's traceback."""
         return self._folder / f"rank-{rank}-traceback.txt"
+
+    def start(self, job: Job) -> None:
+        """Nothing: the ranks have been started, each with this job."""
 
     def await_ready(self) -> list[StartedReply]:
         """Return the first reports."""
@@ -100,6 +111,9 @@ class CollectiveSession(Session):
             took_s=time.monotonic() - began,
             hosts={},
         )
+
+    def ask_to_finish(self) -> None:
+        """Nothing: ``finish`` asks."""
 
     def finish(self) -> list[FinishedReply]:
         """Return the last reports. All ranks then wait for ``part``."""
