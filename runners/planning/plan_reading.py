@@ -104,7 +104,7 @@ def read_plan(plan: Path, *, overrides: Iterable[str] = ()) -> Plan:
 def _workload_options(content: Mapping[str, Any]) -> dict[str, str]:
     """The options of a plan's workload, if it can be found."""
     with suppress(PlanError):
-        cls, _ = workload_class(content.get("workload", ""))
+        cls, _ = workload_class(str(content.get("workload")))
         return dict.fromkeys(cls.Options.model_fields, "under 'workload_options'")
     return {}
 
