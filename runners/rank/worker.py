@@ -58,10 +58,6 @@ if TYPE_CHECKING:
     from runners.rank.engine import Engine
 
 FOREVER = timedelta(days=30)
-FULL = (
-    "see 'df -h /dev/shm', through which loader processes pass tensors (docker run --shm-size=8g"
-    " gives more), TMPDIR and the results folder; or set loader_workers: 0"
-)
 REMEDIES = {
     "Expected to have finished reduction in the prior iteration": (
         "DDP waits for the gradients of parameters that took no part in the loss; give the arm"
@@ -76,8 +72,10 @@ REMEDIES = {
         "batches() must yield tensors on the device that it is given, where "
         "the runner moves the model"
     ),
-    "No space left on device": FULL,
-    "Read-only file system": FULL,
+    "No space left on device": (
+        "see 'df -h /dev/shm', through which loader processes pass tensors (docker run"
+        " --shm-size=8g gives more), TMPDIR and the results folder; or set loader_workers: 0"
+    ),
     "Cannot re-initialize CUDA in forked subprocess": (
         "loader processes must not touch the GPU; move batches there in batches()"
     ),
