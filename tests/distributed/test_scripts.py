@@ -205,7 +205,7 @@ def test_where_the_trial_fails_no_launch_is_spent_and_nothing_is_said_of_what_wa
     said = ran.done.stderr + ran.done.stdout
     assert "trial: a failed: rank 0: ValueError: the disk of the user is full" in said
     assert "no further launches: nothing is left to compare" in said
-    assert "nothing differently" not in said and "same work: not shown" in said
+    assert "nothing differently" not in said and "same work: not known" in said
     assert ran.records["a"].status == "failed"
     assert all(record.ranks == [] for record in ran.records.values())
 
