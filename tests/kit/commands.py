@@ -55,7 +55,7 @@ def warm(*arguments):
     return warm_command(socket_path(), *arguments)
 
 
-def forked(ranks, module, *arguments, timeout=200):
+def forked(ranks, module, *arguments):
     """Run a module of ``tests.distributed.ranks`` on ranks forked from what has imported torch,
     which is most of what they take."""
     return run(
@@ -65,7 +65,6 @@ def forked(ranks, module, *arguments, timeout=200):
         "-m",
         module.__name__,
         *arguments,
-        timeout=timeout,
     )
 
 
