@@ -161,10 +161,8 @@ def enter(host, *command, timeout=240):
     """The same as ``inside``, without the second that another Python takes."""
     settings, pid = load_settings(), namespaces.init_of(host)
     argv = namespaces.enter_command(pid, folder=REPOSITORY, argv=list(map(str, command)))
-    cores = ",".join(map(str, os.sched_getaffinity(pid)))
     inner = cluster.inner_environment(settings)
     environment = {**inner, **os.environ, "PATH": inner["PATH"], "HOSTNAME": host}
-    words = [program("taskset"), "--cpu-list", cores, *argv]
     return subprocess.run(
-        words, capture_output=True, text=True, timeout=timeout, env=environment, check=False
+        argv, capture_output=True, text=True, timeout=timeout, env=environment, check=False
     )

@@ -15,11 +15,6 @@ from tests.conftest import REPOSITORY
 from tests.kit.lab.state import STATE
 
 
-def test_ssh_by_name_both_ways(lab):
-    done = inside("host1", "ssh", "-o", "BatchMode=yes", "host2", "hostname; ssh host1 hostname")
-    assert (done.stdout.split(), done.stderr) == (["host2", "host1"], "")
-
-
 def test_every_host_has_its_own_files_namespaces_cores_and_link_and_the_machine_sees_nothing_of_it(
     lab,
 ):

@@ -7,12 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.cluster.conftest import enter
 from tests.conftest import REPOSITORY
-from tests.kit.lab import namespaces
 from tests.kit.lab.ssh import AUTHORIZED, KNOWN_HOSTS
 
 LOOK = """
@@ -103,13 +101,3 @@ def test_closed_ports_are_told_though_ssh_works(lab):
     assert done.returncode == 1, done.stdout
     assert "host 'host2' does not reach the driver at " in done.stdout
     assert "Permission denied; open the firewall between them" in done.stdout
-
-
-def test_a_host_without_sshd(lab):
-    """Last in this file: sshd is not started again."""
-    (sshd,) = psutil.Process(namespaces.init_of("host2")).children()
-    sshd.kill()
-    psutil.wait_procs([sshd], timeout=10)
-    done = enter("host1", "ringside", "hosts", "-H", "host1:2,host2:2")
-    assert done.returncode == 1
-    assert "host 'host2': ssh: connect to host host2 port 22: Connection refused" in done.stdout

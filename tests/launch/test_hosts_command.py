@@ -44,11 +44,3 @@ def test_this_machine_in_a_list_is_reached():
 def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
     (line,) = refused_command("hosts", *arguments).splitlines()
     assert message in line
-
-
-def test_the_file_of_a_pbs_job_names_a_host_for_each_slot(tmp_path, monkeypatch):
-    (tmp_path / "nodes").write_text("host1\r\nhost1\r\nhost2.site\r\n")
-    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
-    done = ringside_here("hosts", "--no-reach")
-    assert done.returncode == 0, done.stderr
-    assert rows(done)[1:3] == [["host1", "2", "0-1"], ["host2.site", "1", "2"]]

@@ -8,11 +8,8 @@ import json
 import pytest
 
 from measurement.records.results import ResultsFolder
-from runners.driver.run_comparison import point_plans
-from runners.planning.plan_reading import read_plan
-from tests.conftest import ringside, ringside_here, write_plan
+from tests.conftest import ringside, write_plan
 from tests.kit.changed import changed
-from tests.kit.results_factory import write_results
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
@@ -80,12 +77,6 @@ def compared(plan, out, *more, launches):
     return ringside("compare", plan, "-o", out, "--set", f"measurement.launches={launches}", *more)
 
 
-def silent(record):
-    """It tells nothing of where it was measured."""
-    for rank in record.ranks:
-        rank.fingerprint = {}
-
-
 def launches_of(out):
     return sorted({record.launch for record in ResultsFolder(out).records()})
 
@@ -136,22 +127,3 @@ def warning_of(out):
     warnings = json.loads((out / "comparison.json").read_text())["warnings"]
     (warning,) = [line for line in warnings if "--resume-elsewhere" in line]
     return warning
-
-
-@pytest.mark.costly
-def test_a_study_is_refused_at_each_point(tmp_path):
-    """Before anything is measured, so that what was measured before may be made up."""
-    arms = {"ddp": "ddp", "buckets": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
-    points = {"one": {"world_size": 1}, "two": {"world_size": 2}}
-    plan, out = write_plan(tmp_path, arms=arms, points=points, measurement=SHORT), tmp_path / "out"
-    study = read_plan(plan)
-    ResultsFolder(out).write_plan(study)
-    for name, point in point_plans(study).items():
-        folder = write_results(ResultsFolder(out).point(name).root, plan=point, change=silent)
-        told = {"torch": "2.0.1"} if name == "two" else {}
-        folder.write_manifest(changed(folder.read_manifest(), driver=told))
-    refused = ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=2")
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("ringside: point 'two': ")
-    assert "(torch: 2.0.1 -> " in refused.stderr
-    assert launches_of(out / "points" / "one") == [0]
