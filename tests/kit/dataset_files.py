@@ -68,10 +68,8 @@ def cifar_batch(seed: int, images: int) -> dict[str, object]:
     """One batch's content."""
     rng = np.random.default_rng(seed)
     return {
-        "batch_label": f"batch {seed}",
         "labels": rng.integers(10, size=images).tolist(),
         "data": rng.integers(256, size=(images, 3072), dtype=np.uint8),
-        "filenames": [f"{n}.png" for n in range(images)],
     }
 
 
