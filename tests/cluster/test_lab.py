@@ -34,14 +34,6 @@ def test_every_host_has_its_own_files_namespaces_cores_and_link_and_the_machine_
     assert machine() == lab
 
 
-def test_a_command_has_the_users_folder_environment_arguments_and_exit_code(lab):
-    script = "import os, sys; print(os.getcwd(), os.environ['COLOUR'], sys.argv[1:]); sys.exit(7)"
-    environment = os.environ | {"COLOUR": "dark blue"}
-    done = inside("host2", "python", "-c", script, "a b", "$(c)", "--", "-x", env=environment)
-    assert done.returncode == 7
-    assert done.stdout == f"{REPOSITORY} dark blue ['a b', '$(c)', '--', '-x']\n"
-
-
 @pytest.mark.costly
 def test_down_leaves_nothing_of_an_up_that_was_killed(lab_tools):
     """While it starts the third host, as its log shows."""

@@ -44,9 +44,6 @@ def test_trainings_are_compared_by_seed(tmp_path):
         assert [(epoch.steps, epoch.count, epoch.held_out_count) for epoch in record.epochs] == [
             (STEPS, 1280, 360)
         ] * EPOCHS
-        assert record.epochs[-1].learning_rates == pytest.approx([0.02, 0.02])
-        steps = ran.folder.steps(record)
-        assert len(steps) == ranks * EPOCHS * STEPS
     assert _turns(records) != sorted(_turns(records)), "arms take turns"
     for arm in ("ddp", "horovod"):
         first, alone = (

@@ -32,5 +32,4 @@ def test_every_number_of_workers_is_measured_on_ranks_that_load_at_the_same_time
     assert counted == {few.name: 2 * 4, many.name: 2 * 4 * 3}, (
         "a batch on each rank from each worker"
     )
-    assert "samples/s" in ran.done.stdout and "3 workers" in ran.done.stdout
     assert "Samples per second by number of workers" in ran.read("report.html")

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from tests.conftest import BIN, REPOSITORY
+from tests.conftest import BIN, REPOSITORY, ended_well
 from tests.kit.warm_server import socket_path, warm_command
 
 
@@ -76,8 +76,7 @@ def under_mpirun(module, *arguments):
 def seen_by_ranks(start, folder, *arguments):
     """What ranks left in a folder that ``ranks.leave_what_is_seen`` writes into: by name, what each
     of them saw."""
-    done = start(folder, *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
+    ended_well(start(folder, *arguments))
     ranks = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     return {name: [rank[name] for rank in ranks] for name in ranks[0]}
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import ringside, write_plan
+from tests.conftest import ended_well, ringside, write_plan
 from tests.kit.changed import changed
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -67,8 +67,7 @@ def measured(tmp_path):
         arms=arms,
         measurement=SHORT,
     )
-    done = compared(plan, folder / "out", launches=1)
-    assert done.returncode == 0, done.stderr
+    ended_well(compared(plan, folder / "out", launches=1))
     return plan, folder / "out"
 
 
@@ -104,8 +103,7 @@ def test_it_is_refused_with_every_difference_and_goes_on_if_asked(measured):
     assert "give another folder with -o" in message and "--resume-elsewhere" in message
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
-    asked = compared(plan, out, "--resume-elsewhere", launches=2)
-    assert asked.returncode == 0, asked.stderr
+    ended_well(compared(plan, out, "--resume-elsewhere", launches=2))
     manifest = ResultsFolder(out).read_manifest()
     assert [other.launches for other in manifest.elsewhere] == [[1]]
     assert launches_of(out) == [0, 1]
@@ -116,8 +114,7 @@ def test_it_is_refused_with_every_difference_and_goes_on_if_asked(measured):
     assert "torch: 2.0.1 -> " in warning and "flat.py: " in warning
     assert "Launch 1 (counted" in (out / "report.md").read_text()
 
-    known = compared(plan, out, launches=3)
-    assert known.returncode == 0, known.stderr
+    ended_well(compared(plan, out, launches=3))
     assert [other.launches for other in ResultsFolder(out).read_manifest().elsewhere] == [[1, 2]]
     assert warning_of(out).startswith("Launches 1, 2 (counted")
 
