@@ -297,6 +297,12 @@ def run_here(command) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess([], code, out.getvalue(), err.getvalue())
 
 
+def ended_well(done):
+    """The process, whose exit code is 0; what it said otherwise is shown."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
 def wait_until(condition, *, seconds=20, every_s=0.1):
     """Fails where it does not become true in time.
 

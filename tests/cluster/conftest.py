@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, wait_until
+from tests.conftest import REPOSITORY, ended_well, wait_until
 from tests.kit.lab import cluster, namespaces, slurm
 from tests.kit.lab.programs import program, require_programs, require_root
 from tests.kit.lab.state import STATE, LabError, load_settings
@@ -95,8 +95,7 @@ def slurm_lab(lab_tools):
 def make(*flags):
     """Two hosts; returns what the machine was like before."""
     before = machine()
-    done = lab_command("up", "--hosts", "2", *flags)
-    assert done.returncode == 0, done.stderr
+    ended_well(lab_command("up", "--hosts", "2", *flags))
     return before
 
 
@@ -110,8 +109,7 @@ def remove_kept():
 def remove():
     """``lab down``, after which no process of the lab lives and nothing of it is mounted."""
     networks = list(namespaces.networks().values()) if STATE.exists() else []
-    done = lab_command("down")
-    assert done.returncode == 0, done.stderr
+    ended_well(lab_command("down"))
     assert list(namespaces.processes_in(networks)) == []
     assert namespaces.mounts() == []
     assert not STATE.exists()
@@ -161,10 +159,8 @@ def enter(host, *command, timeout=240):
     """The same as ``inside``, without the second that another Python takes."""
     settings, pid = load_settings(), namespaces.init_of(host)
     argv = namespaces.enter_command(pid, folder=REPOSITORY, argv=list(map(str, command)))
-    cores = ",".join(map(str, os.sched_getaffinity(pid)))
     inner = cluster.inner_environment(settings)
     environment = {**inner, **os.environ, "PATH": inner["PATH"], "HOSTNAME": host}
-    words = [program("taskset"), "--cpu-list", cores, *argv]
     return subprocess.run(
-        words, capture_output=True, text=True, timeout=timeout, env=environment, check=False
+        argv, capture_output=True, text=True, timeout=timeout, env=environment, check=False
     )

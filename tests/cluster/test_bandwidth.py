@@ -10,7 +10,7 @@ import pytest
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from tests.cluster.conftest import enter
-from tests.conftest import write_plan
+from tests.conftest import ended_well, write_plan
 from tests.kit.lab.links import INTERFACE, SWITCH, links_at
 from tests.kit.lab.namespaces import run_in_network
 
@@ -48,7 +48,7 @@ def test_a_slow_link_is_felt_and_its_bytes_are_a_rings(lab, tmp_path):
     )
     with links_at(SLOW_BITS_PER_S):
         done = enter("host1", "ringside", "compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stdout + done.stderr
+    ended_well(done)
     assert queues() == before
     found = conclude(ResultsFolder(tmp_path / "out"))
     for arm in map(found.arm, ARMS):

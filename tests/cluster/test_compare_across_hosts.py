@@ -18,7 +18,7 @@ from measurement.records.results import ResultsFolder
 from runners.session.endpoint import KEY_PREFIX
 from tests import conftest
 from tests.cluster.conftest import beside, enter, processes_of
-from tests.conftest import REPOSITORY, drawn, needs_horovod, wait_until
+from tests.conftest import REPOSITORY, drawn, ended_well, needs_horovod, wait_until
 from tests.kit.comparisons import Compared
 from tests.kit.dataset_files import write_data
 from tests.kit.lab import namespaces
@@ -88,17 +88,14 @@ def test_arms_of_the_plan_for_two_hosts(no_file_left, tmp_path):
     plan = tmp_path / "plan.yaml"
     fewer = {"world_size": 2, "hosts": ["host1:1", "host2:1"], "arms": arms, "measurement": short}
     plan.write_text(yaml.safe_dump({**content, **fewer}, sort_keys=False))
-    done = compare(plan, tmp_path / "out")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ended_well(compare(plan, tmp_path / "out"))
     folder = ResultsFolder(tmp_path / "out")
     ran = Compared(done, folder)
     assert ran.statuses == dict.fromkeys(arms, "ok")
-    for arm, record in ran.records.items():
+    for record in ran.records.values():
         assert record.parity.passed
         places = [(place.host, place.local_rank, place.node_rank) for place in record.ranks]
         assert places == [("host1", 0, 0), ("host2", 0, 1)]
-        assert folder.steps(record).groupby(["rank", "block", "kind"]).ngroups == 2 * 3
-        assert (folder.launch_folder(0, arm) / "rank-1.log").exists()
         assert {place.environment["GLOO_SOCKET_IFNAME"] for place in record.ranks} == {"eth0"}
     manifest = folder.read_manifest()
     assert (list(manifest.hosts), manifest.warnings) == (["host1", "host2"], [])

@@ -10,7 +10,7 @@ import yaml
 
 from measurement.records.results import ResultsFolder
 from tests.cluster.conftest import enter
-from tests.conftest import BIN, ringside_here, write_plan
+from tests.conftest import BIN, ended_well, ringside_here, write_plan
 
 HOSTS = ("host1", "host2")
 RAY = """
@@ -48,9 +48,7 @@ def test_the_job_measures_on_all_its_nodes(lab, tmp_path, engine):
     plan = write_plan(tmp_path, arms=arms, hosts="host1:1,host2:1", measurement={"control": False})
     out = tmp_path / "out"
     image = ["--image", "none"] if engine in ("dstack", "skypilot") else []
-    done = ringside_here("job", plan, "--for", engine, "-o", out, *image)
-    assert done.returncode == 0, done.stderr
-    text = done.stdout
+    text = ended_well(ringside_here("job", plan, "--for", engine, "-o", out, *image)).stdout
     if image:
         task = yaml.safe_load(text)
         text = task["run"] if engine == "skypilot" else task["commands"][0]
@@ -59,8 +57,7 @@ def test_the_job_measures_on_all_its_nodes(lab, tmp_path, engine):
     variables = {"HOME": tmp_path, "PATH": f"{BIN}:{os.environ['PATH']}", **VARIABLES[engine]}
     given = [f"{name}={value}".format(folder=tmp_path) for name, value in variables.items()]
     for _ in range(2):
-        done = enter("host1", "env", "-C", tmp_path, *given, "bash", "job.sh")
-        assert done.returncode == 0, done.stdout + done.stderr
+        ended_well(enter("host1", "env", "-C", tmp_path, *given, "bash", "job.sh"))
     records = ResultsFolder(out).records()
     assert {(record.status, record.launch) for record in records} == {("ok", 0)}
     assert all({place.host for place in record.ranks} == set(HOSTS) for record in records)

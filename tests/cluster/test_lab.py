@@ -15,11 +15,6 @@ from tests.conftest import REPOSITORY
 from tests.kit.lab.state import STATE
 
 
-def test_ssh_by_name_both_ways(lab):
-    done = inside("host1", "ssh", "-o", "BatchMode=yes", "host2", "hostname; ssh host1 hostname")
-    assert (done.stdout.split(), done.stderr) == (["host2", "host1"], "")
-
-
 def test_every_host_has_its_own_files_namespaces_cores_and_link_and_the_machine_sees_nothing_of_it(
     lab,
 ):
@@ -37,14 +32,6 @@ def test_every_host_has_its_own_files_namespaces_cores_and_link_and_the_machine_
     assert (first and not first & second) or len(os.sched_getaffinity(0)) < 2
     assert set(inside("host1", "ssh", "host2", ask).stdout.split()) == second
     assert machine() == lab
-
-
-def test_a_command_has_the_users_folder_environment_arguments_and_exit_code(lab):
-    script = "import os, sys; print(os.getcwd(), os.environ['COLOUR'], sys.argv[1:]); sys.exit(7)"
-    environment = os.environ | {"COLOUR": "dark blue"}
-    done = inside("host2", "python", "-c", script, "a b", "$(c)", "--", "-x", env=environment)
-    assert done.returncode == 7
-    assert done.stdout == f"{REPOSITORY} dark blue ['a b', '$(c)', '--', '-x']\n"
 
 
 @pytest.mark.costly

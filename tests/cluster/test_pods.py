@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import BIN, REPOSITORY, needs_horovod, ringside_here, write_plan
+from tests.conftest import BIN, REPOSITORY, ended_well, needs_horovod, ringside_here, write_plan
 from tests.kit.comparisons import Compared
 from tests.kit.pods import Running, job_of
 
@@ -32,9 +32,8 @@ pytestmark = [needs_horovod, pytest.mark.costly]
 def running(folder, flavour):
     """The job of a plan of two pods with a rank each, not started yet, and its results folder."""
     plan = write_plan(folder, name="tiny", arms=ARMS, measurement={"control": False})
-    done = ringside_here("job", plan, "--image", IMAGE, "--nodes", "2", "--for", flavour)
-    assert done.returncode == 0, done.stderr
-    job = job_of(list(yaml.safe_load_all(done.stdout)))
+    words = ("job", plan, "--image", IMAGE, "--nodes", "2", "--for", flavour)
+    job = job_of(list(yaml.safe_load_all(ended_well(ringside_here(*words)).stdout)))
     claim, own = folder / "claim", folder / "pods"
     claim.mkdir()
     own.mkdir()

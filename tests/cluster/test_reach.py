@@ -7,12 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.cluster.conftest import enter
-from tests.conftest import REPOSITORY
-from tests.kit.lab import namespaces
+from tests.conftest import REPOSITORY, ended_well
 from tests.kit.lab.ssh import AUTHORIZED, KNOWN_HOSTS
 
 LOOK = """
@@ -28,16 +26,13 @@ print(json.dumps([[*facts], [*failures, *silent]]))
 
 def look(*hosts, folder=REPOSITORY):
     """The hosts that can take ranks, and why others cannot."""
-    done = enter(
-        "host1", "sh", "-c", 'cd "$0" && exec "$@"', folder, sys.executable, "-c", LOOK, *hosts
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    there = ("sh", "-c", 'cd "$0" && exec "$@"', folder)
+    done = enter("host1", *there, sys.executable, "-c", LOOK, *hosts)
+    return json.loads(ended_well(done).stdout)
 
 
 def test_all_is_well(lab):
-    done = enter("host1", "ringside", "hosts", "-H", "host1:2,host2:2", "-np", "3")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ended_well(enter("host1", "ringside", "hosts", "-H", "host1:2,host2:2", "-np", "3"))
     rows = [line.split() for line in done.stdout.splitlines()]
     assert [row[:6] for row in rows[1:3]] == [
         ["host1", "2", "0-1", "10.77.0.1", "yes:", "Python"],
@@ -93,8 +88,7 @@ def test_closed_ports_are_told_though_ssh_works(lab):
         ["priority", "11", "ipproto", "tcp", "dport", "1024-65534", "prohibit"],
     ]
     for rule in rules:
-        added = enter("host2", "ip", "rule", "add", *rule)
-        assert added.returncode == 0, added.stderr
+        ended_well(enter("host2", "ip", "rule", "add", *rule))
     try:
         done = enter("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
     finally:
@@ -103,13 +97,3 @@ def test_closed_ports_are_told_though_ssh_works(lab):
     assert done.returncode == 1, done.stdout
     assert "host 'host2' does not reach the driver at " in done.stdout
     assert "Permission denied; open the firewall between them" in done.stdout
-
-
-def test_a_host_without_sshd(lab):
-    """Last in this file: sshd is not started again."""
-    (sshd,) = psutil.Process(namespaces.init_of("host2")).children()
-    sshd.kill()
-    psutil.wait_procs([sshd], timeout=10)
-    done = enter("host1", "ringside", "hosts", "-H", "host1:2,host2:2")
-    assert done.returncode == 1
-    assert "host 'host2': ssh: connect to host host2 port 22: Connection refused" in done.stdout

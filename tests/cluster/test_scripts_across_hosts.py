@@ -13,7 +13,7 @@ import pytest
 from measurement.records.results import ResultsFolder
 from tests.cluster.conftest import beside, enter, inside
 from tests.cluster.test_compare_across_hosts import driver_of
-from tests.conftest import REPOSITORY, needs_horovod, wait_until
+from tests.conftest import REPOSITORY, ended_well, needs_horovod, wait_until
 from tests.kit.comparisons import Compared
 from tests.kit.script_comparisons import write_script_plan
 
@@ -28,8 +28,7 @@ MEASUREMENT = {"rounds": 2, "start_timeout_s": 300}
 
 def compared_in_lab(*words, out):
     """What a user types in the first host."""
-    done = inside("host1", "ringside", *words, "-o", out, timeout=600)
-    assert done.returncode == 0, done.stderr + done.stdout
+    done = ended_well(inside("host1", "ringside", *words, "-o", out, timeout=600))
     return Compared(done, ResultsFolder(out))
 
 

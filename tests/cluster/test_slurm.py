@@ -14,7 +14,7 @@ from measurement.records.results import ResultsFolder
 from runners.launchers.slurm import pmix_environment
 from tests import conftest
 from tests.cluster.conftest import enter, nothing_stays, processes_of
-from tests.conftest import REPOSITORY, drawn, needs_horovod, wait_until
+from tests.conftest import REPOSITORY, drawn, ended_well, needs_horovod, wait_until
 from tests.kit.comparisons import Compared
 
 SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1"
@@ -65,17 +65,15 @@ def write_plan(folder, **changes):
 
 def job_of(plan, out, *more):
     """The job that ``ringside job`` prints."""
-    done = enter("host1", "ringside", "job", plan, "--for", "slurm", "-o", out, *more)
-    assert done.returncode == 0, done.stderr
-    (job := out.with_name("job.sh")).write_text(done.stdout)
+    words = ("ringside", "job", plan, "--for", "slurm", "-o", out, *more)
+    (job := out.with_name("job.sh")).write_text(ended_well(enter("host1", *words)).stdout)
     return job
 
 
 def submit(job):
     """Returns the job's number; its log lies beside it."""
-    done = enter("host1", "sbatch", "--parsable", "--output", job.with_name("%j.log"), job)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    words = ("sbatch", "--parsable", "--output", job.with_name("%j.log"), job)
+    return ended_well(enter("host1", *words)).stdout.strip()
 
 
 def wait_for(job_id):
@@ -101,8 +99,7 @@ ENDED = {"", "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"}
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_ranks_that_stand_alone_are_one_world(tmp_path, command, expected):
-    done = in_job(f"{command} -o {shlex.quote(str(tmp_path / 'run'))}")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ended_well(in_job(f"{command} -o {shlex.quote(str(tmp_path / 'run'))}"))
     ranks = 3 if " -n 3 " in command else 2
     assert f"{ranks} ranks on 2 hosts" in done.stdout
     (record,) = ResultsFolder(tmp_path / "run").records()
@@ -170,8 +167,9 @@ def test_scripts_are_compared_in_a_job(tmp_path):
     ddp = f"{each} --mpi=none {torchrun} --rdzv-endpoint host1:29500 {script} --by ddp"
     short = "--launches 1 --steps 8 --set measurement.block_steps=4 --set measurement.control=false"
     typed = f"{shlex.join([horovod, ddp])} --name-a hvd --name-b ddp {short}"
-    done = in_job(f"ringside ab {typed} -o {shlex.quote(str(tmp_path / 'out'))}", tasks=1)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ended_well(
+        in_job(f"ringside ab {typed} -o {shlex.quote(str(tmp_path / 'out'))}", tasks=1)
+    )
     ran = Compared(done, ResultsFolder(tmp_path / "out"))
     assert ran.statuses == {"hvd": "ok", "ddp": "ok"}
     assert all(record.hosts == ["host1", "host2"] for record in ran.records.values())

@@ -10,7 +10,7 @@ import pytest
 
 from measurement.records.results import ResultsFolder
 from tests.cluster.conftest import beside, enter
-from tests.conftest import drawn, needs_horovod
+from tests.conftest import drawn, ended_well, needs_horovod
 
 SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1"
 
@@ -18,7 +18,7 @@ SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --wa
 def check(tmp_path, done, *, on_hosts, expected):
     """``on_hosts``: how many ranks each host has."""
     ranks = sum(on_hosts)
-    assert done.returncode == 0, done.stdout + done.stderr
+    ended_well(done)
     assert f"{ranks} ranks on 2 hosts" in done.stdout
     (record,) = ResultsFolder(tmp_path).records()
     assert (record.backend, record.transport, record.launcher) == expected

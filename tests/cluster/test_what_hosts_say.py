@@ -7,6 +7,7 @@ import pytest
 from measurement.records.results import ResultsFolder
 from tests.cluster.conftest import enter
 from tests.cluster.test_compare_across_hosts import compare, write_plan
+from tests.conftest import ended_well
 
 GREETING_BASH = r"""
 cp /bin/bash /run/quiet-bash
@@ -27,10 +28,10 @@ def greeting(lab):
 
 @pytest.mark.costly
 def test_a_greeting_is_passed_over(greeting, tmp_path):
-    done = enter("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
-    assert done.returncode == 0, done.stdout + done.stderr
-    done = compare(write_plan(tmp_path), tmp_path / "out", "--set", "measurement.rehearsal=always")
-    assert done.returncode == 0, done.stdout + done.stderr
+    ended_well(enter("host1", "ringside", "hosts", "-H", "host1:1,host2:1"))
+    done = ended_well(
+        compare(write_plan(tmp_path), tmp_path / "out", "--set", "measurement.rehearsal=always")
+    )
     assert "rehearsal: checking" in done.stderr
     folder = ResultsFolder(tmp_path / "out")
     for record in folder.records():

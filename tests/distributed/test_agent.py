@@ -101,16 +101,7 @@ def test_what_ranks_report_of_their_first_steps_can_be_held_against_each_other(l
     gradient = first.steps[0].gradients["0.weight"]
     # after the exchange
     assert other.steps[0].gradients["0.weight"] == pytest.approx(gradient, rel=1e-5, abs=1e-7)
-    expected = {
-        "world_size": 2,
-        "loader.batch_size": 8,
-        "sampler.class": "DistributedSampler",
-        "sampler.replicas": 2,
-        "sampler.epoch": 0,
-        "accumulation": 1,
-    }
-    expected |= {"model.training": True, "optimizer.0.class": "SGD", "optimizer.0.0.lr": 0.01}
-    expected |= IMPOSED
+    expected = IMPOSED | {"loader.batch_size": 8, "sampler.replicas": 2, "optimizer.0.0.lr": 0.01}
     for reported in (first, other):
         assert reported.configuration.items() >= expected.items()
 

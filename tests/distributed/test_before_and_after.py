@@ -16,7 +16,7 @@ from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder
 from runners.planning.arms import resolve_arms
 from runners.planning.check_process import require_own_work
-from tests.conftest import TINY, no_process_stays
+from tests.conftest import TINY, ended_well, no_process_stays
 from tests.kit.commands import git, run
 from tests.kit.comparisons import Compared
 
@@ -105,7 +105,7 @@ def compared(tmp_path_factory):
     command = [sys.executable, "-m", "runners.cli", "compare", "plan.yaml", "-o", "out"]
     with no_process_stays():
         done = run(*command, cwd=root / "own", timeout=900)
-    assert done.returncode == 0, done.stderr
+    ended_well(done)
     return Compared(done, ResultsFolder(root / "own" / "out"))
 
 

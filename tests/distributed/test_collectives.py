@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import HOROVOD, needs_horovod
+from tests.conftest import HOROVOD, ended_well, needs_horovod
 from tests.kit.commands import HOROVODRUN, run
 from tests.kit.comparisons import compare
 from workloads.operations import OPERATIONS
@@ -96,8 +96,9 @@ def test_standing_alone_it_prints_latencies_and_what_is_not_offered(tmp_path):
     options = ["operations=[all_reduce, send_recv]", "sizes=[1KiB]"]
     options = [word for option in options for word in ("--workload-option", option)]
     arguments = f"--workload collectives --blocks 2 --block-steps 5 -o {tmp_path}".split()
-    done = run("horovodrun", "--gloo", *HOROVODRUN, "-m", "runners.hvd", *options, *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ended_well(
+        run("horovodrun", "--gloo", *HOROVODRUN, "-m", "runners.hvd", *options, *arguments)
+    )
     assert ", bus " in done.stdout and "B/s" in done.stdout and REASON in done.stdout
     (record,) = ResultsFolder(tmp_path).records()
     assert [block.case for block in record.blocks] == ["all_reduce/1KiB"] * 2

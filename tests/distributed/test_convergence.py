@@ -1,9 +1,8 @@
-"""A whole comparison of trainings on real ranks: epochs, one process beside many, curves and
-reports. TensorBoard's events: ``test_training``."""
+"""A whole comparison of trainings on real ranks: epochs, one process beside many, their
+curves. TensorBoard's events: ``test_training``."""
 
 from __future__ import annotations
 
-import re
 from typing import get_args
 
 import pytest
@@ -29,7 +28,7 @@ TRAINING = {
 
 @needs_horovod
 @pytest.mark.costly
-def test_trainings_are_compared_by_seed_and_told_in_every_report(tmp_path):
+def test_trainings_are_compared_by_seed(tmp_path):
     changes = {"local_batch_size": LOCAL_BATCH_SIZE, "seed": SEED, "training": TRAINING}
     ran = compare(tmp_path, arms=ARMS, **changes, measurement={"launches": SEEDS, "local_every": 0})
     records = ran.launches
@@ -45,9 +44,6 @@ def test_trainings_are_compared_by_seed_and_told_in_every_report(tmp_path):
         assert [(epoch.steps, epoch.count, epoch.held_out_count) for epoch in record.epochs] == [
             (STEPS, 1280, 360)
         ] * EPOCHS
-        assert record.epochs[-1].learning_rates == pytest.approx([0.02, 0.02])
-        steps = ran.folder.steps(record)
-        assert len(steps) == ranks * EPOCHS * STEPS
     assert _turns(records) != sorted(_turns(records)), "arms take turns"
     for arm in ("ddp", "horovod"):
         first, alone = (
@@ -58,22 +54,14 @@ def test_trainings_are_compared_by_seed_and_told_in_every_report(tmp_path):
             "the same weights and samples; batch norm sees half of them"
         )
         assert first[0] != first[1]
-    _check_reports(ran)
+    training = Comparison.model_validate(ran.report).training
+    assert (training.reference, training.baseline) == ("single", "ddp")
+    for arm in training.arms:
+        assert (arm.seeds, arm.pairs) == (SEEDS, 0 if arm.name == "single" else SEEDS)
+        assert set(arm.curve.bands) == set(get_args(Quantity))
 
 
 def _turns(records):
     """Arms of the first launch in order of their epochs."""
     blocks = [(block.turn, arm) for arm in ARMS for block in records[0, arm].blocks]
     return [arm for _, arm in sorted(blocks)]
-
-
-def _check_reports(ran):
-    found, stdout = Comparison.model_validate(ran.report), ran.done.stdout
-    training = found.training
-    assert (training.reference, training.baseline) == ("single", "ddp")
-    for arm in training.arms:
-        assert (arm.seeds, arm.pairs) == (SEEDS, 0 if arm.name == "single" else SEEDS)
-        assert set(arm.curve.bands) == set(get_args(Quantity))
-    assert "single" in found.headline
-    assert re.search("accuracy (as|than|undecided beside) single", stdout.lower())
-    assert "### Convergence" in ran.read("report.md")

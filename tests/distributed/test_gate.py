@@ -32,7 +32,6 @@ def gated(tmp_path_factory):
 
 
 def test_the_right_one_is_timed(gated):
-    assert "wrong" in gated.done.stdout
     assert gated.statuses["ddp"] == "ok"
     assert len(gated.folder.steps(gated.records["ddp"])) > 0
 

@@ -17,7 +17,7 @@ from tests.kit.comparisons import compare
 pytestmark = pytest.mark.costly("idioms")
 
 EVERYDAY = """
-    Augmented AugmentedByWorkers Shuffled OwnGenerators Distilled ChangesItsBatch KeepsHidden
+    Augmented AugmentedByWorkers OwnGenerators Distilled ChangesItsBatch KeepsHidden
     KeepsHiddenInModel Masked Odd Half Complex ClipsInStep ClipsInHook Normalised OpaqueBatches
 """
 EVERYDAY_NAMES = [f"everyday:{name}" for name in EVERYDAY.split()]

@@ -7,7 +7,8 @@ import subprocess
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import HAS_HOROVOD, REPOSITORY, write_plan
+from tests.conftest import HAS_HOROVOD, REPOSITORY, ended_well, write_plan
+from tests.kit.comparisons import Compared
 from tests.kit.other_mpi import environment_with, variables_of
 
 pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("no_processes_left")]
@@ -44,9 +45,8 @@ def test_arms_run_over_another_mpi(requirement, tmp_path):
     python = environment_with(requirement, tmp_path / "environment")
     arms = {"ddp": {"backend": "ddp", "transport": "mpi", "launcher": launcher}, **others}
     plan = write_plan(tmp_path, arms=arms)
-    done = compare(python, plan, tmp_path / "results")
-    assert done.returncode == 0, done.stdout + done.stderr
-    records = {record.arm: record for record in ResultsFolder(tmp_path / "results").records()}
-    assert {name: record.status for name, record in records.items()} == dict.fromkeys(arms, "ok")
-    told = [rank.backend["mpi_version"] for rank in records["ddp"].ranks]
+    done = ended_well(compare(python, plan, tmp_path / "results"))
+    ran = Compared(done, ResultsFolder(tmp_path / "results"))
+    assert ran.statuses == dict.fromkeys(arms, "ok")
+    told = [rank.backend["mpi_version"] for rank in ran.records["ddp"].ranks]
     assert [one.partition(", mpi4py")[0] for one in told] == [version, version]

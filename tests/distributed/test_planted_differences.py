@@ -77,18 +77,12 @@ resumes | resumes_on_rank_0 | parameters.by_rank optimizer.loaded | ranks of new
 - | small_buckets | ddp.bucket_cap_mb | bucket_cap_mb.*0.00
 - | static_graph | ddp.static_graph | static_graph
 - | gradient_as_bucket_view | ddp.gradient_as_bucket_view | gradient_as_bucket_view
-workers | persistent | loader.persistent_workers | persistent_workers
 workers | forks | loader.multiprocessing_context | multiprocessing_context.*Fork
-workers | timeout | loader.timeout | loader.timeout.*60
-workers | prefetches | loader.prefetch | loader.prefetch.*4
 - | workers | loader.workers loader.prefetch | loader.workers.*1
-- | pinned | loader.pin_memory | loader.pin_memory
 - | compiles | model.compiled | torch.compile|model.compiled
 - | channels_last | model.channels_last | channels_last
 - | checkpoints | step.checkpointed | checkpoint
 - | frozen_norm | model.frozen_norms | frozen_norms|evaluation mode
-- | fused | optimizer.0.0.fused | fused
-- | foreach | optimizer.0.0.foreach | foreach
 - | decay | optimizer.0.0.weight_decay | weight_decay
 - | adam | optimizer | AdamW
 - | zeroes_in_place | step.set_to_none | set_to_none

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import FORKED, REPOSITORY, TINY, documented_files
+from tests.conftest import FORKED, REPOSITORY, TINY, documented_files, ended_well
 from tests.kit.commands import run
 from tests.kit.comparisons import Compared
 
@@ -73,8 +73,7 @@ def readme(tmp_path_factory):
     """A comparison of README's plan, but for its length."""
     folder = tmp_path_factory.mktemp("readme")
     write_readme_files(folder)
-    done = ringside("compare", "mine.yaml", "-o", "out", *SET_SHORT, cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ended_well(ringside("compare", "mine.yaml", "-o", "out", *SET_SHORT, cwd=folder))
     return Compared(done, ResultsFolder(folder / "out"))
 
 
@@ -112,8 +111,7 @@ def test_all_four_kinds_are_found_by_their_entry_points(tmp_path):
     shutil.copy(REPOSITORY / "tests" / "outside" / "engine.py", source)
     (source / "pyproject.toml").write_text(ENTRY_POINTS)
     pip = "-m pip install --quiet --no-deps --no-build-isolation --no-index --target"
-    installed = python(*pip.split(), site, source, cwd=tmp_path)
-    assert installed.returncode == 0, installed.stderr
+    ended_well(python(*pip.split(), site, source, cwd=tmp_path))
     engine = {"backend": "engine", "transport": "gloo", "launcher": "siterun"}
     arms = {"ddp": {"backend": "ddp", "launcher": FORKED}, "engine": engine}
     content = {
@@ -125,8 +123,7 @@ def test_all_four_kinds_are_found_by_their_entry_points(tmp_path):
         "measurement": SHORT,
     }
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**content, "reports": ["one-line"]}))
-    done = ringside("compare", "plan.yaml", "-o", "out", cwd=tmp_path, path=[site])
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ended_well(ringside("compare", "plan.yaml", "-o", "out", cwd=tmp_path, path=[site]))
     ran = Compared(done, ResultsFolder(tmp_path / "out"))
     assert ran.statuses == {"ddp": "ok", "engine": "ok"}
     assert ran.records["engine"].parity.gradient_error < 1e-5, (

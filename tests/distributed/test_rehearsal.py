@@ -11,7 +11,7 @@ from measurement.plans.plan_file import check_plan
 from runners.driver import compared_arms
 from runners.driver.preparation import Passed, keep, passed_path, recall
 from runners.planning.arm_specs import TrialFacts
-from tests.conftest import TINY, ringside_here, write_plan
+from tests.conftest import TINY, ended_well, ringside_here, write_plan
 from tests.kit.comparisons import compare, compare_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -121,8 +121,7 @@ def test_a_workload_alone_is_tried_on_two_ranks_with_what_lies_beside_its_file(t
     )
     (tmp_path / "plain_beside.py").write_text((OUTSIDE / "idioms.py").read_text())
     (tmp_path / "mine_beside.py").write_text(BESIDE)
-    done = ringside_here("check", f"{tmp_path / 'mine_beside.py'}:Mine")
-    assert done.returncode == 0, done.stderr
+    done = ended_well(ringside_here("check", f"{tmp_path / 'mine_beside.py'}:Mine"))
     assert done.stdout.splitlines()[-2:] == ["  arm        ddp: ok", "no problems found"]
 
 

@@ -11,6 +11,7 @@ import pytest
 from measurement.environment import KEEP_FREED_MEMORY
 from runners.session.arm_processes import LAUNCHER_LOG
 from tests.conftest import (
+    ended_well,
     needs_horovod,
     no_process_stays,
     ringside_here,
@@ -285,8 +286,7 @@ def test_a_setting_that_cannot_be_imposed_is_refused(tmp_path):
 
 def test_check_tells_what_a_plan_of_commands_starts(tmp_path):
     plan = write_script_plan(tmp_path, {"a": {"command": TORCHRUN, "directory": str(SCRIPTS)}})
-    done = ringside_here("check", plan)
-    assert done.returncode == 0, done.stderr
+    done = ended_well(ringside_here("check", plan))
     assert done.stdout.startswith(f"a:\n  cd {SCRIPTS} && ") and done.stdout.endswith(
         "no problems found\n"
     )

@@ -15,7 +15,7 @@ from tests.kit.scripts import SCRIPTS
 WAYS = {
     **{
         name: f"python meets.py {name}"
-        for name in ("spawns", "forks", "launches", "meets_by_tcp", "meets_in_a_file")
+        for name in ("spawns", "forks", "meets_by_tcp", "meets_in_a_file")
     },
     "static": "bash static.sh",
     "c10d": "bash c10d.sh",
@@ -29,11 +29,7 @@ C10D = "exec torchrun --nproc-per-node 2 --nnodes 1 --rdzv-backend c10d --rdzv-e
 @pytest.mark.timeout(MAX_S)
 @pytest.mark.parametrize(
     "ways",
-    [
-        ("spawns", "c10d", "serves"),
-        ("forks", "static", "meets_by_tcp"),
-        ("launches", "meets_in_a_file"),
-    ],
+    [("spawns", "c10d", "serves"), ("forks", "static", "meets_by_tcp"), ("meets_in_a_file",)],
 )
 def test_arms_that_meet_at_one_place_are_up_together_and_a_stranger_may_be_there(tmp_path, ways):
     """No command names the port, so a trial finds it taken, and its ranks then meet elsewhere."""

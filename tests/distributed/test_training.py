@@ -11,7 +11,7 @@ import pytest
 
 from measurement.agent.ringside_agent.place import World
 from measurement.records.results import ResultsFolder
-from tests.conftest import HAS_HOROVOD
+from tests.conftest import HAS_HOROVOD, ended_well
 from tests.distributed.ranks import training
 from tests.kit.commands import MPIRUN, forked, run, seen_by_ranks, warm
 
@@ -48,8 +48,7 @@ def epochs_of(folder):
 def told(tmp_path_factory):
     """Where a run wrote, which prints as it goes, and what it printed."""
     folder = tmp_path_factory.mktemp("told")
-    done = train("ddp", folder / "out", "--tensorboard", folder / "events")
-    assert done.returncode == 0, done.stderr
+    done = ended_well(train("ddp", folder / "out", "--tensorboard", folder / "events"))
     return folder, done.stdout
 
 
@@ -63,8 +62,7 @@ def epochs(told):
 @pytest.mark.parametrize("runner", ["fsdp2", "zero", *["hvd"] * HAS_HOROVOD])
 def test_two_ranks_have_the_same_losses_to_the_last_bit_under_any_backend(tmp_path, epochs, runner):
     """Halving is exact."""
-    done = train(runner, tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+    ended_well(train(runner, tmp_path / "out"))
     assert epochs_of(tmp_path / "out") == epochs
 
 

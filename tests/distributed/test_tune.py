@@ -6,7 +6,7 @@ import pytest
 
 from measurement.records.results import ResultsFolder
 from reports.tuning import Tuning, headline
-from tests.conftest import ringside_here, write_plan
+from tests.conftest import ended_well, ringside_here, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
@@ -16,10 +16,9 @@ def test_a_search_holds_each_trial_against_the_arms_defaults_and_confirms_what_i
     arms = {"ddp": "ddp", "fixed": {"backend": "ddp", "options": {"bucket_cap_mb": 25.0}}}
     plan = write_plan(tmp_path, arms=arms, reports=["json"])
     out = tmp_path / "out"
-    done = ringside_here(
-        "tune", plan, "--arm", "fixed", "-o", out, "--minutes", 0.1, "--at-once", 1
+    done = ended_well(
+        ringside_here("tune", plan, "--arm", "fixed", "-o", out, "--minutes", 0.1, "--at-once", 1)
     )
-    assert done.returncode == 0, done.stderr
     tuning = Tuning.model_validate_json((out / "tuning.json").read_text())
     assert {(trial.status, trial.log_ratio is not None) for trial in tuning.trials} == {
         ("ok", True)

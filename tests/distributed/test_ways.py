@@ -58,7 +58,6 @@ def beside(old, new):
 @pytest.mark.parametrize(
     ("ways", "fields"),
     [
-        (("plain", "ahead"), set()),
         (("plain", "looks_first"), set()),
         (("plain", "in_the_loop"), set()),
         (("adamw", "scaler_off"), {"optimizer.0.0.fused"}),

@@ -7,6 +7,7 @@ import torch
 
 from measurement.records.results import ResultsFolder
 from measurement.step_timer import StepTimer
+from tests.conftest import ended_well
 from tests.kit.commands import SHORT, run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU is visible")
@@ -17,8 +18,7 @@ RESOLUTION_MS = 0.01
 
 def test_ddp_over_nccl(tmp_path):
     command = ["torchrun", "--standalone", "--nproc-per-node", "1", "-m", "runners.ddp"]
-    done = run(*command, *SHORT, "-o", tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    ended_well(run(*command, *SHORT, "-o", tmp_path))
     (record,) = ResultsFolder(tmp_path).records()
     assert record.transport == "nccl"
     assert record.parity.passed

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from tests.conftest import BIN, REPOSITORY
+from tests.conftest import BIN, REPOSITORY, ended_well
 from tests.kit.warm_server import socket_path, warm_command
 
 
@@ -55,7 +55,7 @@ def warm(*arguments):
     return warm_command(socket_path(), *arguments)
 
 
-def forked(ranks, module, *arguments, timeout=200):
+def forked(ranks, module, *arguments):
     """Run a module of ``tests.distributed.ranks`` on ranks forked from what has imported torch,
     which is most of what they take."""
     return run(
@@ -65,7 +65,6 @@ def forked(ranks, module, *arguments, timeout=200):
         "-m",
         module.__name__,
         *arguments,
-        timeout=timeout,
     )
 
 
@@ -77,8 +76,7 @@ def under_mpirun(module, *arguments):
 def seen_by_ranks(start, folder, *arguments):
     """What ranks left in a folder that ``ranks.leave_what_is_seen`` writes into: by name, what each
     of them saw."""
-    done = start(folder, *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
+    ended_well(start(folder, *arguments))
     ranks = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     return {name: [rank[name] for rank in ranks] for name in ranks[0]}
 

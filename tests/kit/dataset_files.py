@@ -17,6 +17,8 @@ from workloads.digits import read_table
 
 HELD_OUT_SAMPLES = 23
 """Divides by nothing that the tests use as a number of ranks or as a batch."""
+TRAINING_SAMPLES = 61
+"""Of MNIST."""
 OPTIONS = {
     "imagenet": {"model": "squeezenet1_1", "image_size": 64},
     "language_model": {"size": "nano", "sequence_length": 16},
@@ -48,22 +50,13 @@ def digits_28() -> tuple[np.ndarray, np.ndarray]:
     return (large * (255 / 16)).round().to(torch.uint8).numpy(), table[:, -1]
 
 
-def write_mnist(
-    folder: Path,
-    *,
-    training: int = 61,
-    held_out: int = HELD_OUT_SAMPLES,
-    suffix: str = "",
-    inside="MNIST/raw",
-) -> None:
+def write_mnist(folder: Path, *, suffix: str = "", inside="MNIST/raw") -> None:
     """As torchvision lays it out, unless ``inside`` says otherwise."""
     place = folder / inside
     place.mkdir(parents=True, exist_ok=True)
     images, labels = digits_28()
-    for part, chosen in (
-        ("train", slice(0, training)),
-        ("t10k", slice(training, training + held_out)),
-    ):
+    held_out = slice(TRAINING_SAMPLES, TRAINING_SAMPLES + HELD_OUT_SAMPLES)
+    for part, chosen in (("train", slice(TRAINING_SAMPLES)), ("t10k", held_out)):
         for kind, array in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels)):
             content = idx(array[chosen])
             (place / f"{part}-{kind}{suffix}").write_bytes(
@@ -75,10 +68,8 @@ def cifar_batch(seed: int, images: int) -> dict[str, object]:
     """One batch's content."""
     rng = np.random.default_rng(seed)
     return {
-        "batch_label": f"batch {seed}",
         "labels": rng.integers(10, size=images).tolist(),
         "data": rng.integers(256, size=(images, 3072), dtype=np.uint8),
-        "filenames": [f"{n}.png" for n in range(images)],
     }
 
 

@@ -74,12 +74,7 @@ def write_image(root, spec):
     }
     for name, line in lines.items():
         file = root / "etc" / name
-        others = [
-            kept
-            for kept in file.read_text().splitlines()
-            if kept.split(":")[2] not in (str(user), str(group))
-        ]
-        file.write_text("\n".join([*others, line]) + "\n")
+        file.write_text(f"{line}\n{file.read_text()}")  # goes before the machine's of that number
     (root / "etc" / "hosts").write_text(spec["hosts"])
     (root / "etc" / "ssh" / "ssh_config").write_text(SSH_CONFIG.format(port=spec["ssh_port"]))
     home = root / HOME.lstrip("/")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import os
 import subprocess
 import sys
 import time
@@ -23,12 +22,13 @@ from pathlib import Path
 
 import psutil
 
-from tests.kit.lab import namespaces
-from tests.kit.lab.programs import program, run
+from tests.kit.lab import namespaces, ssh
+from tests.kit.lab.programs import program
 from tests.kit.lab.state import load_settings
 
 NAMESPACE = "default"
 SSH_PORT = 2222
+READY_S = 60
 INIT = Path(__file__).with_name("pod_init.py")
 OPEN_MPI = {
     "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
@@ -205,22 +205,20 @@ class Running:
             process.wait(timeout=20)
 
     def make_key(self, secret):
-        """As the operators do, by their curve and form."""
         key = self.folder / "key"
-        run("ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-f", str(key))
-        public = Path(f"{key}.pub").read_text()
+        public = ssh.make_key(key, secret)
         self.job.files[secret] = {
             "id_rsa": key.read_text(),
             "id_rsa.pub": public,
             "authorized_keys": public,
         }
 
-    def start(self, *, ready_s=60):
+    def start(self):
         """Start all pods, the one that drives last."""
         nodes = [pod for pod in self.job.pods if not pod.drives]
         for pod in nodes:
             self.start_pod(pod)
-        deadline = time.monotonic() + ready_s
+        deadline = time.monotonic() + READY_S
         while not all(self.is_ready(pod) for pod in nodes):
             assert time.monotonic() < deadline and not any(
                 self.processes[pod.hostname].poll() for pod in nodes
@@ -251,11 +249,9 @@ class Running:
         python = [sys.executable, "-I", "-S", str(INIT), str(spec)]
         argv = [program("unshare"), *separate, *python]
         entered = namespaces.enter_command(init, folder=Path("/"), argv=argv)
-        cores = ",".join(map(str, os.sched_getaffinity(init)))
-        words = [program("taskset"), "--cpu-list", cores, *entered]
         with (self.folder / f"{pod.hostname}.log").open("ab") as log:
             self.processes[pod.hostname] = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                entered, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
 
     def spec_of(self, pod):
@@ -266,7 +262,6 @@ class Running:
             "PATH": image["path"],
             "HOSTNAME": pod.hostname,
             "KUBERNETES_SERVICE_HOST": "10.77.0.254",
-            "KUBERNETES_SERVICE_PORT": "443",
             **{each["name"]: each["value"] for each in container.get("env", [])},
         }
         return {

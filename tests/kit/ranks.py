@@ -14,6 +14,8 @@ from measurement.agent.ringside_agent.place import HOROVOD
 from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
 from runners.protocol import Job
+from runners.rank.precision import StepPrecision
+from runners.rank.trainer import Trainer
 from runners.standalone.run import rendezvous_store
 
 USUAL = {
@@ -37,6 +39,19 @@ def own_world():
 def job_of(world, **changes):
     """A job of all ranks."""
     return Job(**USUAL | changes, world_size=world.world_size)
+
+
+def trainer_of(engine, workload, backend):
+    """What trains a workload on this rank as the engine's own would."""
+    cpu = torch.device("cpu")
+    return Trainer(
+        workload=workload,
+        backend=backend,
+        world=engine.world,
+        device=cpu,
+        seed=1,
+        step_precision=StepPrecision(precision="fp32", max_gradient_norm=None, device=cpu),
+    )
 
 
 def leave_what_is_seen(folder, names, see):

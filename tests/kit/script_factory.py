@@ -99,8 +99,6 @@ class Script:
     samples_from: str | None = "loader"
     sharded: bool = False
     notes: Sequence[str] = ()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """What its library has by itself, of settings that it changed."""
 
     def reports(self) -> list[ScriptReport]:
         """What its ranks report."""
@@ -175,7 +173,6 @@ class Script:
             without_optimizer=list(self.left_out),
             samples_from=self.samples_from,
             notes=list(self.notes),
-            defaults=dict(self.defaults),
         )
 
 
@@ -251,7 +248,6 @@ def script_records(
     *,
     launches: int | None = None,
     losses: Losses | None = None,
-    seed: int = 1,
 ) -> list[LaunchRecord]:
     """Whole records of scripts.
 
@@ -261,13 +257,10 @@ def script_records(
         script: by launch and arm, what the script does.
         launches: None: the plan's.
         losses: None: none are seen in blocks.
-        seed: of the noise.
     """
     records = []
     for launch in range(launches or plan.measurement.launches):
-        for record in make_launch(
-            plan, truth, launch, random=np.random.default_rng([seed, launch])
-        ):
+        for record in make_launch(plan, truth, launch, random=np.random.default_rng([1, launch])):
             told = {"scripts": script(launch, record.arm).reports(), "parity": None}
             for block in record.blocks if losses else []:
                 first = STEPS + block.block * block.steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import ringside_here
+from tests.conftest import ended_well, ringside_here
 from tests.kit.refusals import refused_command
 
 
@@ -15,8 +15,7 @@ def rows(done):
 
 def test_the_table_has_each_host_with_its_ranks(tmp_path):
     (tmp_path / "hosts").write_text("host1 slots=4 max-slots=8\n[fe80::2]:4\nhost3\n")
-    done = ringside_here("hosts", tmp_path / "hosts", "-np", "5", "--no-reach")
-    assert done.returncode == 0, done.stderr
+    done = ended_well(ringside_here("hosts", tmp_path / "hosts", "-np", "5", "--no-reach"))
     assert rows(done)[1:] == [
         ["host1", "4", "0-3"],
         ["fe80::2", "4", "4"],
@@ -26,8 +25,7 @@ def test_the_table_has_each_host_with_its_ranks(tmp_path):
 
 
 def test_this_machine_in_a_list_is_reached():
-    done = ringside_here("hosts", "-H", "localhost:4")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ended_well(ringside_here("hosts", "-H", "localhost:4"))
     host, slots, ranks, _, reachable, *_ = rows(done)[1]
     assert (host, slots, ranks, reachable) == ("localhost", "4", "0-3", "yes:")
 
@@ -44,11 +42,3 @@ def test_this_machine_in_a_list_is_reached():
 def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
     (line,) = refused_command("hosts", *arguments).splitlines()
     assert message in line
-
-
-def test_the_file_of_a_pbs_job_names_a_host_for_each_slot(tmp_path, monkeypatch):
-    (tmp_path / "nodes").write_text("host1\r\nhost1\r\nhost2.site\r\n")
-    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
-    done = ringside_here("hosts", "--no-reach")
-    assert done.returncode == 0, done.stderr
-    assert rows(done)[1:3] == [["host1", "2", "0-1"], ["host2.site", "1", "2"]]

@@ -15,7 +15,7 @@ import yaml
 from openapi_schema_validator import OAS30Validator
 
 from runners.job_command import IN_IMAGES, PODS
-from tests.conftest import REPOSITORY, ringside_here, write_plan
+from tests.conftest import REPOSITORY, ended_well, ringside_here, write_plan
 from tests.kit.pods import job_of
 from tests.kit.refusals import refused_command
 
@@ -30,9 +30,7 @@ GPUS = ("--set", "device=cuda")
 
 def job(engine, plan, *arguments, image="registry/ringside:1"):
     given = ["--image", image] if engine in IN_IMAGES else []
-    done = ringside_here("job", plan, "--for", engine, *given, *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return ended_well(ringside_here("job", plan, "--for", engine, *given, *arguments)).stdout
 
 
 def manifests(flavour, plan, *arguments, **options):

@@ -18,7 +18,7 @@ from runners.planning.arms import job_of, resolve_arms
 from runners.planning.command_place import CommandPlace
 from runners.planning.standalone_flags import FLAGS, MODULES, RunOptions, plan_content
 from runners.standalone.run import resolve_plan
-from tests.conftest import needs_horovod, ringside_here, write_plan
+from tests.conftest import ended_well, needs_horovod, ringside_here, write_plan
 from tests.kit.plans import tiny
 
 HERE = Placement(hosts=(HostSlots(host="localhost", slots=2),), cores={"localhost": 2})
@@ -120,7 +120,6 @@ def test_a_line_says_where_it_starts_and_what_it_needs_and_no_secret(monkeypatch
 
 def test_a_dry_run_shows_each_arms_command_and_starts_nothing(tmp_path):
     plan = write_plan(tmp_path, arms=["ddp", "fsdp2"])
-    done = ringside_here("compare", plan, "--dry-run", "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+    done = ended_well(ringside_here("compare", plan, "--dry-run", "-o", tmp_path / "out"))
     assert [line for line in done.stdout.splitlines() if line[0] != " "] == ["ddp:", "fsdp2:"]
     assert not (tmp_path / "out").exists()

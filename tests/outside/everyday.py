@@ -54,14 +54,6 @@ class AugmentedByWorkers(Augmented):
     workers = 1
 
 
-class Shuffled(Augmented):
-    """Each rank's own half, shuffled by the loader with the default generator."""
-
-    def batches(self, *, rank, world_size, device):
-        share = torch.utils.data.Subset(Noisy(), range(rank, 64, world_size))
-        yield from DataLoader(share, batch_size=self.local_batch_size, shuffle=True)
-
-
 class OwnGenerators(Plain):
     """Generators that the workload keeps, for samples and for noise in the loss; more noise from
     the default ones."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
@@ -13,25 +12,14 @@ from workloads import Workload
 from workloads.digits import Digits
 
 
-class Options(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    weight_decay: float = 0.0
-
-
 class Plain(Workload):
     """A line through ten numbers, on samples that a generator makes."""
-
-    Options = Options
-    options: Options
 
     def build_model(self):
         return nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Linear(16, 1))
 
     def build_optimizer(self, model):
-        return torch.optim.SGD(
-            model.parameters(), lr=0.05, momentum=0.9, weight_decay=self.options.weight_decay
-        )
+        return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
     def samples(self, rank):
         generator = torch.Generator().manual_seed(1000 * self.seed + rank)

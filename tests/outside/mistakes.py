@@ -146,13 +146,3 @@ class Batches(Plain):
 class Exits(Plain):
     def build_model(self):
         raise SystemExit("no GPU")
-
-
-class Crashes(Plain):
-    """As native code does."""
-
-    def compute_loss(self, model, batch):
-        import os
-        import signal
-
-        os.kill(os.getpid(), signal.SIGSEGV)

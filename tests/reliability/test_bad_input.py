@@ -97,20 +97,18 @@ def overwrite_footer(path):
     path.write_bytes(content[:-end] + b"\x11" * (end - 8) + content[-8:])
 
 
-NO_STEP = "it has impossible times or numbers"
 DAMAGED = [
     ("record.json", partial(Path.write_bytes, data=b"[" * 100_000), ""),
     ("record.json", partial(Path.write_bytes, data=b"{"), ""),
     ("steps.parquet", Path.unlink, "is missing, and the record beside it has "),
     ("steps.parquet", overwrite_footer, "cannot be read: "),
     ("steps.parquet", with_column("data_wait_s", ""), "could not convert string to float"),
-    ("steps.parquet", with_column("rank", -1), NO_STEP),
     (
         "steps.parquet",
         with_column("turn", 1000),
         "it has steps of 1 blocks that the record beside it does not have",
     ),
-    ("steps.parquet", with_column("step_s", float("inf")), NO_STEP),
+    ("steps.parquet", with_column("step_s", float("inf")), "it has impossible times or numbers"),
 ]
 
 

@@ -4,7 +4,6 @@ Killed drivers: ``test_fault_matrix``."""
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -42,7 +41,7 @@ def test_steps_are_never_read_with_the_record_of_an_earlier_attempt(tmp_path, mo
 
 
 @pytest.mark.costly
-def test_the_epochs_of_an_interrupted_training_are_kept_and_drawn_and_do_not_count(tmp_path):
+def test_the_epochs_of_an_interrupted_training_are_kept(tmp_path):
     out, training = tmp_path / "out", {"epochs": 500, "target_accuracy": 0.999}
     plan = write_plan(
         tmp_path, arms=["ddp", "naive"], training=training, measurement={"local_every": 0}
@@ -64,10 +63,6 @@ def test_the_epochs_of_an_interrupted_training_are_kept_and_drawn_and_do_not_cou
     kept = epochs()
     assert all(kept[arm] >= count for arm, count in seen.items())
     assert not any(record.complete for record in ResultsFolder(out).records())
-    for arm in json.loads((out / "comparison.json").read_text())["training"]["arms"]:
-        (curve,) = arm["by_seed"]
-        assert (len(curve["train_s"]), curve["finished"]) == (kept[arm["name"]], False)
-        assert arm["seeds"] == 0
 
 
 def test_a_disk_that_is_almost_full_is_told_before_anything_is_measured(tmp_path):

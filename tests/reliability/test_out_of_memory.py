@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.conftest import ended_well
 from tests.kit.commands import run_python
 
 CODE = """
@@ -15,6 +16,5 @@ except MemoryError as error:
 
 
 def test_memory_that_was_taken_is_freed_before_the_error_is_described():
-    done = run_python(CODE)
-    assert done.returncode == 0, done.stderr
+    done = ended_well(run_python(CODE))
     assert done.stdout.startswith("MemoryError, at tests/kit/plugins/faulty.py:")

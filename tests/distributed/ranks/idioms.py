@@ -9,21 +9,16 @@ from __future__ import annotations
 import copy
 import sys
 
-import torch
-
 from runners.planning.workload import resolve_workload
 from runners.rank.engine import start_engine
 from runners.rank.parity import run_gate
-from runners.rank.precision import StepPrecision
-from runners.rank.trainer import Trainer
 from tests.conftest import REPOSITORY
-from tests.kit.ranks import job_of, leave_what_is_seen
+from tests.kit.ranks import job_of, leave_what_is_seen, trainer_of
 
 OUTSIDE = REPOSITORY / "tests" / "outside"
 MICRO_STEPS = {"Uneven": 2, "Finite": 2, "everyday:Augmented": 2}
 FIND_UNUSED = ("Unused", "LayerDrop")
 """What DDP must be told of."""
-CPU = torch.device("cpu")
 
 
 def take(engine, name, backend_name):
@@ -36,21 +31,14 @@ def take(engine, name, backend_name):
     backend.options = type(backend).Options(**options)
     file, _, cls = name.rpartition(":")
     setup = resolve_workload(f"{OUTSIDE / (file or 'idioms')}.py:{cls}", {})
-    trainer = Trainer(
-        workload=setup.build(local_batch_size=4, seed=1),
-        backend=backend,
-        world=engine.world,
-        device=CPU,
-        seed=1,
-        step_precision=StepPrecision(precision="fp32", max_gradient_norm=None, device=CPU),
-    )
+    trainer = trainer_of(engine, setup.build(local_batch_size=4, seed=1), backend)
     gate = run_gate(trainer)
     blocks = [trainer.run_block(steps=3, warmup_steps=1, local=False) for _ in range(2)]
     found = {
         "gate": gate.model_dump(),
-        "restarts": [b.restarts for b in blocks],
+        "restarts": [block.restarts for block in blocks],
+        "drift": trainer.drift().model_dump(),
     }
-    found["drift"] = trainer.drift().model_dump()
     if backend.has_local_steps:
         trainer.run_block(steps=2, warmup_steps=0, local=True)
     rates = [group["lr"] for group in trainer.joined.optimizer.param_groups]

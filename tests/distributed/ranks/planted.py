@@ -14,13 +14,9 @@ import torch.distributed as dist
 from backends.torch_distributed import Naive, NaivePrepared, sync_gradients
 from runners.rank.engine import start_engine
 from runners.rank.parity import run_gate
-from runners.rank.precision import StepPrecision
-from runners.rank.trainer import Trainer
-from tests.kit.ranks import job_of, leave_what_is_seen
+from tests.kit.ranks import job_of, leave_what_is_seen, trainer_of
 from tests.outside.everyday import Complex, Half
 from tests.outside.idioms import Plain, Recommender
-
-CPU = torch.device("cpu")
 
 
 class Right(NaivePrepared):
@@ -118,15 +114,8 @@ FAULTS = (LayerLeftOut, Twice, Stale, InHalf, OwnBuffer, Drifts)
 def take(engine, workload_class, prepared_class):
     backend = backend_of(prepared_class)(transport="gloo")
     vars(backend).update(vars(engine.backend))
-    trainer = Trainer(
-        workload=with_buffer(workload_class)(local_batch_size=4, seed=1),
-        backend=backend,
-        world=engine.world,
-        device=CPU,
-        seed=1,
-        step_precision=StepPrecision(precision="fp32", max_gradient_norm=None, device=CPU),
-    )
-    return run_gate(trainer).model_dump()
+    workload = with_buffer(workload_class)(local_batch_size=4, seed=1)
+    return run_gate(trainer_of(engine, workload, backend)).model_dump()
 
 
 def take_all(kind, world, store):

@@ -85,7 +85,6 @@ def enter(name: str, argv: Sequence[str]) -> NoReturn:
     environment = {**inner, **os.environ, "PATH": inner["PATH"], "HOSTNAME": name}
     command = namespaces.enter_command(pid, folder=Path.cwd(), argv=argv)
     sys.stdout.flush()
-    os.sched_setaffinity(0, os.sched_getaffinity(pid))
     os.execve(command[0], command, environment)
 
 

@@ -127,8 +127,10 @@ def mounts() -> list[str]:
 
 
 def enter_command(pid: int, *, folder: Path, argv: Sequence[str]) -> list[str]:
-    """The argv that runs a command in the host whose init is ``pid``; it is told to end when the
-    one who waits for it does."""
+    """The argv that runs a command in the host whose init is ``pid``, on its cores; it is told to
+    end when the one who waits for it does."""
+    cores = ",".join(map(str, os.sched_getaffinity(pid)))
+    on_cores = [program("taskset"), "--cpu-list", cores, program("nsenter")]
     entered = f"--target={pid} --mount --uts --ipc --net --pid -- env -C".split()
     dies_too = ["setpriv", "--pdeathsig", "TERM", "--"]
-    return [program("nsenter"), *entered, str(folder), *dies_too, *argv]
+    return [*on_cores, *entered, str(folder), *dies_too, *argv]

@@ -50,11 +50,6 @@ def plain(steps=10**9, model=None, step=None):
         take() if step is None else take(optimizer)
 
 
-def exits():
-    plain(50)
-    sys.exit(7)
-
-
 def tidies_up():
     atexit.register(print, "atexit", flush=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -105,18 +100,6 @@ spawns_tidy_ranks = functools.partial(starts_tidy_ranks, "spawn")
 forks_tidy_ranks = functools.partial(starts_tidy_ranks, "fork")
 
 
-def two_optimizers():
-    """Two models in turn, as GANs have it; the second one's optimizer steps twice."""
-    one, other = net(), torch.nn.Linear(6, 3)
-    first = torch.optim.SGD(one.parameters(), lr=0.01)
-    second = torch.optim.Adam(other.parameters(), lr=0.02)
-    for batch in forever(data()):
-        for model, optimizer in ((one, first), (other, second), (other, second)):
-            optimizer.zero_grad()
-            loss_of(model, batch).backward()
-            optimizer.step()
-
-
 def lbfgs():
     model = net()
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
@@ -159,17 +142,6 @@ def stepped(groups):
             (loss_of(model, batch) / 2).backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-def all_first():
-    batches = forever(data())
-    stepped([next(batches), next(batches)] for _ in itertools.count())
-
-
-def one_of_two():
-    """Draws two batches for each step, and uses one."""
-    batches = forever(data())
-    stepped([next(batches), next(batches)][1:] for _ in itertools.count())
 
 
 def ahead(loader):
@@ -260,16 +232,6 @@ def shards():
         model = net()
         fully_shard(model)
         plain(model=model)
-
-
-def lost_parameters():
-    """One layer is in no optimizer, and the data are no loader's."""
-    model, x, y = net(), torch.randn(4, 6), torch.randint(0, 3, (4,))
-    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.01)
-    while True:
-        optimizer.zero_grad()
-        loss_of(model, {"x": x, "labels": {"y": y}}).backward()
-        optimizer.step()
 
 
 if __name__ == "__main__":

@@ -12,12 +12,10 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--by", choices=("ddp", "trainer", "accelerate"), default="ddp")
 parser.add_argument("--batch", type=int, default=8)
 parser.add_argument("--accumulate", type=int, default=1)
-parser.add_argument("--rate", type=float, default=0.01)
 parser.add_argument("--strategy", default="ddp", help="Lightning's")
 parser.add_argument("--evaluate-every", type=int, default=7)
-parser.add_argument("--bf16", action="store_true")
-parser.add_argument("--epochs", type=int, default=100_000)
 given = parser.parse_args()
+RATE, EPOCHS = 0.01, 100_000
 
 
 class Net(nn.Module):
@@ -56,8 +54,8 @@ def by_ddp():
     sampler = DistributedSampler(data, shuffle=False)
     loader = DataLoader(data, batch_size=given.batch, sampler=sampler)
     wrapped = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(wrapped.parameters(), lr=given.rate)
-    for _ in range(given.epochs):
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=RATE)
+    for _ in range(EPOCHS):
         for batch in loader:
             optimizer.zero_grad()
             wrapped(**batch)["loss"].backward()
@@ -70,13 +68,12 @@ def by_trainer():
     arguments = TrainingArguments(
         output_dir="trained",
         use_cpu=True,
-        num_train_epochs=given.epochs,
+        num_train_epochs=EPOCHS,
         per_device_train_batch_size=given.batch,
         gradient_accumulation_steps=given.accumulate,
-        learning_rate=given.rate,
+        learning_rate=RATE,
         lr_scheduler_type="constant",
         optim="sgd",
-        bf16=given.bf16,
         eval_strategy="steps",
         eval_steps=given.evaluate_every,
         save_steps=20,
@@ -91,9 +88,9 @@ def by_accelerate():
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=given.accumulate)
     loader = DataLoader(data, batch_size=given.batch)
-    optimizer = torch.optim.SGD(model.parameters(), lr=given.rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     wrapped, own, loader = accelerator.prepare(model, optimizer, loader)
-    for _ in range(given.epochs):
+    for _ in range(EPOCHS):
         for batch in loader:
             with accelerator.accumulate(wrapped):
                 accelerator.backward(wrapped(**batch)["loss"])

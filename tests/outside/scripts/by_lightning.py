@@ -2,7 +2,7 @@
 
 import lightning
 import torch
-from by_framework import data, given, held_out, model
+from by_framework import EPOCHS, RATE, data, given, held_out, model
 from torch.utils.data import DataLoader
 
 
@@ -20,7 +20,7 @@ class Module(lightning.LightningModule):
         self.log("held_out", self.net(**batch)["loss"], sync_dist=True)
 
     def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=given.rate)
+        return torch.optim.SGD(self.parameters(), lr=RATE)
 
 
 if __name__ == "__main__":  # ddp_spawn's children import it
@@ -28,10 +28,9 @@ if __name__ == "__main__":  # ddp_spawn's children import it
         accelerator="cpu",
         devices=2,
         strategy=given.strategy,
-        max_epochs=given.epochs,
+        max_epochs=EPOCHS,
         accumulate_grad_batches=given.accumulate,
         val_check_interval=given.evaluate_every,
-        precision="bf16-mixed" if given.bf16 else "32-true",
         enable_progress_bar=False,
         log_every_n_steps=5,
     )

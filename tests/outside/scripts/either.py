@@ -1,9 +1,8 @@
-"""A small script of a user's, under Horovod, DDP or alone, that may end, crash or never step; it
+"""A small script of a user's, under Horovod, DDP or alone, that may end or crash; it
 knows nothing of Ringside."""
 
 import argparse
 import contextlib
-import time
 
 import torch
 from torch.distributed.algorithms.join import Join
@@ -15,7 +14,6 @@ parser.add_argument("--by", choices=("ddp", "horovod", "nothing"), default="noth
 parser.add_argument("--steps", type=int, default=100_000)
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--crash-at", type=int)
-parser.add_argument("--never-step", action="store_true")
 parser.add_argument("--no-loader", action="store_true")
 parser.add_argument("--unlike-shards", action="store_true")
 given = parser.parse_args()
@@ -56,10 +54,7 @@ try:
             for inputs, targets in loader:
                 optimizer.zero_grad()
                 torch.nn.functional.cross_entropy(model(inputs), targets).backward()
-                if given.never_step:
-                    time.sleep(0.1)
-                else:
-                    optimizer.step()
+                optimizer.step()
                 steps += 1
                 if steps == given.crash_at:
                     raise ValueError("the disk of the user is full")

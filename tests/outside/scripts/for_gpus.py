@@ -2,7 +2,6 @@
 CPUs (``--cpus``)."""
 
 import argparse
-import contextlib
 import os
 
 import torch
@@ -53,10 +52,6 @@ def train(gpu, given):
     model = DistributedDataParallel(model, device_ids=None if given.cpus else [gpu])
     optimizer = torch.optim.SGD(model.parameters(), given.lr, momentum=0.9)
     scaler = torch.amp.GradScaler("cuda", enabled=given.half)
-    start, end = (
-        (None, None) if given.cpus else (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    )
-    stream = contextlib.nullcontext() if given.cpus else torch.cuda.stream(torch.cuda.Stream())
     for _ in range(50):
         for batch in loader():
             images, labels = (
@@ -64,23 +59,12 @@ def train(gpu, given):
                 if given.cpus
                 else (batch[0].to(gpu, non_blocking=True), batch[1].cuda(non_blocking=True))
             )
-            if not given.cpus:
-                start.record()
-            with stream, torch.autocast("cuda", enabled=given.half):
+            with torch.autocast("cuda", enabled=given.half):
                 loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
-            if not given.cpus:
-                end.record()
-                torch.cuda.synchronize()
-                print(
-                    start.elapsed_time(end),
-                    torch.cuda.max_memory_allocated(),
-                    images.device,
-                    flush=True,
-                )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ nothing of Ringside."""
 import http.server
 import multiprocessing
 import os
-import subprocess
 import sys
 import threading
 import urllib.request
@@ -58,35 +57,32 @@ def forks():
         one.join()
 
 
-def launches():
-    told = {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": PLACE, "WORLD_SIZE": "2"}
-    ranks = [
-        subprocess.Popen([sys.executable, __file__, "train"], env={**told, "RANK": str(rank)})
-        for rank in range(2)
-    ]
-    sys.exit(max(one.wait() for one in ranks))
+def serve_figures():
+    server = http.server.HTTPServer(("", int(PLACE)), http.server.SimpleHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def ask_for_figures(host):
+    with urllib.request.urlopen(f"http://{host}:{PLACE}") as answer:
+        assert b"own-figures" in answer.read()
 
 
 def serves():
-    """Rank 0 serves its figures, which rank 1 asks for."""
+    """Rank 0 serves its figures, and asks for them."""
     if os.environ["RANK"] == "0":
-        server = http.server.HTTPServer(("", int(PLACE)), http.server.SimpleHTTPRequestHandler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with urllib.request.urlopen(f"http://localhost:{PLACE}") as answer:
-            assert b"own-figures" in answer.read()
+        serve_figures()
+        ask_for_figures("localhost")
     train()
 
 
 def serves_from_the_last():
     """The last rank serves its figures, which the first asks its host for."""
     if os.environ["RANK"] == "1":
-        server = http.server.HTTPServer(("", int(PLACE)), http.server.SimpleHTTPRequestHandler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        serve_figures()
     dist.init_process_group("gloo")
     dist.barrier()
     if os.environ["RANK"] == "0":
-        with urllib.request.urlopen(f"http://{sys.argv[2]}:{PLACE}") as answer:
-            assert b"own-figures" in answer.read()
+        ask_for_figures(sys.argv[2])
     train()
 
 

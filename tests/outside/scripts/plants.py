@@ -107,12 +107,8 @@ def load_weights():
 if has("loads_weights") and not has("loads_late"):
     load_weights()
 trained = list((net.head if has("head_alone") else net).parameters())
-SETTINGS = {
-    "fused": {"fused": True},
-    "foreach": {"foreach": False},
-    "decay": {"weight_decay": 1e-4},
-}
-optimizer = torch.optim.SGD(trained, lr=rate, momentum=0.9, **chosen(SETTINGS))
+decay = 1e-4 if has("decay") else 0.0
+optimizer = torch.optim.SGD(trained, lr=rate, momentum=0.9, weight_decay=decay)
 if has("adam"):
     optimizer = torch.optim.AdamW(trained, lr=rate)
 if has("optimizer_first"):
@@ -198,11 +194,7 @@ if has("own_shares"):
     data, shown = Subset(data, list(sampler)), {}
 LOADING = {
     "workers": {"num_workers": 1},
-    "persistent": {"persistent_workers": True},
-    "timeout": {"timeout": 60},
-    "prefetches": {"prefetch_factor": 4},
     "forks": {"multiprocessing_context": "fork"},
-    "pinned": {"pin_memory": True},
     "drops_last": {"drop_last": True},
 }
 loader = DataLoader(data, BATCH, **shown, **chosen(LOADING))

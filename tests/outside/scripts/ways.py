@@ -11,7 +11,7 @@ import time
 
 import torch
 from torch.distributed import all_reduce
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 WAY, LIBRARY = sys.argv[1], (*sys.argv[2:], "alone")[0]
@@ -50,13 +50,6 @@ class Renamed(torch.nn.Module):
         return self.after(torch.relu(self.before(inputs)))
 
 
-class Stream(IterableDataset):
-    """Shares itself out, as streams of shards do."""
-
-    def __iter__(self):
-        return iter([data[number] for number in range(rank, 256, size)])
-
-
 def loader(batch=16):
     return DataLoader(
         data,
@@ -70,25 +63,7 @@ def epochs(make):
         yield from make()
 
 
-def ahead():
-    """Each batch once the next one is there."""
-    source = epochs(kept)
-    batch = next(source)
-    for following in source:
-        yield batch
-        batch = following
-
-
-def broadcast():
-    """Rank 0 alone reads, and gives each rank its part."""
-    empty = [[torch.empty(32, 16), torch.empty(32, dtype=torch.long)]]
-    for batch in epochs(lambda: loader(32) if rank == 0 else empty):
-        for part in batch:
-            torch.distributed.broadcast(part, 0)
-        yield [part[rank * 16 : rank * 16 + 16] for part in batch]
-
-
-made, small, streamed = loader(), loader(8), DataLoader(Stream(), batch_size=16)
+made, small = loader(), loader(8)
 
 
 def kept():
@@ -102,11 +77,7 @@ def looked_at():
 
 SOURCES = {
     "in_the_loop": lambda: epochs(loader),
-    "in_the_loop_of_small_batches": lambda: epochs(lambda: loader(8)),
-    "stream": lambda: epochs(lambda: streamed),
-    "ahead": ahead,
     "looks_first": looked_at,
-    "broadcast": broadcast,
     "passes": lambda: epochs(lambda: small),
     "all_first": lambda: epochs(lambda: small),
 }
@@ -164,7 +135,7 @@ def wait_in_step(loss):
 
 
 WAITS = ("averages", "asks", "meets", "late", "late_clips")
-CLIPS = WAY in ("clips", "late_clips")
+CLIPS = WAY == "late_clips"
 source = SOURCES.get(WAY, lambda: epochs(kept))()
 while True:
     optimizer.zero_grad()

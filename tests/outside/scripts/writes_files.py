@@ -30,7 +30,6 @@ elif way == "trackers":
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter("runs/now")
-    print("W&B", os.environ.get("WANDB_MODE"), flush=True)
     Path("wandb").mkdir()
 cached = Path("cache.bin").stat().st_size if way == "cache" else 0
 print(
