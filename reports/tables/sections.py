@@ -119,8 +119,12 @@ def _parity(row: ArmRow) -> Entry:
     parity = row.arm.parity
     if parity is None:
         return Entry("not checked")
-    right = "right values" if row.point.cases else "same gradients"
-    return Entry(right, kind="ok") if parity.passed else Entry("wrong", kind="wrong")
+    if not parity.passed:
+        return Entry("wrong", kind="wrong")
+    if row.point.cases:
+        return Entry("right values", kind="ok")
+    is_compared = parity.gradient_error is not None
+    return Entry("same gradients", kind="ok") if is_compared else Entry("gradients not compared")
 
 
 def _parameters(parameters: ParameterEquality) -> Entry:

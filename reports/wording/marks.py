@@ -153,7 +153,12 @@ def _same_work(place: Comparison) -> Mark:
         if not result.is_comparable and (is_unlike or result.withheld_by != "cpu")
     ]
     timed = [arm for arm in arms if arm.launches] or arms
-    unchecked = [arm.name for arm in timed if arm.parity is None] if equality is None else []
+    unchecked = [
+        arm.name
+        for arm in timed
+        if equality is None
+        and (arm.parity is None or (arm.parity.gradient_error is None and not place.cases))
+    ]
     own_batches = [row.sentence for row in differences if place.batches and row.field == BATCH]
     unasked = [
         row.field

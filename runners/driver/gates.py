@@ -270,7 +270,7 @@ def judge_parity(reports: list[ParityReport]) -> ParityResult:
     gradients: Distances | None = None
     if first.gradient_scale is None:
         notes.append(
-            "gradients not compared: this option does not compute the mean of the ranks' gradients"
+            "gradients not compared: its exchange does not compute the mean of the ranks' gradients"
         )
     else:
         gradients = _against_mean(reports, scale=first.gradient_scale)

@@ -14,8 +14,9 @@ from reports.parts_schema import ArmTraining, Equality, TrainingSummary
 from reports.wording.comparison_sentences import findings
 from reports.wording.first_screen import MAX_CAUSE, first_screen
 from reports.wording.headlines import MAX_WORDS, headline, interval_text
+from reports.wording.marks import marks
 from tests.kit.changed import changed
-from tests.kit.results_factory import Truth, make_plan, write_results
+from tests.kit.results_factory import Truth, concluded, make_plan, write_results
 from tests.unit.test_study import study_of, write_points
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
@@ -212,3 +213,14 @@ def test_library_and_transport_that_differ_together_are_not_told_apart(decided):
     assert both.next_step == "Run both with the same transport to separate library from transport"
     assert both.marks[2].word == "2 unrequested differences"
     assert alone.next_step.startswith("Stop ") and alone.marks[2].word == "1 unrequested difference"
+
+
+@pytest.mark.slow
+def test_work_is_not_the_same_where_no_gradients_were_compared(tmp_path):
+    """An arm whose exchange is no mean passes the gate without a comparison."""
+    comparison = concluded(tmp_path)
+    arm = comparison.arm("horovod-gloo")
+    arm.parity = arm.parity.model_copy(update={"gradient_error": None})
+    mark = marks(comparison)[-1]
+    assert (mark.word, mark.ok) == ("not checked", False)
+    assert "Gradients were not checked of: horovod-gloo" in mark.explanation
