@@ -219,7 +219,7 @@ def slower_by_own_work(root, ratios, change, *, allow=(), **work):
 )
 def test_unlike_work_gets_no_verdict_unless_it_is_allowed(tmp_path, allow, verdict, withheld):
     def change(record):
-        record.parity = ParityResult(passed=True)
+        record.parity = ParityResult(passed=True, gradient_error=2e-7)
         if record.arm == "new":
             record.unlike_work = {"samples": "consumed other samples than ddp-gloo"}
             record.commit = "c" * 40
@@ -307,7 +307,7 @@ def test_another_batch_is_refused_unless_the_plan_asks_for_it(asked, refused):
 @pytest.mark.slow
 def test_a_verdict_between_unlike_batches_says_so(tmp_path):
     def change(record):
-        record.parity = ParityResult(passed=True)
+        record.parity = ParityResult(passed=True, gradient_error=2e-7)
         if record.arm == "new":
             record.local_batch_size = 64
             for rank in record.ranks:
