@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from measurement.plans.plan import FLOOR
 from measurement.records.results import ResultsFolder
 from reports import REGISTRY, conclude, make_report, write_reports
 from reports.by_key import table_by_key
@@ -21,7 +20,6 @@ from tests.kit.results_factory import (
     FORMATS,
     Truth,
     concluded,
-    make_plan,
     write_results,
 )
 
@@ -75,17 +73,6 @@ def test_the_page_asks_the_network_for_nothing_and_stays_small(folder, page):
     }
     assert "url(" not in page and "@import" not in page
     assert (folder.root / "report.html").stat().st_size < 1.3e6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("status", "words"), [("failed", "failed"), ("wrong", "computes wrongly")])
-def test_without_any_timing_there_is_still_a_page(tmp_path, status, words):
-    arms = [*make_plan().compared_arms(), FLOOR]
-    statuses = {(arm, launch): status for arm in arms for launch in range(3)}
-    folder = write_results(tmp_path, statuses=statuses)
-    assert charts(write_reports(folder)) == {}
-    page = (tmp_path / "report.html").read_text()
-    assert f"No comparison: ddp-gloo {words}; horovod-gloo {words}" in page
 
 
 @pytest.mark.slow
