@@ -151,11 +151,6 @@ def test_an_arm_that_was_wrong_once_has_no_timing_at_all(tmp_path):
     assert "conv1" in arm.parity.failures[0]
 
 
-def test_an_arm_that_was_never_started_is_a_row_too(stored):
-    records = [record for record in first_launch(stored.records()) if record.arm != "horovod-mpi"]
-    assert composed(stored, records).arm("horovod-mpi").status == "not measured"
-
-
 def test_a_failing_control_comes_first_and_demotes_smaller_claims(tmp_path):
     ratios = {"horovod-gloo": 1.07, "horovod-mpi": 1.5}
     comparison = concluded(tmp_path, ratios=ratios, control_ratio=1.06, noise=0.01, floor=False)

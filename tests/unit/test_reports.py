@@ -12,14 +12,11 @@ import pytest
 from measurement.records.results import ResultsFolder
 from reports import REGISTRY, conclude, make_report, write_reports
 from reports.by_key import table_by_key
-from reports.formats.charts import charts
 from reports.wording.formatting import interval, rate, ratio
 from tests.conftest import run_here
 from tests.kit.commands import run_python
 from tests.kit.results_factory import (
     FORMATS,
-    Truth,
-    concluded,
     write_results,
 )
 
@@ -98,19 +95,6 @@ def test_reports_need_no_torch(folder, tmp_path):
     )
     done = run_python(code, copy)
     assert (done.stderr, done.stdout.strip()) == ("", "2")
-
-
-@pytest.mark.slow
-def test_an_arm_of_two_speeds_is_seen_launch_by_launch(tmp_path):
-    """Each launch is a dot of its arm's row; the mean alone would hide that no launch ran at it."""
-    fast = {launch: Truth(ratios={"horovod-gloo": 1.3}) for launch in (1, 3)}
-    comparison = concluded(
-        tmp_path, truth=Truth(ratios={"horovod-gloo": 1.0}), truths=fast, launches=5
-    )
-    dots, mean = charts(comparison)["launches"]["data"][-2:]
-    assert dots["customdata"] == [0, 1, 2, 3, 4]
-    above = {launch for launch, speed in enumerate(dots["x"]) if speed > 1.1 * mean["x"][0]}
-    assert above == fast.keys()
 
 
 def printed(folder, *flags):
