@@ -49,6 +49,7 @@ def refused_data(name, folder, **options):
 
 
 def are_equal(tensors, wanted):
+    """One by one."""
     return all(torch.equal(tensor, other) for tensor, other in zip(tensors, wanted, strict=True))
 
 
