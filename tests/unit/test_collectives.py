@@ -85,10 +85,13 @@ class Threads(Communicator):
         return type(self)(rank=self.rank, ranks=ranks, tables=self.tables)
 
 
+def collectives(**options):
+    return Collectives(local_batch_size=1, seed=1, options=CollectivesOptions(**options))
+
+
 def run(operation, *, size="1 KiB", world_size=2, communicator=Threads, **options):
     """What each rank finds wrong."""
-    options = CollectivesOptions(operations=(operation,), sizes=(size,), **options)
-    benchmark, tables = Collectives(local_batch_size=1, seed=1, options=options), {}
+    benchmark, tables = collectives(operations=(operation,), sizes=(size,), **options), {}
     (case,) = benchmark.cases(world_size)
 
     def rank_main(rank):
@@ -180,9 +183,7 @@ def test_a_lost_element_and_ranks_in_the_wrong_order_are_found(communicator, ope
 
 
 def test_what_a_library_leaves_out_is_not_offered():
-    benchmark = Collectives(
-        local_batch_size=1, seed=1, options=CollectivesOptions(sizes=(1024,), operations="all")
-    )
+    benchmark = collectives(sizes=(1024,), operations="all")
     place = Threads(rank=0, ranks=range(2), tables={})
     reasons = {
         case.operation: benchmark.unsupported_reason(case, place) for case in benchmark.cases(2)
@@ -192,9 +193,7 @@ def test_what_a_library_leaves_out_is_not_offered():
 
 def test_busbw_factors_are_those_of_nccl_tests():
     """nccl-tests, doc/PERFORMANCE.md; of five ranks four are in the group."""
-    cases = Collectives(
-        local_batch_size=1, seed=1, options=CollectivesOptions(operations="all", sizes=(1 << 20,))
-    ).cases(5)
+    cases = collectives(operations="all", sizes=(1 << 20,)).cases(5)
     shares = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
     wanted = {
         **dict.fromkeys(OPERATIONS, 1.0),
@@ -206,11 +205,7 @@ def test_busbw_factors_are_those_of_nccl_tests():
 
 
 def test_a_size_that_cannot_be_shared_is_rounded_down_and_keeps_its_name():
-    cases = Collectives(
-        local_batch_size=1,
-        seed=1,
-        options=CollectivesOptions(operations=("all_reduce", "all_gather"), sizes=("64 KiB",)),
-    ).cases(3)
+    cases = collectives(operations=("all_reduce", "all_gather"), sizes=("64 KiB",)).cases(3)
     assert [(case.name, case.message_bytes) for case in cases] == [
         ("all_reduce/64KiB", 65536),
         ("all_gather/64KiB", 65532),
@@ -218,15 +213,13 @@ def test_a_size_that_cannot_be_shared_is_rounded_down_and_keeps_its_name():
 
 
 def test_operations_dtypes_and_places_are_multiplied_and_only_what_is_unusual_is_named():
-    options = CollectivesOptions(
+    benchmark = collectives(
         operations=("all_reduce", "all_gather", "gather"),
         sizes=(1024,),
         dtype=["float32", "bfloat16"],
         op=["sum", "max"],
     )
-    assert [
-        case.operation for case in Collectives(local_batch_size=1, seed=1, options=options).cases(2)
-    ] == [
+    assert [case.operation for case in benchmark.cases(2)] == [
         *("all_reduce", "all_reduce max", "all_reduce bfloat16", "all_reduce max bfloat16"),
         *("all_gather", "all_gather bfloat16"),
         *("gather", "gather bfloat16"),
@@ -235,7 +228,7 @@ def test_operations_dtypes_and_places_are_multiplied_and_only_what_is_unusual_is
 
 @given(st.integers(64, 1 << 30))
 def test_a_size_survives_its_own_text(size):
-    assert CollectivesOptions(sizes=(format_size(size),)).sizes == (size,)
+    assert collectives(sizes=(format_size(size),)).options.sizes == (size,)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from runners.launchers import make_launcher
 from runners.planning.workload import resolve_workload
 from tests.conftest import documented_files
 from tests.kit.dataset_files import write_data
+from tests.unit.test_data_workloads import are_equal
 from workloads import Workload, workload_class
 from workloads.base import shard_sums
 
@@ -45,10 +46,6 @@ def drawn(workload, *, rank=0):
     batches = itertools.islice(workload.batches(rank=rank, world_size=2, device=CPU), 3)
     parts = (batch if isinstance(batch, tuple) else (batch,) for batch in batches)
     return [torch.cat([part.double().flatten() for part in each]) for each in parts]
-
-
-def are_equal(some, others):
-    return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
 
 
 @pytest.fixture(params=[*TRAINED, "Regression", "Spirals"])

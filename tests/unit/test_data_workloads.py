@@ -1,10 +1,15 @@
-"""Workloads on users' files: read rightly, and what is missing or damaged told in one line with the
-file's name."""
+"""Workloads on users' files: read rightly, fetched where that is asked for, and what is missing or
+damaged told in one line with the file's name."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import pickle
+import shutil
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -44,6 +49,7 @@ def refused_data(name, folder, **options):
 
 
 def are_equal(tensors, wanted):
+    """One by one."""
     return all(torch.equal(tensor, other) for tensor, other in zip(tensors, wanted, strict=True))
 
 
@@ -207,3 +213,39 @@ def test_a_tilde_is_the_home_that_the_environment_names(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     write_mnist(tmp_path / "data")
     assert len(first_batch(workload("mnist", "~/data"))[1]) == 4
+
+
+@pytest.fixture
+def mirror(tmp_path, monkeypatch):
+    """A folder with MNIST in gzip, served on loopback, and torchvision told to fetch it there."""
+    from torchvision import datasets
+
+    folder = tmp_path / "served"
+    write_mnist(folder, inside=".", suffix=".gz")
+    digests = [(path.name, hashlib.md5(path.read_bytes()).hexdigest()) for path in folder.iterdir()]
+    handler = partial(SimpleHTTPRequestHandler, directory=folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        monkeypatch.setattr(datasets.MNIST, "resources", digests)
+        monkeypatch.setattr(datasets.MNIST, "mirrors", [f"http://127.0.0.1:{server.server_port}/"])
+        yield folder
+        server.shutdown()
+        thread.join()
+
+
+def test_missing_data_is_fetched_once_and_only_where_asked_for(mirror, tmp_path):
+    with pytest.raises(PlanError, match="cannot be read"):
+        workload("mnist", tmp_path / "data").require_data()
+    assert not (tmp_path / "data").exists()
+    workload("mnist", tmp_path / "data", download=True).require_data()
+    shutil.rmtree(mirror)
+    _, labels = held_out(workload("mnist", tmp_path / "data", download=True))
+    assert len(labels) == HELD_OUT_SAMPLES
+
+
+def test_without_a_network_one_line_says_what_to_do(mirror, tmp_path):
+    shutil.rmtree(mirror)
+    message = refused_data("mnist", tmp_path / "data", download=True)
+    assert f"MNIST in '{tmp_path / 'data'}' cannot be read: Error downloading" in message
+    assert "where there is a network" in message

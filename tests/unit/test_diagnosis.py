@@ -21,7 +21,7 @@ from runners.processes.remote_results import log_name
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol import CheckReport, ErrorReply, GateReply, mentions_lost_peer
 from runners.rank.worker import error_reply
-from runners.session.arm_processes import LAUNCHER_LOG, ArmProcesses
+from runners.session.arm_processes import LAUNCHER_LOG, LOG_LINES, ArmProcesses
 from runners.session.diagnosis import Diagnosis
 from tests.conftest import wait_until
 
@@ -167,6 +167,12 @@ def test_the_first_to_go_is_blamed_unless_another_had_raised_its_own_error(
 )
 def test_libraries_tell_of_a_lost_peer(words):
     assert mentions_lost_peer(words)
+
+
+def test_the_last_lines_of_each_log_are_kept(scene):
+    lines = [f"line {number}" for number in range(100)]
+    scene.write_log(log_name(1), "\n".join(lines))
+    assert scene.processes.log_tails([0, 1]) == {log_name(1): "\n".join(lines[-LOG_LINES:])}
 
 
 def test_an_error_of_its_own_is_the_cause_though_another_tells_of_a_lost_peer_before(scene):

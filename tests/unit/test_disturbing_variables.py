@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from backends import make_backend
 from measurement.environment import (
     describe_variables,
     disturbances,
@@ -30,9 +29,8 @@ ARMS = {
 
 
 def arms(**changes):
-    return resolve_arms(
-        tiny(arms=ARMS, device="cpu", measurement={"control": False}, **changes)
-    ).values()
+    usual = {"arms": ARMS, "device": "cpu", "measurement": {"control": False}}
+    return resolve_arms(tiny(**usual | changes)).values()
 
 
 @pytest.fixture(autouse=True)
@@ -42,38 +40,22 @@ def nothing_left(monkeypatch):
         monkeypatch.delenv(variable.name, raising=False)
 
 
-REFUSED = [
-    ("HOROVOD_AUTOTUNE", "1", "hvd"),
-    ("HOROVOD_TIMELINE", "/tmp/timeline.json", "hvd"),
-    ("TORCH_DISTRIBUTED_DEBUG", "detail", "ddp"),
-]
-
-
-@pytest.mark.parametrize(("name", "value", "arm"), REFUSED)
-def test_what_would_not_measure_truly_is_refused_before_anything_starts(
-    monkeypatch, name, value, arm
-):
-    monkeypatch.setenv(name, value)
-    with pytest.raises(
-        PlanError,
-        match=f"arm '{arm}': {name}={value} .*unset it|arm '{arm}': {name}={value} .*leave it out",
-    ):
-        require_undisturbed(arms())
-
-
 @pytest.mark.parametrize(
-    ("backend", "name"),
+    ("name", "value", "backend"),
     [
-        *((backend, "TORCH_DISTRIBUTED_DEBUG") for backend in ("ddp", "fsdp2", "naive")),
-        ("horovod", "HOROVOD_TIMELINE"),
+        ("HOROVOD_AUTOTUNE", "1", "horovod"),
+        ("HOROVOD_TIMELINE", "/tmp/timeline.json", "horovod"),
+        *(("TORCH_DISTRIBUTED_DEBUG", "detail", name) for name in ("ddp", "fsdp2", "naive")),
     ],
 )
-def test_a_variable_reaches_every_backend_that_reads_it_and_no_other(backend, name):
-    both = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "HOROVOD_TIMELINE": "x"}
-    chosen = make_backend(backend, transport=None, options={})
-    assert name in chosen.refused_environment(both)
-    del both[name]
-    assert chosen.refused_environment(both) is None
+def test_what_would_not_measure_truly_is_refused_for_every_backend_that_reads_it(
+    monkeypatch, name, value, backend
+):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(PlanError, match=f"arm 'a': {name}={value} .*(unset it|leave it out)"):
+        require_undisturbed(arms(arms={"a": {"backend": backend}}, measurement={}))
+    other = {"backend": "naive" if backend == "horovod" else "horovod"}
+    assert require_undisturbed(arms(arms={"a": other}, measurement={})) == []
 
 
 def test_others_are_told_with_the_arms_that_they_reach(monkeypatch):

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from measurement.plans.plan import FLOOR
 from measurement.records.record import Case
 from reports import make_report
 from reports.formats.charts import charts
@@ -124,7 +125,10 @@ ARMS = ("ddp-gloo", "ddp-gloo-control", ONE)
 
 @pytest.mark.parametrize(
     ("failed", "message"),
-    [(ARMS, "No comparison"), (("ddp-gloo-control",), "The A/A control gives no interval")],
+    [
+        ((*ARMS, FLOOR), "No comparison"),
+        (("ddp-gloo-control",), "The A/A control gives no interval"),
+    ],
 )
 def test_arms_that_failed_have_a_sentence(tmp_path, failed, message):
     statuses = {(arm, launch): "failed" for arm in failed for launch in range(3)}

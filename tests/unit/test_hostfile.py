@@ -16,6 +16,7 @@ from runners.hosts.host_lists import (
     read_hostfile,
 )
 from tests.conftest import REPOSITORY
+from tests.kit.refusals import refusal
 
 
 def read(text):
@@ -23,10 +24,7 @@ def read(text):
 
 
 def refused(text):
-    with pytest.raises(HostfileError) as caught:
-        parse_hostfile(text, source="hosts")
-    (line,) = str(caught.value).splitlines()
-    return line
+    return refusal(parse_hostfile, text, source="hosts")
 
 
 @pytest.mark.parametrize(
@@ -59,13 +57,12 @@ def test_a_slip_is_told_with_its_line_and_what_is_accepted(line):
 
 def test_slots_of_a_host_that_is_named_again_are_added_up():
     """As in the node files of PBS, LSF and OAR, which have a line for each slot."""
-    assert read("host1:2\nhost2\nhost1:2") == [("host1", 4), ("host2", 1)]
-    assert read("[fe80::1]\n[fe80::1]") == [("fe80::1", 2)]
+    text = "host1:2\n[fe80::1]\nhost1:2\n[fe80::1]"
+    assert read(text) == [("host1", 4), ("fe80::1", 2)]
 
 
-def test_the_file_of_a_grid_engine_job_is_read():
-    text = "node1.site 4 all.q@node1.site UNDEFINED\nnode2.site 2 all.q@node2.site 0,1:0,2\n"
-    assert read(text) == [("node1.site", 4), ("node2.site", 2)]
+def test_a_line_of_a_grid_engine_job_that_names_no_slots_is_refused():
+    """One that does: ``test_batch_jobs``."""
     assert "names no host" in refused("node1 0 all.q@node1 <NULL>")
 
 

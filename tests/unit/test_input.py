@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -14,7 +16,7 @@ from measurement.errors import PlanError
 from runners.planning.workload import resolve_workload
 from workloads.base import classification_sums
 from workloads.data.input import Augmented, Input, InputOptions
-from workloads.digits import _digits
+from workloads.digits import _digits, read_table
 
 CPU = torch.device("cpu")
 
@@ -119,3 +121,21 @@ def test_sums_count_what_is_ranked_first_and_among_the_first_five():
     two = classification_sums(logits[:1, :2], torch.tensor([1]))
     assert (two.top1, two.top5) == (0, 1), "fewer than five classes"
     assert two.loss_sum == pytest.approx(math.log(1 + math.e))
+
+
+# SHA-256 of load_digits().data and .target in scikit-learn 1.9.1, float64 [1797, 64] and int64
+# [1797].
+DATA = "20def7f70a702f0af9732fbba4375e147a7d54fe70d8c45569b8e7c1c7010c10"
+TARGET = "a3c91c262eddcf7ba8f0e37507c30284493c9b20412ffe4af30d536401f7ba21"
+
+
+def digest(array):
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def test_the_digits_that_come_with_the_package_are_those_of_scikit_learn():
+    table = read_table()
+    assert table.dtype == np.int64
+    assert table.shape == (1797, 65)
+    assert digest(table[:, :-1].astype(np.float64)) == DATA
+    assert digest(table[:, -1]) == TARGET

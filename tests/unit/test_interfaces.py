@@ -8,11 +8,7 @@ import torch
 
 from backends import backend_class
 from measurement.errors import PlanError
-from reports import write_reports
-from reports.base import Report
 from runners.rank.precision import StepPrecision
-from tests.kit.changed import changed
-from tests.kit.results_factory import make_plan, write_results
 from tests.outside.engine import EnginePrepared
 
 OTHERS = """
@@ -48,25 +44,3 @@ def test_what_comes_before_the_step_is_refused_by_a_backend_that_owns_it(precisi
         PlanError, match=f"{named}.*this backend takes the optimizer step by itself"
     ):
         step.require_fit(EnginePrepared(engine))
-
-
-class Line(Report):
-    """A report of somebody's."""
-
-    file_name = "line.txt"
-
-    def render(self, comparison):
-        return comparison.headline.encode()
-
-
-LINE = f"{__file__}:Line"
-
-
-@pytest.mark.slow
-def test_a_plans_reports_are_written_and_comparison_json_always(tmp_path):
-    plan = changed(make_plan(), reports=["junit", "tensorboard", LINE])
-    folder = write_results(tmp_path, plan=plan)
-    comparison = write_reports(folder)
-    names = {path.name for path in tmp_path.glob("*.*")}
-    assert names == {"plan.yaml", "manifest.json", "comparison.json", "junit.xml", "line.txt"}
-    assert (tmp_path / "line.txt").read_text() == comparison.headline

@@ -7,10 +7,7 @@ import json
 
 import pytest
 
-from measurement.records.record import Case
 from reports import make_report
-from reports.schema import CaseFigures, Estimate
-from tests.kit.changed import changed
 from tests.kit.results_factory import concluded
 
 
@@ -63,17 +60,3 @@ def test_otava_has_one_row_whose_columns_do_not_depend_on_what_failed(comparison
     assert (row["horovod-mpi/throughput"], row["horovod-mpi/throughput-ratio"]) == ("", "")
     whole = otava(concluded(tmp_path / "whole"))
     assert list(whole) == list(row) and all(whole.values())
-
-
-def test_a_micro_benchmark_has_latencies_by_case(comparison):
-    case = Case(name="all_reduce 1 KiB", operation="all_reduce", message_bytes=1024)
-    figures = [CaseFigures(case=case.name, latency_s=Estimate(value=1e-4))]
-    cases = changed(
-        comparison,
-        cases=[case],
-        arms=[changed(arm, cases=figures) for arm in comparison.arms],
-        results=[changed(result, case=case.name) for result in comparison.results],
-    )
-    latency = bencher(cases)[f"{comparison.name}/ddp-gloo/{case.name}"]
-    assert latency == {"latency-seconds": {"value": 1e-4}}
-    assert otava(cases)[f"horovod-gloo/{case.name}/throughput-ratio"]

@@ -19,9 +19,11 @@ def hvd(**options):
     return {"backend": "horovod", "transport": "gloo", "options": options}
 
 
-def test_options_that_are_lists_make_arms(tmp_path):
+def test_options_that_are_lists_make_arms_which_the_plan_may_name(tmp_path):
     several = hvd(fusion_threshold_mb=[8, 0.5], compression=["none", "fp16"], num_groups=2)
-    plan = read_plan(write_plan(tmp_path, arms={"ddp": DDP, "hvd": several}))
+    named = {"baseline": "hvd-fusion_threshold_mb-8-compression-none", "question": "ddp"}
+    plan = read_plan(write_plan(tmp_path, arms={"ddp": DDP, "hvd": several}, **named))
+    assert plan.baseline == named["baseline"]
     assert [(name, *arm.options.values()) for name, arm in plan.arms.items()] == [
         ("ddp",),
         ("hvd-fusion_threshold_mb-8-compression-none", 8, "none", 2),
@@ -35,12 +37,6 @@ def test_an_option_that_is_itself_a_list_stays_one(tmp_path):
     options = {"module_classes": ["Linear", "Conv2d"]}
     arms = {"ddp": DDP, "fsdp": {"backend": "fsdp2", "options": options}}
     assert read_plan(write_plan(tmp_path, arms=arms)).arms["fsdp"].options == options
-
-
-def test_the_full_name_of_such_an_arm_may_be_the_baseline(tmp_path):
-    arms = {"ddp": DDP, "hvd": hvd(cycle_time_ms=[1, 5])}
-    named = {"baseline": "hvd-cycle_time_ms-1", "question": "ddp"}
-    assert read_plan(write_plan(tmp_path, arms=arms, **named)).baseline == "hvd-cycle_time_ms-1"
 
 
 @pytest.mark.parametrize(

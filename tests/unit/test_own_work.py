@@ -47,21 +47,16 @@ def ddp(**changes):
     return {"backend": "ddp", **changes}
 
 
-def test_an_arm_takes_a_workload_and_options_over_the_plans():
-    plan = tiny(
-        arms={"a": ddp(), "b": ddp(workload="synthetic", workload_options={"image_size": 8})},
-        workload_options={},
-    )
+def test_an_arm_takes_a_workload_and_options_over_the_plans_which_needs_none_where_all_do():
+    digits = ddp(workload="digits")
+    small = ddp(workload="synthetic", workload_options={"image_size": 8})
+    plan = tiny(arms={"a": digits, "b": small}, workload=None)
     arms = resolve_arms(plan)
-    assert (arms["a"].plan.workload, arms["b"].plan.workload) == ("digits", "synthetic")
+    assert (plan.workload, arms["a"].plan.workload) == ("digits", "digits")
+    assert arms["b"].plan.workload == "synthetic"
     assert arms["b"].plan.workload_options == {"image_size": 8}
-
-
-def test_a_plan_whose_arms_all_name_a_workload_needs_none():
-    arms = {"ddp": ddp(workload="digits"), "b": ddp(workload="synthetic")}
-    assert tiny(arms=arms, workload=None).workload == "digits"
     with pytest.raises(PlanError, match="workload is missing"):
-        tiny(arms={**arms, "c": ddp()}, workload=None)
+        tiny(arms={"a": digits, "c": ddp()}, workload=None)
 
 
 @pytest.mark.parametrize(
@@ -137,21 +132,17 @@ def test_a_commit_is_resolved_in_a_worktree_of_its_own(repository, monkeypatch):
     )
 
 
-SGD = {"class": "SGD", "lr": 0.1}
-
-
 @pytest.mark.parametrize(
     ("asked", "changes", "unasked", "unlike"),
     [
         ({"python": "/x"}, {"fingerprint": {"torch": "2.0", "python": "3.12"}}, [], []),
         ({"python": "/x"}, {"fingerprint": {"cpu": "other"}}, ["host.cpu"], []),
-        ({"commit": "c"}, {"optimizer": {**SGD, "fused": False}}, [], ["optimizer.fused"]),
         ({"workload": "other"}, {"model": {"parameters": 3}}, [], ["model.parameters"]),
         ({"sample_unit": "tokens", "workload": "other"}, {}, [], ["sample_unit"]),
     ],
 )
 def test_what_follows_from_an_arms_own_is_asked_for(asked, changes, unasked, unlike):
-    same = {"optimizer": SGD, "model": {"parameters": 2}, "fingerprint": {"torch": "2.1"}}
+    same = {"model": {"parameters": 2}, "fingerprint": {"torch": "2.1"}}
     first = arm("a", role="baseline", **same)
     other = changed(arm("b", **{**same, **changes}), **asked)
     rows = [row for row in arm_differences([first, other]) if not row.allowed]
@@ -316,7 +307,6 @@ def test_a_verdict_between_unlike_batches_says_so(tmp_path):
     comparison = slower_by_own_work(tmp_path, {"new": 0.7}, change, local_batch_size=64)
     result, screen = comparison.result("new"), first_screen(comparison)
     assert (result.verdict, result.withheld_by, result.term_differences_s) == ("slower", None, {})
-    assert comparison.arm("new").samples_per_step == 64 * 2
     assert screen.headline.startswith("At each arm's own batch: new is 3")
     assert "batches of 32 and 64 per rank" in screen.compared
     assert (screen.marks[2].word, screen.marks[2].ok) == ("other batches", False)

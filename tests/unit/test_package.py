@@ -3,7 +3,6 @@ declared."""
 
 from __future__ import annotations
 
-import ast
 import re
 import shutil
 import sys
@@ -13,8 +12,9 @@ from importlib.metadata import packages_distributions
 
 import pytest
 
-from tests.conftest import REPOSITORY, parsed
+from tests.conftest import REPOSITORY
 from tests.kit.commands import run_python
+from tests.unit.test_rooms import imported_modules
 
 ROOMS = ("backends", "install", "measurement", "reports", "runners", "workloads")
 ONLY_IN_THE_REPOSITORY = ("benchmarks", "tests")
@@ -40,16 +40,10 @@ def imported(folder):
     """Every third-party module that a folder imports, and a file that does."""
     paths = {}
     for path in (REPOSITORY / folder).rglob("*.py"):
-        nodes = list(ast.walk(parsed(path)))
-        names = [
-            alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
-        ]
-        names += [
-            node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level
-        ]
         # scripts import what lies beside them
         beside = {file.stem for file in path.parent.glob("*.py")}
-        paths |= dict.fromkeys({name.partition(".")[0] for name in names} - beside, path)
+        names = {name.partition(".")[0] for name in imported_modules(path)}
+        paths |= dict.fromkeys(names - beside, path)
     ours = {*sys.stdlib_module_names, *ROOMS, *ONLY_IN_THE_REPOSITORY}
     return {module: path for module, path in paths.items() if module not in ours}
 

@@ -81,10 +81,6 @@ def test_shipped_plans_resolve(path, request):
         ({"workload": "digts"}, "unknown workload 'digts'; did you mean 'digits'?"),
         ({"launchs": 1}, "unknown option 'launchs'; did you mean 'launches' under 'measurement'?"),
         ({"question": "fsdp2"}, "unknown question 'fsdp2'"),
-        (
-            ddp(options={"fusion_threshold_mb": 1}),
-            "unknown option 'fusion_threshold_mb'",
-        ),
         (ddp(backend="single"), "'single' is one process, not 2"),
         (
             ddp(backend="dp"),
@@ -122,7 +118,6 @@ def test_shipped_plans_resolve(path, request):
             {"arms": {"../x": {"backend": "ddp"}}, "baseline": "../x"},
             "'../x': String should match pattern",
         ),
-        ({"arms": {}}, "arms = {}"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_can(changes, message):
@@ -169,7 +164,6 @@ def test_an_override_that_replaces_nothing_is_refused(tmp_path, wrong, message):
         ({"measurement": None, "training": {"epochs": 2}}, None),
         ({"measurement": {"minutes": 7}}, 7),
         ({"measurement": {"launches": 3}}, None),
-        ({"measurement": {"seconds_per_launch": 9}}, None),
         ({"measurement": {"steps_per_launch": 9}}, None),
     ],
 )
@@ -226,9 +220,7 @@ def test_the_digest_ignores_only_how_long_is_measured():
         ),
         ({"measurement": {"minutes": 3}}, "measurement.minutes means nothing with training"),
         ({"training": {"epochs": 1, "target_acuracy": 0.9}}, "did you mean 'target_accuracy'?"),
-        ({"workload": "resnet18"}, "has no epochs, so it cannot be trained to the end"),
         ({"workload": "collectives"}, "is a micro-benchmark, not a model; leave training out"),
-        ({"local_batch_size": 1000}, "1000 x 2 ranks is more than the 1437 training samples"),
     ],
 )
 def test_training_that_cannot_be_is_refused(changes, message):

@@ -9,19 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from measurement.plans.plan import FLOOR
 from measurement.records.results import ResultsFolder
 from reports import REGISTRY, conclude, make_report, write_reports
 from reports.by_key import table_by_key
-from reports.formats.charts import charts
 from reports.wording.formatting import interval, rate, ratio
 from tests.conftest import run_here
 from tests.kit.commands import run_python
 from tests.kit.results_factory import (
     FORMATS,
-    Truth,
-    concluded,
-    make_plan,
     write_results,
 )
 
@@ -78,17 +73,6 @@ def test_the_page_asks_the_network_for_nothing_and_stays_small(folder, page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("status", "words"), [("failed", "failed"), ("wrong", "computes wrongly")])
-def test_without_any_timing_there_is_still_a_page(tmp_path, status, words):
-    arms = [*make_plan().compared_arms(), FLOOR]
-    statuses = {(arm, launch): status for arm in arms for launch in range(3)}
-    folder = write_results(tmp_path, statuses=statuses)
-    assert charts(write_reports(folder)) == {}
-    page = (tmp_path / "report.html").read_text()
-    assert f"No comparison: ddp-gloo {words}; horovod-gloo {words}" in page
-
-
-@pytest.mark.slow
 def test_the_stored_folder_of_schema_version_1_is_read(tmp_path):
     """As version 0.1.0 writes it. Where this fails, ``results.MIGRATIONS`` lacks an entry."""
     copy = shutil.copytree(STORED, tmp_path / "stored")
@@ -111,19 +95,6 @@ def test_reports_need_no_torch(folder, tmp_path):
     )
     done = run_python(code, copy)
     assert (done.stderr, done.stdout.strip()) == ("", "2")
-
-
-@pytest.mark.slow
-def test_an_arm_of_two_speeds_is_seen_launch_by_launch(tmp_path):
-    """Each launch is a dot of its arm's row; the mean alone would hide that no launch ran at it."""
-    fast = {launch: Truth(ratios={"horovod-gloo": 1.3}) for launch in (1, 3)}
-    comparison = concluded(
-        tmp_path, truth=Truth(ratios={"horovod-gloo": 1.0}), truths=fast, launches=5
-    )
-    dots, mean = charts(comparison)["launches"]["data"][-2:]
-    assert dots["customdata"] == [0, 1, 2, 3, 4]
-    above = {launch for launch, speed in enumerate(dots["x"]) if speed > 1.1 * mean["x"][0]}
-    assert above == fast.keys()
 
 
 def printed(folder, *flags):

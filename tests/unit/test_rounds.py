@@ -7,19 +7,15 @@ import random
 
 import pytest
 
-from measurement.plans.plan_file import check_plan
 from measurement.records.block import RankSteps
 from runners.driver.rounds import SLOWEST_BLOCK, Rounds
 from runners.progress import LaunchProgress
 from runners.session.arm_run import ArmRun, Exchange
+from tests.kit.plans import tiny
 from tests.kit.results_factory import make_record
 
 PLAN = {
-    "name": "tiny",
-    "workload": "digits",
-    "world_size": 2,
     "seed": 7,
-    "baseline": "a",
     "arms": {"a": {"backend": "ddp"}, "b": {"backend": "horovod"}, "c": {"backend": "horovod"}},
     "measurement": {"rounds": 2, "local_every": 2, "block_s": 0.1},
 }
@@ -61,7 +57,7 @@ def run(*, cases=(), steps_s=None, wrong=None, session=Session, **measurement):
     """Every command that the arms were given, and the arms.
 
     ``steps_s`` and ``wrong``: by arm; a step takes 10 ms where it is not named."""
-    plan = check_plan({**PLAN, "measurement": PLAN["measurement"] | measurement}, source="test")
+    plan = tiny(**{**PLAN, "measurement": PLAN["measurement"] | measurement})
     commands, arms = [], {}
     for name in plan.compared_arms():
         ranks = session(

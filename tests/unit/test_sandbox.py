@@ -237,14 +237,6 @@ TRACKERS = {
         "mlflow.start_run(); mlflow.log_metric('loss', 1); mlflow.end_run()",
         "mlruns/0/*/metrics/loss",
     ),
-    "comet_ml": (
-        "comet_ml.Experiment().log_metric('loss', 1); comet_ml.start().log_metric('loss', 1)",
-        "",
-    ),
-    "neptune": (
-        "run = neptune.init_run(project='w/p'); run['loss'].append(1); run.stop()",
-        ".neptune/offline/*",
-    ),
 }
 """What a script does with each tracker, and what is in its folder then."""
 NO_NETWORK = """import os, sys
@@ -266,7 +258,7 @@ def test_trackers_reach_for_no_server_and_write_into_the_folder_of_the_start(
     box.folder.mkdir(parents=True)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
-    given = {"HOME": str(tmp_path), "COMET_API_KEY": "none", "PYTHONPATH": ""} | box.variables
+    given = {"HOME": str(tmp_path), "PYTHONPATH": ""} | box.variables
     code, written = TRACKERS[tracker]
     done = subprocess.run(
         [sys.executable, "-c", f"{NO_NETWORK}import {tracker}; {code}"],
@@ -277,7 +269,7 @@ def test_trackers_reach_for_no_server_and_write_into_the_folder_of_the_start(
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    assert not written or list(box.folder.glob(written))
+    assert list(box.folder.glob(written))
 
 
 def run(code, folder, tmp_path):

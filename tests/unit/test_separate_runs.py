@@ -104,7 +104,6 @@ def set_ranks(**changes):
     ("changes", "field"),
     [
         ({"local_batch_size": 64}, "local_batch_size: 32 in {ddp}, 64 in {hvd}"),
-        ({"change": set_ranks(threads=2)}, "threads: 1 in {ddp}, 2 in {hvd}"),
         (
             {"change": set_ranks(fingerprint={"cpu": "Another"})},
             "host.cpu: Synthetic CPU in {ddp}, Another in {hvd}",

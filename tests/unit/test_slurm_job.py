@@ -7,10 +7,11 @@ import pytest
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS
 from measurement.conditions.same_environment import changes_since, format_changes
 from measurement.errors import LaunchError
-from measurement.records.record import Manifest
 from runners.launchers import known_rank_variables, meeting_place, without_rank_variables
 from runners.launchers.base import HostSlots, LaunchRequest, read_world
 from runners.launchers.slurm import Srun, expand_nodes, slurm_hosts
+from tests.kit.changed import changed
+from tests.kit.results_factory import make_manifest, make_plan
 
 JOB = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_TASKS_PER_NODE": "2,1"}
 TASK = {
@@ -47,11 +48,9 @@ def test_what_is_no_list_of_nodes_is_refused(text):
         expand_nodes(text)
 
 
-@pytest.mark.parametrize(("tasks", "slots"), [("2,1", (2, 1)), ("4(x2)", (4, 4))])
-def test_a_job_has_its_nodes_with_their_slots(tasks, slots):
-    first, second = slurm_hosts({**JOB, "SLURM_TASKS_PER_NODE": tasks})
-    assert (first.host, second.host) == ("node1", "node2")
-    assert (first.slots, second.slots) == slots
+def test_a_job_has_its_nodes_with_their_slots():
+    """All nodes alike: ``test_batch_jobs``."""
+    assert list(map(str, slurm_hosts(JOB))) == ["node1:2", "node2:1"]
 
 
 @pytest.mark.parametrize("tasks", ["2", "x", "4(x"])
@@ -116,14 +115,8 @@ def test_srun_is_refused_outside_a_job_and_of_its_nodes(monkeypatch, environment
 
 def of_a_job(**hosts):
     """The manifest of a comparison in a job on these hosts, by their CPUs."""
-    return Manifest(
-        comparison_id="x",
-        plan_digest="1",
-        created_at="now",
-        ringside_version="0",
-        hosts={host: {"host": host, "cpu": cpu} for host, cpu in hosts.items()},
-        slurm_job="77",
-    )
+    hosts = {host: {"host": host, "cpu": cpu} for host, cpu in hosts.items()}
+    return changed(make_manifest(make_plan()), hosts=hosts, slurm_job="77")
 
 
 def test_a_job_that_is_given_other_nodes_of_the_same_kind_goes_on():

@@ -181,3 +181,5 @@ def test_a_tracker_that_fails_hides_no_verdict_and_leaves_the_exit_code(tmp_path
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
     assert "fails.json could not be made: no route to http://runs.example" in line
     assert (tmp_path / "told").read_text().splitlines() == ["synthetic-20260101 True"], "once"
+    made = {path.name for path in folder.root.glob("[cr]*.*")}
+    assert made == {"comparison.json", "report.html"}, "what the plan names, and its figures"
