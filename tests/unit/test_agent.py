@@ -79,11 +79,6 @@ def test_the_facts_of_a_host_are_those_that_conditions_name():
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({}, place.World()),
-        (
-            {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
-            place.World(1, 2, 1, 2, 0, "openmpi"),
-        ),
         (
             {
                 "SLURM_PROCID": "2",

@@ -30,7 +30,6 @@ def refused(text):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("host1 slots=4 max-slots=8", [("host1", 4)]),
         ("host1 slots = 4", [("host1", 4)]),
         ("host1", [("host1", 1)]),
         ("[FE80:0::0001] slots=4", [("FE80:0::0001", 4)]),
@@ -53,12 +52,6 @@ def test_a_slip_is_told_with_its_line_and_what_is_accepted(line):
     message = refused(f"# a comment\nhost9 slots=2\n\n{line}\n")
     assert message.startswith(f"hosts line 4: '{line[:20]}")
     assert "names no host; accepted: 'host1', 'host1:4', 'host1 slots=4'" in message
-
-
-def test_slots_of_a_host_that_is_named_again_are_added_up():
-    """As in the node files of PBS, LSF and OAR, which have a line for each slot."""
-    text = "host1:2\n[fe80::1]\nhost1:2\n[fe80::1]"
-    assert read(text) == [("host1", 4), ("fe80::1", 2)]
 
 
 def test_a_line_of_a_grid_engine_job_that_names_no_slots_is_refused():

@@ -119,9 +119,7 @@ def test_a_commit_is_resolved_in_a_worktree_of_its_own(repository, monkeypatch):
     resolved = resolve_arms(tiny(arms=arms, workload="own.py:Net"))
     older, folder = resolved["a"], resolved["a"].place.folder
     assert (folder / "own.py").read_text() == WORKLOAD.format(size=1)
-    assert older.plan.workload == "own.py:Net"
     assert older.recorded["commit"] == git(repository, "rev-parse", "HEAD~1").strip()
-    assert resolved["c"].place.folder == repository
     assert resolved["a-control"].place.folder == folder, "checked out once"
     with pytest.raises(PlanError, match="workload 'digits' is not in a git repository"):
         resolve_arms(tiny(arms=arms))
