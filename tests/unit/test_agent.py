@@ -295,11 +295,9 @@ def test_exchange_within_exchange_counts_once_and_that_of_another_thread_does_no
     assert seen == [0, 0, 0] and recorder.exchange > 0
 
 
-def test_small_tensors_are_their_own_sketches_and_others_are_read_as_numbers():
-    assert values.sketch(torch.tensor(3)) == [3.0]
+def test_small_tensors_are_their_own_sketches():
+    """Of every kind: ``test_parity``."""
     assert values.sketch(torch.arange(4.0).bfloat16()) == [0.0, 1.0, 2.0, 3.0]
-    assert values.sketch(torch.eye(3).to_sparse()) == torch.eye(3).reshape(-1).tolist()
-    assert values.sketch(torch.empty(0)) == []
 
 
 class Wrapped(torch.nn.Module):

@@ -1,5 +1,5 @@
 """Hostfiles: every dialect read alike, every slip told with its place, no file that crashes the
-parser; where ranks go."""
+parser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from runners.hosts.host_facts import is_here
 from runners.hosts.host_lists import (
     parse_hostfile,
     parse_hosts,
-    place_ranks,
     read_hostfile,
 )
 from tests.conftest import REPOSITORY
@@ -90,17 +89,6 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
 def test_shipped_hostfiles_are_read_and_say_when_to_use_them(path):
     assert read_hostfile(path)
     assert path.read_text().startswith("# ")
-
-
-@pytest.mark.parametrize(
-    ("world_size", "ranks"),
-    [(1, [[0], [], []]), (3, [[0, 1], [2], []]), (6, [[0, 1], [2, 3, 4], [5]])],
-)
-def test_every_rank_has_one_place_and_hosts_are_filled_in_order(world_size, ranks):
-    placed = place_ranks(parse_hosts("a:2,b:3,c:1"), world_size)
-    assert {host: list(there) for host, there in placed.items()} == dict(
-        zip("abc", ranks, strict=True)
-    )
 
 
 def test_this_machine_is_known_by_its_addresses():
