@@ -273,7 +273,6 @@ def test_an_arm_that_fails_with_its_own_settings_ends_the_search(tmp_path):
             "hvd",
             "arm 'hvd' cannot be tuned: 'naive' states no setting",
         ),
-        ({"arms": BOTH}, "horovod", "unknown arm 'horovod'"),
         (
             {"arms": BOTH, "workload": "collectives"},
             "hvd",
