@@ -7,7 +7,6 @@ from unittest.mock import Mock
 import pytest
 
 from measurement.environment import MAX_TMPDIR, NO_HOME, own_identity, temporary_folder
-from measurement.errors import PlanError
 
 
 @pytest.fixture
@@ -42,9 +41,3 @@ def test_temporary_files_go_where_they_can(tmp_path, temporary):
     long.mkdir()
     assert temporary(long) == {"TMPDIR": "/tmp"}
     assert temporary(tmp_path / "nowhere") != {}
-
-
-def test_no_place_for_temporary_files_is_told(monkeypatch):
-    monkeypatch.setattr(tempfile, "gettempdir", Mock(side_effect=FileNotFoundError(2, "None")))
-    with pytest.raises(PlanError, match="None; set TMPDIR to a folder that you can write to"):
-        temporary_folder({})
