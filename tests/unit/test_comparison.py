@@ -107,11 +107,7 @@ def test_load_that_hurts_one_arm_more_gives_no_verdict_that_the_quiet_rounds_con
         tmp_path, ratios=EQUAL, **STILL | load, rounds=40, launches=5, local_every=0
     )
     result = comparison.result("horovod-gloo")
-    assert (result.verdict_alone, result.verdict, result.withheld_by) == (
-        "slower",
-        "undecided",
-        "load",
-    )
+    assert verdicts(result) == ("slower", "undecided", "load")
     assert comparison.warnings[0].startswith(
         "The machine was not quiet: in 32% of the blocks others took 10% or more of the ranks' cores"
     )
@@ -266,7 +262,6 @@ def test_a_candidate_is_held_against_both_copies_of_the_baseline():
     (table,) = total_tables(
         make_plan(), blocks, [["horovod-gloo", "ddp-gloo", "ddp-gloo-control"]]
     )[0]
-    nan = math.nan
     expected = [
         [[8, 1], [8, 4], [8, 1]],
         [[8, 1], [8, 4], [nan, nan]],

@@ -154,7 +154,6 @@ def test_without_counters_nothing_is_known():
     assert threads_between(None, read_threads()) is None
 
 
-USED = {"machine": "a", "wall_s": 1.0, "busy_s": 0.9, "steal_s": 0.0, "own_s": 0.6}
 BLOCK = BlockRecord(turn=0, round=0, block=0, kind="sync", steps=1)
 
 
@@ -172,7 +171,7 @@ def test_a_block_has_the_mean_over_ranks_or_nothing():
             number,
             threads=ran_for(seconds),
             page_faults=100 * number,
-            core_use=CoreUse(**USED, cores=[number]),
+            core_use=use(cores=[number], busy_s=0.9, own_s=0.6),
         )
         for number, seconds in enumerate((1.0, 3.0))
     ]

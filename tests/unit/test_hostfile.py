@@ -33,7 +33,6 @@ def refused(text):
         ("host1", [("host1", 1)]),
         ("[FE80:0::0001] slots=4", [("FE80:0::0001", 4)]),
         ("[fe80::1%eth0]:4", [("fe80::1%eth0", 4)]),
-        ("node_7.rack-2.example.org:16", [("node_7.rack-2.example.org", 16)]),
         ("# all\n\n host1:2 # the first\n\thost2\tslots=2\r\n#end", [("host1", 2), ("host2", 2)]),
     ],
 )
@@ -43,7 +42,7 @@ def test_every_form_is_read(text, expected):
 
 SLIPS = "host1 slots=0|host1:-1|host1:10000|host1 slots=٤|host1 slots=four|host1 slots=|host1:"
 SLIPS += "|host1:4 slots=4|host1 slots|host1 slot=4|host1 4|host1 user=me|me@host1|fe80::1|[fe80::1|[host1]:4|host1:4,host2:4"
-SLIPS += "|[fe80::1%-oProxyCommand=x]|-oProxyCommand=x|/var/spool/pbs/aux/77|host1;reboot|$(reboot)|hôte|:4|[]"
+SLIPS += "|[fe80::1%-oProxyCommand=x]|-oProxyCommand=x|/var/spool/pbs/aux/77|host1;reboot|$(reboot)|hôte|:4|[]|node1 0 all.q@node1 <NULL>"
 
 
 @pytest.mark.parametrize("line", SLIPS.split("|"))
@@ -51,11 +50,6 @@ def test_a_slip_is_told_with_its_line_and_what_is_accepted(line):
     message = refused(f"# a comment\nhost9 slots=2\n\n{line}\n")
     assert message.startswith(f"hosts line 4: '{line[:20]}")
     assert "names no host; accepted: 'host1', 'host1:4', 'host1 slots=4'" in message
-
-
-def test_a_line_of_a_grid_engine_job_that_names_no_slots_is_refused():
-    """One that does: ``test_batch_jobs``."""
-    assert "names no host" in refused("node1 0 all.q@node1 <NULL>")
 
 
 def test_a_file_without_hosts_is_refused():

@@ -1,5 +1,5 @@
-"""The timer, the files and the records, without processes; and what an environment lacks to work: who
-runs, and where temporary files go."""
+"""The timer, the files and the records, without processes; and what an environment lacks to work:
+who runs, and where temporary files go."""
 
 from __future__ import annotations
 

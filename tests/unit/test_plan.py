@@ -186,15 +186,6 @@ def test_minutes_and_a_length_contradict_each_other_unless_a_setting_replaces_th
     assert read_plan(path, overrides=["measurement.launches=3"]).measurement.minutes is None
 
 
-def test_the_control_is_the_baseline_again():
-    plan = tiny(
-        measurement={"control": True}, arms={name: {"backend": "ddp"} for name in ("a", "b")}
-    )
-    roles = {name: plan.role(name) for name in plan.compared_arms()}
-    assert roles == {"a": "baseline", "a-control": "control", "b": "candidate"}
-    assert plan.compared_arms()["a-control"] == plan.arms["a"]
-
-
 def test_a_field_that_is_added_later_leaves_older_digests_as_they_are():
     class Later(Plan):
         later: int = 7
@@ -288,9 +279,6 @@ def test_a_file_that_lies_nowhere_is_refused_with_where_it_was_looked_for(beside
     assert str(beside) in message and str(Path.cwd()) in message
 
 
-DDP = {"backend": "ddp"}
-
-
 def hvd(**options):
     return {"backend": "horovod", "transport": "gloo", "options": options}
 
@@ -298,7 +286,9 @@ def hvd(**options):
 def test_options_that_are_lists_make_arms_which_the_plan_may_name(tmp_path):
     several = hvd(fusion_threshold_mb=[8, 0.5], compression=["none", "fp16"], num_groups=2)
     named = {"baseline": "hvd-fusion_threshold_mb-8-compression-none", "question": "ddp"}
-    plan = read_plan(write_plan(tmp_path, arms={"ddp": DDP, "hvd": several}, **named))
+    plan = read_plan(
+        write_plan(tmp_path, arms={"ddp": {"backend": "ddp"}, "hvd": several}, **named)
+    )
     assert plan.baseline == named["baseline"]
     assert [(name, *arm.options.values()) for name, arm in plan.arms.items()] == [
         ("ddp",),
@@ -311,7 +301,7 @@ def test_options_that_are_lists_make_arms_which_the_plan_may_name(tmp_path):
 
 def test_an_option_that_is_itself_a_list_stays_one(tmp_path):
     options = {"module_classes": ["Linear", "Conv2d"]}
-    arms = {"ddp": DDP, "fsdp": {"backend": "fsdp2", "options": options}}
+    arms = {"ddp": {"backend": "ddp"}, "fsdp": {"backend": "fsdp2", "options": options}}
     assert read_plan(write_plan(tmp_path, arms=arms)).arms["fsdp"].options == options
 
 
@@ -323,7 +313,7 @@ def test_an_option_that_is_itself_a_list_stays_one(tmp_path):
     ],
 )
 def test_lists_that_make_no_arms_are_refused(tmp_path, values, message):
-    arms = {"ddp": DDP, "hvd": hvd(cycle_time_ms=values)}
+    arms = {"ddp": {"backend": "ddp"}, "hvd": hvd(cycle_time_ms=values)}
     with pytest.raises(PlanError, match=message):
         read_plan(write_plan(tmp_path, arms=arms))
 
