@@ -25,7 +25,6 @@ def test_the_rank_that_waits_most_counts_over_all_its_steps():
     ("share", "limit"),
     [
         (shares(LIMIT, 0.0), "data_wait"),
-        (shares(0.3, 0.6), "exposed_exchange"),
         (shares(0.0, LIMIT), "exposed_exchange"),
         (shares(LIMIT - 0.01, LIMIT - 0.01), "computing"),
         (shares(0.1, 0.1, library_overhead=LIMIT), "library_overhead"),

@@ -9,7 +9,6 @@ import pytest
 
 from measurement.records.record import Case
 from reports import conclude
-from reports.wording.marks import marks
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, concluded, make_plan, write_results
 
@@ -74,14 +73,6 @@ def test_the_control_has_its_veto_in_its_own_case_only(tmp_path):
     verdicts = [vetoed.result("horovod-gloo", case.name).verdict for case in cases]
     assert verdicts == ["undecided", "faster"]
     assert vetoed.control.startswith("The A/A control failed in 1 of 2 cases (all_reduce/1KiB 1.0")
-
-
-@pytest.mark.slow
-def test_a_control_too_wide_to_check_anything_is_amber(tmp_path):
-    noisy = concluded(tmp_path, cases=CASES[:2], noise=0.6)
-    control = marks(noisy)[0]
-    assert (control.word, control.ok) == ("too wide in 2 of 2 cases", False)
-    assert "its interval is too wide to check much" in noisy.control
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from reports.conclusions.steps import Steps, read_steps, tabulate_blocks, total_
 from reports.wording.disturbances import page_fault_lines
 from tests.kit.changed import changed
 from tests.kit.results_factory import concluded, make_plan, write_results
+from tests.unit.test_step_terms import steps_by_hand
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
 
@@ -106,11 +107,7 @@ def test_load_that_hurts_one_arm_more_gives_no_verdict_that_the_quiet_rounds_con
         tmp_path, ratios=EQUAL, **STILL | load, rounds=40, launches=5, local_every=0
     )
     result = comparison.result("horovod-gloo")
-    assert (result.verdict_alone, result.verdict, result.withheld_by) == (
-        "slower",
-        "undecided",
-        "load",
-    )
+    assert verdicts(result) == ("slower", "undecided", "load")
     assert comparison.warnings[0].startswith(
         "The machine was not quiet: in 32% of the blocks others took 10% or more of the ranks' cores"
     )
@@ -223,14 +220,7 @@ def raw_steps(folder, records):
     )
 
 
-def steps_by_hand(rows):
-    """A turn of each arm in each round."""
-    names = ["arm", "rank", "round", "step", "samples", "step_s"]
-    table = pd.DataFrame(rows, columns=names)
-    phases = dict.fromkeys(("data_wait_s", "forward_s", "optimizer_s", "exchange_s"), 0.0)
-    turn = table.groupby(["round", "arm"]).ngroup()
-    place = {"launch": 0, "turn": turn, "block": table["round"], "kind": "sync", "case": None}
-    return table.assign(**place, **phases, backward_s=table["step_s"])
+BY_ROUND = "arm rank round step samples step_s"
 
 
 def test_blocks_and_pairs_are_those_by_hand():
@@ -247,10 +237,10 @@ def test_blocks_and_pairs_are_those_by_hand():
         for (arm, rank), times in taken.items()
         for step, seconds in enumerate(times)
     ]
-    blocks = tabulate_blocks(Steps.of(steps_by_hand(rows)))
+    blocks = tabulate_blocks(steps_by_hand(rows, columns=BY_ROUND))
     assert blocks["block_s"].tolist() == [4.0, 2.0]
     assert blocks["throughput_per_s"].tolist() == [10.0, 20.0]
-    assert Steps.of(steps_by_hand(rows[::-1])).slowest["rank"].tolist() == [0, 1, 0, 0], (
+    assert steps_by_hand(rows[::-1], columns=BY_ROUND).slowest["rank"].tolist() == [0, 1, 0, 0], (
         "of ranks that take equally long the first"
     )
 
@@ -268,11 +258,10 @@ def test_a_candidate_is_held_against_both_copies_of_the_baseline():
         for number, seconds in enumerate(by_round)
         if not math.isnan(seconds)
     ]
-    blocks = tabulate_blocks(Steps.of(steps_by_hand(rows)))
+    blocks = tabulate_blocks(steps_by_hand(rows, columns=BY_ROUND))
     (table,) = total_tables(
         make_plan(), blocks, [["horovod-gloo", "ddp-gloo", "ddp-gloo-control"]]
     )[0]
-    nan = math.nan
     expected = [
         [[8, 1], [8, 4], [8, 1]],
         [[8, 1], [8, 4], [nan, nan]],

@@ -196,19 +196,6 @@ def test_who_raised_first_is_the_cause_across_hosts_whose_clocks_differ(tmp_path
         assert later.failure.message.startswith("rank 0 on host1 died without reporting an error; ")
 
 
-def test_who_died_without_a_word_is_blamed_and_not_who_could_still_speak(scene):
-    scene.launch("exit 9")
-    scene.connect(0, 1, 2)
-    scene.write_log(log_name(2), "last words\n")
-    scene.go(r2=12.25, r0=12.5)
-    wait_until(scene.processes.has_ended)
-    failure = scene.diagnosis.for_exit({0: raised(LOST_PEER, at_s=12.3)}).failure
-    died = "rank 2 died without reporting an error; the launcher ended with code 9"
-    assert (failure.message, failure.ranks, failure.hosts) == (died, [2], ["vm"])
-    assert failure.log_tail == {log_name(2): "last words"}
-    assert failure.excerpt == ["last words"]
-
-
 def test_a_launcher_that_ended_before_any_rank_reported_is_told_with_its_code_and_its_words(scene):
     scene.launch("echo -----; echo no such module; echo '[1] lib.so(+0x1)[0x7f]'; exit 3")
     wait_until(scene.diagnosis.looks_dead)

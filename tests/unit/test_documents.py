@@ -171,17 +171,12 @@ def test_every_key_says_what_it_means_and_can_be_read_alone(name):
     assert [key for key, text in texts.items() if unreadable.match(text)] == []
 
 
-def test_every_decision_is_in_the_index_and_has_its_three_parts():
+def test_every_decision_is_in_the_index_under_a_number_of_its_own():
     folder = REPOSITORY / "docs" / "decisions"
     index = (folder / "index.md").read_text()
-    decisions = [path for path in folder.glob("*.md") if path.name != "index.md"]
-    assert len({path.name[:4] for path in decisions}) == len(decisions), (
-        "a number that went is not given again"
-    )
-    for path in decisions:
-        assert f"({path.name})" in index
-        parts = re.findall(r"^## (.*)$", path.read_text(), re.M)
-        assert parts == ["Context", "Decision", "Consequence"]
+    decisions = [path.name for path in folder.glob("*.md") if path.name != "index.md"]
+    assert len({name[:4] for name in decisions}) == len(decisions)
+    assert [name for name in decisions if f"({name})" not in index] == []
 
 
 def test_each_row_of_the_guide_for_leaving_horovod_is_tested_or_says_why_not():

@@ -9,7 +9,7 @@ import pytest
 from measurement.conditions.differences import Difference
 from measurement.plans.settings import TrainingSettings
 from reports import conclude
-from reports.formats.pages import caption, interval_axis
+from reports.formats.pages import caption
 from reports.parts_schema import ArmTraining, Equality, TrainingSummary
 from reports.wording.comparison_sentences import findings
 from reports.wording.first_screen import MAX_CAUSE, first_screen
@@ -121,53 +121,49 @@ def test_a_headline_gives_no_interval_that_says_nothing(decided):
     )
 
 
-def test_all_intervals_lie_on_one_axis(shown):
-    axis = interval_axis(shown["decided"][1].candidates, threshold=0.02)
-    gloo, mpi = axis["bars"]
-    assert mpi["dot"] < gloo["dot"] < axis["band"][0] < axis["at_one"]
-    for bar in axis["bars"]:
-        assert 0 <= bar["left"] <= bar["dot"] <= bar["left"] + bar["width"] <= 100
-    assert (axis["at_one"], "same") in axis["ticks"]
+def changed_results(comparison, role, **changes):
+    return [
+        changed(result, **changes) if result.role == role else result
+        for result in comparison.results
+    ]
 
 
 def test_a_finding_claims_no_more_than_the_headline_where_the_control_is_too_wide(decided):
-    results = [
-        changed(result, ci_low=0.5, ci_high=2.0) if result.role == "control" else result
-        for result in decided.results
-    ]
+    results = changed_results(decided, "control", ci_low=0.5, ci_high=2.0)
     lines = findings(results, decided.arms, make_plan())
     assert lines and all(" looks " in line for line in lines)
 
 
-def test_the_next_step_says_stop_where_more_measuring_decides_nothing(shown, decided):
+@pytest.mark.parametrize(
+    ("changes", "next_step"),
+    [
+        (
+            {"more_range": None, "more_minutes": None},
+            "Stop here: not even a day of measuring would decide [a-z-]+",
+        ),
+        (
+            {
+                "more_minutes": 900.0,
+                "more_range": (420.0, None),
+                "ci_low": 0.95,
+                "ci_high": 1.075,
+            },
+            r"Keep ddp-gloo: to decide [a-z-]+ would take about 15 hours more of measuring"
+            r" \(7 hours to more than a day\)",
+        ),
+    ],
+)
+def test_who_would_measure_for_hours_is_told_what_there_is_to_win(shown, changes, next_step):
+    """It said "About 15 hours more of measuring" of a difference of 0.8%."""
     undecided, _ = shown["undecided"]
-    near = [
-        changed(one, more_range=None, more_minutes=None) if one.role == "candidate" else one
-        for one in undecided.results
-    ]
-    screen = first_screen(changed(undecided, results=near))
-    assert re.fullmatch(
-        "Stop here: not even a day of measuring would decide [a-z-]+", screen.next_step
-    )
+    results = changed_results(undecided, "candidate", **changes)
+    assert re.fullmatch(next_step, first_screen(changed(undecided, results=results)).next_step)
+
+
+def test_the_next_step_says_stop_where_all_are_equal(decided):
     equal = [changed(one, verdict="equivalent") for one in decided.results]
     tied = changed(decided, results=equal, fastest=[arm.name for arm in decided.arms])
     assert first_screen(tied).next_step.startswith("Stop here and keep ddp-gloo")
-
-
-def test_who_would_measure_for_hours_is_told_what_there_is_to_win(shown):
-    """It said "About 15 hours more of measuring" of a difference of 0.8%."""
-    undecided, _ = shown["undecided"]
-    long = [
-        changed(one, more_minutes=900.0, more_range=(420.0, None), ci_low=0.95, ci_high=1.075)
-        if one.role == "candidate"
-        else one
-        for one in undecided.results
-    ]
-    assert re.fullmatch(
-        r"Keep ddp-gloo: to decide [a-z-]+ would take about 15 hours more of measuring"
-        r" \(7 hours to more than a day\)",
-        first_screen(changed(undecided, results=long)).next_step,
-    )
 
 
 def test_the_headline_of_a_training_says_who_steps_faster(decided):

@@ -44,7 +44,6 @@ def test_a_search_ends_where_it_cannot_begin_and_where_it_would_go_on_for_long()
         ("[0]<stderr>:is killed by signal: Terminated", False),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=1.0", True),
         ("rank 1 died without reporting an error; the launcher ended with code 1", False),
-        ("rank 0: PlanError: 1024 x 2 ranks is more than the 1437 training samples", False),
     ],
 )
 def test_a_lack_of_memory_is_known_by_what_ranks_and_launchers_say(text, is_full):

@@ -76,12 +76,3 @@ def test_what_the_field_does_not_allow_is_refused(words, message):
 def test_the_command_to_repeat_is_this_one_with_its_folder(monkeypatch, typed):
     monkeypatch.setattr("sys.argv", ["ringside", *typed.split()])
     assert command_to_repeat(Path("out")) == ["ringside", "compare", "local", "-o", "out"]
-
-
-def test_help_is_the_fields_docstring_with_its_default():
-    help_text = " ".join(run("--help")[1].output.split())
-    assert (
-        "--steps <int range> Steps in each block. Default: as many as there are. [default: 3; x>=1]"
-        in help_text
-    )
-    assert "--kind <one|two>" in help_text

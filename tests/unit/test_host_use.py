@@ -1,4 +1,5 @@
-"""What hosts do beside the ranks: read by a real supervisor, written, and concluded from."""
+"""What hosts do beside the ranks: read by a real supervisor, written, and concluded from; bytes of
+a ring by hand."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pytest
 
 from measurement.records.block import HostCounters
 from reports import write_reports
+from reports.conclusions.machine import ring_bytes, share_sent
 from runners.driver.rounds import measured_outside
 from runners.session.arm_run import Exchange
 from tests.kit.changed import changed
@@ -104,3 +106,24 @@ def test_a_report_tells_of_each_host(tmp_path):
         assert host.sent_bytes_per_s["lo"] == pytest.approx(1e6)
         assert arm.energy_per_sample_j == pytest.approx(80 / arm.throughput_per_s.value)
     assert "J per sample" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "needed"),
+    [
+        ([1, 2], {1: 100, 2: 100}),
+        ([1, 1, 2, 2], {1: 150, 2: 150}),
+        ([1, 2, 1, 2], {1: 300, 2: 300}),
+        ([1, 1, 1, 1], {1: 0}),
+    ],
+)
+def test_what_a_ring_needs_by_hand(hosts, needed):
+    assert ring_bytes(hosts, 100) == needed
+
+
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [({"comm_hook": "fp16"}, 0.5), ({"compression": "fp16"}, 0.5), ({"op": "Sum"}, 1.0)],
+)
+def test_compression_halves_what_is_sent(settings, share):
+    assert share_sent(settings) == share

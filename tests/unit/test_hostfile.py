@@ -1,5 +1,5 @@
 """Hostfiles: every dialect read alike, every slip told with its place, no file that crashes the
-parser; where ranks go."""
+parser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from runners.hosts.host_facts import is_here
 from runners.hosts.host_lists import (
     parse_hostfile,
     parse_hosts,
-    place_ranks,
     read_hostfile,
 )
 from tests.conftest import REPOSITORY
@@ -30,12 +29,10 @@ def refused(text):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("host1 slots=4 max-slots=8", [("host1", 4)]),
         ("host1 slots = 4", [("host1", 4)]),
         ("host1", [("host1", 1)]),
         ("[FE80:0::0001] slots=4", [("FE80:0::0001", 4)]),
         ("[fe80::1%eth0]:4", [("fe80::1%eth0", 4)]),
-        ("node_7.rack-2.example.org:16", [("node_7.rack-2.example.org", 16)]),
         ("# all\n\n host1:2 # the first\n\thost2\tslots=2\r\n#end", [("host1", 2), ("host2", 2)]),
     ],
 )
@@ -45,7 +42,7 @@ def test_every_form_is_read(text, expected):
 
 SLIPS = "host1 slots=0|host1:-1|host1:10000|host1 slots=٤|host1 slots=four|host1 slots=|host1:"
 SLIPS += "|host1:4 slots=4|host1 slots|host1 slot=4|host1 4|host1 user=me|me@host1|fe80::1|[fe80::1|[host1]:4|host1:4,host2:4"
-SLIPS += "|[fe80::1%-oProxyCommand=x]|-oProxyCommand=x|/var/spool/pbs/aux/77|host1;reboot|$(reboot)|hôte|:4|[]"
+SLIPS += "|[fe80::1%-oProxyCommand=x]|-oProxyCommand=x|/var/spool/pbs/aux/77|host1;reboot|$(reboot)|hôte|:4|[]|node1 0 all.q@node1 <NULL>"
 
 
 @pytest.mark.parametrize("line", SLIPS.split("|"))
@@ -53,17 +50,6 @@ def test_a_slip_is_told_with_its_line_and_what_is_accepted(line):
     message = refused(f"# a comment\nhost9 slots=2\n\n{line}\n")
     assert message.startswith(f"hosts line 4: '{line[:20]}")
     assert "names no host; accepted: 'host1', 'host1:4', 'host1 slots=4'" in message
-
-
-def test_slots_of_a_host_that_is_named_again_are_added_up():
-    """As in the node files of PBS, LSF and OAR, which have a line for each slot."""
-    text = "host1:2\n[fe80::1]\nhost1:2\n[fe80::1]"
-    assert read(text) == [("host1", 4), ("fe80::1", 2)]
-
-
-def test_a_line_of_a_grid_engine_job_that_names_no_slots_is_refused():
-    """One that does: ``test_batch_jobs``."""
-    assert "names no host" in refused("node1 0 all.q@node1 <NULL>")
 
 
 def test_a_file_without_hosts_is_refused():
@@ -97,17 +83,6 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
 def test_shipped_hostfiles_are_read_and_say_when_to_use_them(path):
     assert read_hostfile(path)
     assert path.read_text().startswith("# ")
-
-
-@pytest.mark.parametrize(
-    ("world_size", "ranks"),
-    [(1, [[0], [], []]), (3, [[0, 1], [2], []]), (6, [[0, 1], [2, 3, 4], [5]])],
-)
-def test_every_rank_has_one_place_and_hosts_are_filled_in_order(world_size, ranks):
-    placed = place_ranks(parse_hosts("a:2,b:3,c:1"), world_size)
-    assert {host: list(there) for host, there in placed.items()} == dict(
-        zip("abc", ranks, strict=True)
-    )
 
 
 def test_this_machine_is_known_by_its_addresses():

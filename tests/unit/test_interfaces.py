@@ -1,5 +1,5 @@
-"""What is refused of a plug-in that does not keep its interface, in words that say what to change;
-and reports by plan."""
+"""What is refused of a plug-in that does not keep its interface, in words that say what to
+change."""
 
 from __future__ import annotations
 

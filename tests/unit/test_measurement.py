@@ -1,16 +1,27 @@
-"""The timer, the files and the records, without processes."""
+"""The timer, the files and the records, without processes; and what an environment lacks to work:
+who runs, and where temporary files go."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import pwd
+import tempfile
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
-from measurement.environment import forwarded_by_name, local_environment
+from measurement.environment import (
+    MAX_TMPDIR,
+    NO_HOME,
+    forwarded_by_name,
+    local_environment,
+    own_identity,
+    temporary_folder,
+)
 from measurement.errors import PlanError, RecordError
 from measurement.files import write_whole
 from measurement.plans.plan_file import check_plan, read_content
@@ -119,3 +130,37 @@ def test_secrets_are_not_handed_on():
     }
     assert set(local_environment(given).values()) == {"kept"}
     assert forwarded_by_name(given, ["MYLAB_*", "NOT_SET"]) == {"MYLAB_DATA": "not ours"}
+
+
+@pytest.fixture
+def nameless(monkeypatch):
+    """A user whom the system does not know."""
+    monkeypatch.setattr(pwd, "getpwuid", Mock(side_effect=KeyError("uid not found")))
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+
+
+def test_who_runs_is_said_where_neither_variables_nor_the_system_say_it(nameless):
+    assert own_identity({}) == {"HOME": NO_HOME, "USER": "12345", "LOGNAME": "12345"}
+    assert own_identity({"HOME": "/home/me", "USER": ""}) == {"USER": "12345", "LOGNAME": "12345"}
+    assert own_identity({"HOME": "/home/me", "USER": "me", "LOGNAME": "me"}) == {}
+
+
+@pytest.fixture
+def temporary(monkeypatch):
+    """Python asks again where temporary files go."""
+
+    def ask(given):
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setenv("TMPDIR", str(given))
+        return temporary_folder({"TMPDIR": str(given)})
+
+    return ask
+
+
+def test_temporary_files_go_where_they_can(tmp_path, temporary):
+    with tempfile.TemporaryDirectory(prefix="with blanks ") as short:
+        assert temporary(short) == {}
+    long = tmp_path / ("x" * MAX_TMPDIR)
+    long.mkdir()
+    assert temporary(long) == {"TMPDIR": "/tmp"}
+    assert temporary(tmp_path / "nowhere") != {}

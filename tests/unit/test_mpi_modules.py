@@ -4,6 +4,7 @@ tensors that MPI cannot take."""
 from __future__ import annotations
 
 import sys
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -51,22 +52,11 @@ def test_reductions_that_mpi_has_not_are_refused(op, dtype, why):
         find_reduction(op, dtype)
 
 
-class FakeStream:
-    """Of a GPU that is not there: notes what was asked of it."""
-
-    def __init__(self, log):
-        self.log = log
-
-    def __getattr__(self, name):
-        return lambda *arguments: self.log.append((name, *arguments))
-
-
 @pytest.mark.parametrize("is_aware", [True, False])
 def test_copies_of_gpu_tensors_wait_for_the_callers_stream_and_are_awaited(monkeypatch, is_aware):
     """The order of events on a GPU, with a host tensor in its place: after the caller's work, and
     before anyone goes on."""
-    log = []
-    stream = FakeStream(log)
+    stream = Mock()
     monkeypatch.setattr(mpi_staging, "_copy_stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: torch.no_grad())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
@@ -76,8 +66,9 @@ def test_copies_of_gpu_tensors_wait_for_the_callers_stream_and_are_awaited(monke
     stage._ready, stage._is_host_needed = stream, not is_aware
     place = stage.update(tensor)
     assert (place is tensor) == is_aware
-    assert [entry[0] for entry in log] == ["wait_event"] * (not is_aware) + ["synchronize"]
+    asked = [name for name, *_ in stream.method_calls]
+    assert asked == ["wait_event"] * (not is_aware) + ["synchronize"]
     place.add_(1)
     stage.flush()
-    assert log[-1] == ("synchronize",)
+    assert stream.method_calls[-1] == call.synchronize()
     assert tensor.tolist() == [1.0, 2.0, 3.0]

@@ -59,14 +59,11 @@ def test_an_arm_takes_a_workload_and_options_over_the_plans_which_needs_none_whe
         tiny(arms={"a": digits, "c": ddp()}, workload=None)
 
 
-@pytest.mark.parametrize(
-    ("work", "has_floor"),
-    [({}, True), ({"python": sys.executable}, False), ({"local_batch_size": 64}, False)],
-)
-def test_a_floor_is_of_equal_work_in_one_batch(work, has_floor):
+def test_a_floor_is_of_equal_work_in_one_batch():
     measurement = {**TINY["measurement"], "floor": True}
-    plan = tiny(arms={"a": ddp(), "b": ddp(**work)}, measurement=measurement)
-    assert plan.has_floor == has_floor
+    works = {}, {"python": sys.executable}, {"local_batch_size": 64}
+    plans = [tiny(arms={"a": ddp(), "b": ddp(**own)}, measurement=measurement) for own in works]
+    assert [plan.has_floor for plan in plans] == [True, False, False]
 
 
 def test_allow_is_for_such_arms_and_changes_no_digest():
@@ -117,11 +114,9 @@ def test_a_commit_is_resolved_in_a_worktree_of_its_own(repository, monkeypatch):
         git(repository, "commit", "-qm", "own")
     arms = {"a": ddp(commit="HEAD~1"), "c": ddp()}
     resolved = resolve_arms(tiny(arms=arms, workload="own.py:Net"))
-    older, folder = resolved["a"], resolved["a"].place.folder
+    folder = resolved["a"].place.folder
     assert (folder / "own.py").read_text() == WORKLOAD.format(size=1)
-    assert older.plan.workload == "own.py:Net"
-    assert older.recorded["commit"] == git(repository, "rev-parse", "HEAD~1").strip()
-    assert resolved["c"].place.folder == repository
+    assert resolved["a"].recorded["commit"] == git(repository, "rev-parse", "HEAD~1").strip()
     assert resolved["a-control"].place.folder == folder, "checked out once"
     with pytest.raises(PlanError, match="workload 'digits' is not in a git repository"):
         resolve_arms(tiny(arms=arms))
@@ -234,7 +229,6 @@ def command_place(**changes):
 def test_a_command_of_a_commit_starts_in_its_worktree(repository, monkeypatch):
     monkeypatch.chdir(repository)
     place = command_place()
-    assert place.commit == git(repository, "rev-parse", "v1").strip()
     assert (place.folder / "train.py").is_file() and place.folder != repository
     checkout = repository.with_name(f"{repository.name}-{place.commit[:12]}")
     assert f" && cd {checkout} && " in place.shell_line("x", environment={}, path="")

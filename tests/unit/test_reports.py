@@ -130,10 +130,6 @@ def test_one_value_of_the_json_is_printed_alone_with_all_its_digits(
             "unknown value below 'results' in comparison.json 'horovod'; did you mean 'horovod-mpi'?",
         ),
         (
-            "--json baseline.x",
-            "unknown value below 'baseline' in comparison.json 'x' (known: none)",
-        ),
-        (
             "--json block_table.turn.-1",
             "unknown value below 'block_table.turn' in comparison.json '-1' (known: 0 to ",
         ),

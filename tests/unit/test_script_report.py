@@ -68,15 +68,6 @@ def test_the_terminal_shows_the_verdict_then_equality_in_its_width(comparison, w
     assert first < then < last
 
 
-def test_scripts_have_phases_and_a_phase_is_named_as_the_cause(comparison):
-    arm, result = comparison.arm("new"), comparison.result("new")
-    whole = sum(phase.value for phase in arm.step_phases_s.values())
-    assert whole == pytest.approx(0.02 / 1.1, rel=0.2)
-    assert result.because.term == "backward_and_exchange"
-    assert result.because.difference_s < 0
-    assert "less backward and exchange per step" in comparison.findings[0]
-
-
 @pytest.mark.parametrize(
     ("library", "words"),
     [

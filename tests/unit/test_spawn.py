@@ -45,7 +45,6 @@ def test_variables_say_where_ranks_meet_unless_flags_do(monkeypatch, flags, met_
     [
         ("--nnodes 2", "several hosts need --master-addr"),
         ("--nproc-per-node 2,1 --nnodes 3", "does not fit; give one number"),
-        ("--nnodes 0", "--nproc-per-node 1 with --nnodes 0 does not fit"),
         (
             "--nnodes 2 --node-rank 2 --master-addr h",
             "--node-rank 2 does not fit --nnodes 2; give 0 to 1",

@@ -29,19 +29,17 @@ def conclude_truth(tmp_path, **changes):
     )
 
 
-def steps_by_hand(rows):
-    """Columns: kind, rank, turn, step, data wait, step time."""
-    table = pd.DataFrame(rows, columns=["kind", "rank", "turn", "step", "data_wait_s", "step_s"])
-    rest = {
-        "backward_s": 0.0,
-        "optimizer_s": 0.0,
-        "exchange_s": 0.0,
-        "samples": 1,
-        "round": 0,
-        "block": 0,
-        "case": None,
-    }
-    return Steps.of(table.assign(launch=0, arm="arm", forward_s=table["step_s"] / 2, **rest))
+def steps_by_hand(rows, *, columns="kind rank turn step data_wait_s step_s"):
+    """Steps of one launch, of which all else is alike; half of each is the forward pass.
+
+    Turns are those of each arm in each round, where ``columns`` has none."""
+    table = pd.DataFrame(rows, columns=columns.split())
+    phases = dict.fromkeys(("data_wait_s", "backward_s", "optimizer_s", "exchange_s"), 0.0)
+    place = {"launch": 0, "arm": "arm", "kind": "sync", "case": None, "round": 0, "samples": 1}
+    alike = {name: value for name, value in (phases | place).items() if name not in table}
+    table = table.assign(**alike, forward_s=table["step_s"] / 2)
+    turns = table.groupby(["round", "arm"]).ngroup()
+    return Steps.of(table.assign(turn=table.get("turn", turns), block=table["round"]))
 
 
 def test_terms_are_those_of_the_definition_by_hand():

@@ -82,7 +82,6 @@ def test_batches_of_weak_and_strong_scaling(scaling, batches):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"points": {"a/b": {"world_size": 1}}}, "'a/b': String should match pattern"),
         (
             {"points": {"a": {}, "b": {"local_batch_size": 4}}, "scaling": "strong"},
             "let no other point name a local_batch_size",

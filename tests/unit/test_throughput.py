@@ -8,11 +8,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.conclusions.steps import throughput_interval, throughput_per_s
-from runners.standalone.tables import cases_table, throughput_table
-from tests.kit import corpus
+from runners.standalone.tables import throughput_table
 from tests.kit.results_factory import write_results
 
 
@@ -55,12 +53,3 @@ def test_the_standing_alone_table_and_the_report_show_the_same_number_for_the_sa
     console.print(throughput_table(record, folder.steps(record)))
     *_, total = (line for line in console.export_text().splitlines() if " all " in line)
     assert f"{conclude(folder).arm('ddp-gloo').throughput_per_s.value:,.1f}" in total.split()
-
-
-@pytest.mark.slow
-def test_the_standing_alone_table_of_cases_has_a_row_for_each(tmp_path):
-    corpus.unpack(tmp_path)
-    folder = ResultsFolder(tmp_path / "micro-benchmark")
-    record = folder.records()[0]
-    made = cases_table(record, folder.steps(record))
-    assert made.row_count == len(record.cases) > 1

@@ -80,7 +80,6 @@ HOROVOD = ["fusion_threshold_mb", "cycle_time_ms", "cache_capacity", "num_groups
             [*HOROVOD, "hierarchical_allreduce", "compression"],
         ),
         ("fsdp2", {}, ["reshard_after_forward", "prefetch"]),
-        ("naive", {}, []),
     ],
 )
 def test_a_back_end_states_what_may_be_searched_and_the_plan_fixes_what_it_sets(
@@ -274,7 +273,6 @@ def test_an_arm_that_fails_with_its_own_settings_ends_the_search(tmp_path):
             "hvd",
             "arm 'hvd' cannot be tuned: 'naive' states no setting",
         ),
-        ({"arms": BOTH}, "horovod", "unknown arm 'horovod'"),
         (
             {"arms": BOTH, "workload": "collectives"},
             "hvd",

@@ -272,7 +272,6 @@ def test_what_is_no_model_is_refused_before_anything_starts():
             ["calls parse_args() when imported", ":2", "__main__"],
         ),
         ("import sys\nsys.exit('usage')\n", ["when imported, by sys.exit('usage')", ":2"]),
-        ("VOCABULARY = size\n", ["NameError: name 'size'", ":1", "VOCABULARY = size"]),
     ],
 )
 def test_a_file_that_cannot_be_loaded_is_told_with_its_line(tmp_path, text, messages):
