@@ -246,14 +246,13 @@ class Diagnosis:
         """
         tails = self.processes.log_tails(ranks)
         message = "; ".join([message, *self.processes.unreachable.values()])
-        users = self.sandbox.as_users if self.sandbox else str
         return ArmFailed(
-            users(message),
+            self._as_users(message),
             status=status,
-            excerpt=[*map(users, excerpt)],
+            excerpt=[*map(self._as_users, excerpt)],
             ranks=list(ranks),
             hosts=self._hosts(ranks),
-            log_tail={name: users(tail) for name, tail in tails.items()},
+            log_tail={name: self._as_users(tail) for name, tail in tails.items()},
         )
 
     def _died(self, silent: Mapping[int, float]) -> ArmFailed:
@@ -295,8 +294,12 @@ class Diagnosis:
             contextlib.suppress(OSError),
             self.processes.launchers_log.open(encoding="utf-8", errors="replace") as file,
         ):
-            return file.read(MAX_LOG_CHARACTERS)
+            return self._as_users(file.read(MAX_LOG_CHARACTERS))
         return ""
+
+    def _as_users(self, text: str) -> str:
+        """A text with the user's paths, of files that are still there when the arm has ended."""
+        return self.sandbox.as_users(text) if self.sandbox else text
 
     def _suspects(self) -> list[str]:
         """What may be why a script's ranks ended, and what to do."""

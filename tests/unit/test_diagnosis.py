@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import socket
+import sys
 import time
 
 import pytest
@@ -18,6 +19,7 @@ from measurement.errors import PlanError
 from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostCommand, HostSlots
 from runners.processes.remote_results import log_name
+from runners.processes.sandbox import Sandbox
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol import CheckReport, ErrorReply, GateReply, mentions_lost_peer
 from runners.rank.worker import error_reply
@@ -41,11 +43,24 @@ NO_MORE = ValueError("no more")
 NOWHERE = "no-such-host.invalid"
 
 
+def sandbox_of(root, users):
+    """The folder of a script's start on this host alone."""
+    return Sandbox(
+        root=root,
+        users=users,
+        left_out=root.parent,
+        hosts=[],
+        are_offline=False,
+        is_kept=False,
+    )
+
+
 class Scene:
     """An arm of three ranks: its supervisors, its launchers, and what is diagnosed of it."""
 
     def __init__(self, folder, hosts, *, here=(HERE, "host1")):
         self.folder, self.is_script, self.has_reported = folder, False, False
+        self.sandbox: Sandbox | None = None
         self.placement = Placement(
             hosts=hosts, cores={entry.host: 2 for entry in hosts}, here=frozenset(here)
         )
@@ -64,6 +79,7 @@ class Scene:
             run_id=RUN,
             may_end=self.is_script,
             has_reported=self.has_reported,
+            sandbox=self.sandbox,
         )
 
     def launched(self, *scripts):
@@ -216,6 +232,24 @@ def test_what_a_script_raised_is_told_with_its_remedy_however_much_its_launcher_
     wait_until(scene.diagnosis.looks_dead)
     message = "ModuleNotFoundError: No module named its; the launcher ended with code 3; the Python that ran it lacks this module: activate"
     assert scene.diagnosis.for_exit({}).failure.message.startswith(message)
+
+
+def test_an_exception_is_at_the_line_of_the_users_file_and_not_of_its_copy(
+    scene, tmp_path, monkeypatch
+):
+    """The results folder is in the current one, as by default; the copy is gone afterwards."""
+    script, root = tmp_path / "train.py", tmp_path / "results" / "files-0"
+    script.write_text("import its\n")
+    scene.is_script, scene.sandbox = True, sandbox_of(root, tmp_path)
+    scene.sandbox.make()
+    monkeypatch.chdir(tmp_path)
+    scene.launch(f"{sys.executable} {scene.sandbox.folder / 'train.py'}")
+    wait_until(scene.diagnosis.looks_dead)
+    failure = scene.diagnosis.for_exit({}).failure
+    assert failure.message.startswith(
+        "ModuleNotFoundError: No module named 'its', at train.py:1; the launcher ended with code 1;"
+    )
+    assert failure.excerpt == ["> 1 | import its"]
 
 
 def test_an_arm_whose_ranks_and_launcher_live_is_not_dead(scene):
