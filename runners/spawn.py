@@ -8,9 +8,8 @@ For several hosts it is started once on each, by hand or by anything, with the s
 ``--master-addr`` and ``--master-port`` everywhere and ``--node-rank`` 0, 1, ...: the ranks meet at
 tcp://ADDR:PORT, which the first host serves::
 
-    host1$ python -m runners.spawn --nnodes 2 --node-rank 0 --master-addr host1 --nproc-per-node 4
-    -m runners.ddp host2$ python -m runners.spawn --nnodes 2 --node-rank 1 --master-addr host1
-    --nproc-per-node 4 -m runners.ddp
+    host1$ python -m runners.spawn --nnodes 2 --node-rank 0 --master-addr host1 ...
+    host2$ python -m runners.spawn --nnodes 2 --node-rank 1 --master-addr host1 ...
 """
 
 from __future__ import annotations
