@@ -246,6 +246,8 @@ class LoadFigures(Stored):
     foreign_share: float
     steal_share: float
     """A hypervisor's other guests."""
+    least_share: float
+    """From which a block is disturbed."""
     disturbed_share: float
     """The share of its blocks that others disturbed."""
     other_threads_share: float | None = None

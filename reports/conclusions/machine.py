@@ -55,7 +55,10 @@ from reports.schema import (
 
 MIN_FOREIGN_SHARE = 0.10
 """A block is disturbed if others took this share of its ranks' cores, a hypervisor's other guests
-included."""
+included, and that is more than the kernel's ticks may be wrong by."""
+ERROR_QUANTILE, TIMES_ERROR = 0.05, 2.0
+"""A twentieth of the blocks seem to lose less than nothing by an error or more; twice that error is
+3.3 standard deviations."""
 MAX_DISTURBED_SHARE = 0.05
 """With a larger share of disturbed blocks the machine counts as not quiet."""
 TIMES_MEDIAN = 2.0
@@ -111,7 +114,9 @@ def tabulate_counters(records: Sequence[LaunchRecord]) -> pd.DataFrame:
     """What was counted over every block: columns ``COUNTERS``, NaN where not known, and whether it
     was ``disturbed``.
 
-    Shares are of the ranks' cores; ``is_ok`` is the launch's.
+    Shares are of the ranks' cores; ``is_ok`` is the launch's. A block is disturbed from
+    ``least_share`` on. The kernel counts a core's time by sampling it at each tick, so a short
+    block's share is uncertain; as nobody takes less than nothing, shares below 0 show by how much.
     """
     rows = [
         {"launch": record.launch, "arm": record.arm, "is_ok": record.status == "ok"}
@@ -122,7 +127,10 @@ def tabulate_counters(records: Sequence[LaunchRecord]) -> pd.DataFrame:
     ]
     table = pd.DataFrame(rows, columns=list(COUNTERS)).astype(COUNTERS)
     table["steal_share"] = table["steal_share"].fillna(0.0)
-    return table.assign(disturbed=table["foreign_share"] + table["steal_share"] > MIN_FOREIGN_SHARE)
+    error = -float(table["foreign_share"].quantile(ERROR_QUANTILE))  # NaN where nothing is known
+    least = max(MIN_FOREIGN_SHARE, round(TIMES_ERROR * error, 2))
+    taken = table["foreign_share"] + table["steal_share"]
+    return table.assign(least_share=least, disturbed=taken > least)
 
 
 def summarise_load(counters: pd.DataFrame) -> LoadFigures | None:
@@ -130,7 +138,8 @@ def summarise_load(counters: pd.DataFrame) -> LoadFigures | None:
     with_load = counters[counters["foreign_share"].notna()]
     if not len(with_load):
         return None
-    means = with_load[[*SHARES, "disturbed"]].mean().rename({"disturbed": "disturbed_share"})
+    columns = [*SHARES, "least_share", "disturbed"]
+    means = with_load[columns].mean().rename({"disturbed": "disturbed_share"})
     return LoadFigures.model_validate({**means.dropna(), "blocks": len(with_load)})
 
 

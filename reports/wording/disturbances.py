@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from measurement.host import crowded_warning
 from measurement.records.record import LaunchRecord, Manifest, RankReport
-from reports.conclusions.machine import MIN_FOREIGN_SHARE, is_quiet
+from reports.conclusions.machine import is_quiet
 from reports.schema import ArmSummary, LoadFigures, RatioSummary
 from reports.wording.causes import NAMES
 from reports.wording.formatting import (
@@ -216,8 +216,8 @@ def load_sentence(load: LoadFigures | None) -> str | None:
         return None
     return (
         f"The machine was not quiet: in {load.disturbed_share:.0%} of the blocks others took"
-        f" {percent(MIN_FOREIGN_SHARE)} or more of the ranks' cores (over all blocks other"
-        f" processes {load.foreign_share:.1%}, other guests of a hypervisor"
+        f" {percent(load.least_share)} or more of the ranks' cores (over all blocks other"
+        f" processes {max(load.foreign_share, 0.0):.1%}, other guests of a hypervisor"
         f" {load.steal_share:.1%})"
     )
 

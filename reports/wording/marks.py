@@ -130,7 +130,7 @@ def load_of(arms: Sequence[ArmSummary]) -> LoadFigures | None:
     if not loads:
         return None
     blocks = sum(load.blocks for load in loads)
-    names = ("foreign_share", "steal_share", "disturbed_share")
+    names = ("foreign_share", "steal_share", "least_share", "disturbed_share")
     shares = {
         name: sum(getattr(load, name) * load.blocks for load in loads) / blocks for name in names
     }

@@ -82,6 +82,8 @@ class Truth:
     """By arm: the share of its steps that stall, and for how many seconds."""
     loaded_rounds: Sequence[int] = ()
     """Rounds in which another process takes half of the cores."""
+    load_error: float = 0.0
+    """Standard deviation of what a block's load is counted wrong by, as a share of its cores."""
     slowed_by_load: Mapping[str, float] = field(default_factory=dict)
     """By arm: how many times as long its steps take in those rounds; 1.5 where not named."""
     drift: float = 0.2
@@ -249,7 +251,10 @@ def make_launch(
                     blocks[arm].append(
                         _block(plan, truth, arm, place, case, step_s, random, stall_s)
                     )
-                    blocks[arm][-1].foreign_share = 0.5 if is_loaded else 0.005
+                    load = 0.5 if is_loaded else 0.005
+                    blocks[arm][-1].foreign_share = load + (
+                        random.normal(0.0, truth.load_error) if truth.load_error else 0.0
+                    )
                 turn += 1
     if plan.has_floor and not truth.cases:  # beside the rounds that have blocks without exchange
         spawned = random.spawn(1)[0]

@@ -118,6 +118,18 @@ def test_load_that_hurts_one_arm_more_gives_no_verdict_that_the_quiet_rounds_con
     assert comparison.arm("ddp-gloo").load.disturbed_share == pytest.approx(13 / 40, abs=0.03)
 
 
+@pytest.mark.parametrize(("rounds", "share"), [([], 0.0), (range(13), 13 / 40)])
+def test_the_error_of_a_short_blocks_load_disturbs_nothing_and_hides_no_load(
+    tmp_path, rounds, share
+):
+    """Ticks of 4 ms, two cores and blocks of 0.15 s give such errors: a tenth of quiet blocks is
+    above a tenth of the cores."""
+    comparison = concluded(tmp_path, load_error=0.08, loaded_rounds=rounds, rounds=40, floor=False)
+    load = comparison.arm("horovod-gloo").load
+    assert load.disturbed_share == pytest.approx(share, abs=0.03)
+    assert any("not quiet" in line for line in comparison.warnings) == bool(share)
+
+
 def test_one_disturbed_round_in_forty_changes_nothing(tmp_path):
     comparison = concluded(tmp_path, loaded_rounds=[3], rounds=40, floor=False)
     assert not any("not quiet" in line for line in comparison.warnings)
