@@ -167,21 +167,21 @@ def straggler_lines(arms: Sequence[ArmSummary]) -> list[str]:
 
 
 def script_lines(arms: Sequence[ArmSummary]) -> list[str]:
-    """One sentence for each arm whose script did something else between its steps, or came to its
-    end.
-    """
+    """What scripts did besides their steps: long gaps, and coming to their end; a sentence each."""
     gaps = [
-        f"{arm.name}: {arm.gaps.count} long gaps in its steps, {milliseconds(arm.gaps.typical_s)}"
-        f" ms each (median; the longest {milliseconds(arm.gaps.longest_s)} ms), such as evaluations"
-        " or checkpoints; they count, unless the arm has 'untimed: evaluation'"
+        f"{arm.name} {arm.gaps.count} of {milliseconds(arm.gaps.typical_s)} ms (median; the longest"
+        f" {milliseconds(arm.gaps.longest_s)} ms)"
         for arm in arms
         if arm.gaps
     ]
-    return gaps + [
-        f"{arm.name} came to its own end and was restarted, {arm.script_starts} times in one launch"
-        for arm in arms
-        if arm.script_starts > 1
-    ]
+    starts = [f"{arm.name} {arm.script_starts}" for arm in arms if arm.script_starts > 1]
+    return [
+        f"Long gaps between steps, such as evaluations or checkpoints: {'; '.join(gaps)}. They"
+        " count, unless an arm has 'untimed: evaluation'"
+    ] * bool(gaps) + [
+        "Scripts came to their own end and were started again; starts in one launch, at the most:"
+        f" {', '.join(starts)}"
+    ] * bool(starts)
 
 
 def floor_lines(records: Sequence[LaunchRecord]) -> list[str]:

@@ -234,4 +234,5 @@ def difference_lines(comparison: Comparison) -> list[str]:
     more = len(differences) - len(lines)
     if not lines:
         return [f"{more} settings differ that come with the library: see the table"]
-    return [*lines, *[f"and {count(more, 'more difference')}: see the table"] * bool(more)]
+    verb = "is" if more == 1 else "are"
+    return [*lines, *[f"{count(more, 'more difference')} {verb} in the table"] * bool(more)]

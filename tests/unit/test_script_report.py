@@ -124,8 +124,8 @@ def test_gaps_starts_and_what_the_probe_could_not_see_are_told(tmp_path):
     noted = {"new": Script(notes=["The optimizer is fused."])}
     comparison = conclude(folder_of(tmp_path, noted, change=change, losses=None))
     text = "\n".join(comparison.warnings)
-    assert "new: 3 long gaps in its steps, 2000 ms each" in text
-    assert "new came to its own end and was restarted, 3 times in one launch" in text
+    assert "checkpoints: new 3 of 2000 ms (median; the longest" in text
+    assert "starts in one launch, at the most: new 3" in text
     assert "new: The optimizer is fused" in text
 
 

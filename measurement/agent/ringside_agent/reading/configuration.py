@@ -216,7 +216,6 @@ def of_library(script: Script) -> dict[str, Any]:
     """DDP's or Horovod's own settings."""
     described = libraries.describe(script)
     library, transport = described.pop("library"), described.pop("transport")
-    described.pop("counters", None)
     return {
         "library": library,
         "transport": transport,

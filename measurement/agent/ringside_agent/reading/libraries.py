@@ -36,14 +36,11 @@ COLLECTIVE = re.compile(
 
 
 def describe(script: Script) -> dict[str, Any]:
-    """``RankReport.backend``: library, transport, settings, and the library's own counters."""
+    """``RankReport.backend``: library, transport and settings."""
     library = library_of(script)
     settings = {"library": library, "transport": transport_of(library, script.device)}
     if library == "ddp":
-        wrapper = wrappers(script.roots)[0]
-        logged = _logged(wrapper)
-        means_ns = {name: plain(logged[name]) for name in logged if name.startswith("avg_")}
-        return {**settings, **ddp_settings(wrapper), "counters": means_ns}
+        return {**settings, **ddp_settings(wrappers(script.roots)[0])}
     if library == "horovod":
         return {**settings, **horovod_settings(script.optimizers)}
     return settings
