@@ -174,7 +174,8 @@ class Straggler(Stored):
     phase: str
     """In which it is late by most."""
     late_s: float
-    """How much longer its mean step without exchange is than that of the other ranks."""
+    """How much longer its mean step without exchange is than that of the other ranks, less what it
+    is in other arms unless it is late in all."""
     ci_low: float
     ci_high: float
 

@@ -335,12 +335,13 @@ def step_shares(sync: pd.DataFrame, terms: StepTerms | None) -> StepShares:
     waiting = data_wait_share(sync)
     if terms is None:
         return StepShares(data_wait=waiting)
-    exchange = terms.exposed_exchange.value
-    # steps with exchange then have less of what is lost in those without
-    regained = min(exchange, 0.0)
-    lost = {"exposed_exchange": exchange, "imbalance": terms.imbalance.value + regained}
+    lost = {"exposed_exchange": terms.exposed_exchange.value}
+    # steps with exchange then have less of what is lost in those without, of overhead first
+    regained = min(terms.exposed_exchange.value, 0.0)
     if terms.library_overhead:
-        lost["library_overhead"] = terms.library_overhead.value + regained
+        lost["library_overhead"] = max(terms.library_overhead.value, 0.0) + regained
+        regained = min(lost["library_overhead"], 0.0)
+    lost["imbalance"] = terms.imbalance.value + regained
     shares = {name: max(seconds, 0.0) / terms.step.value for name, seconds in lost.items()}
     return StepShares(data_wait=waiting, **shares)
 

@@ -318,7 +318,7 @@ def _scaled_rate(pair: Pair) -> Mistakes:
         sentence=(
             f"the learning rate of {arm.name} is {factor} times that of {other.name}"
             f" ({max(ours, theirs):.4g} and {min(ours, theirs):.4g}), the number of"
-            f" {' or of '.join(numbers)}: {arm.name} scales it once more"
+            f" {' or of '.join(numbers)}: {arm.name} may scale it once more"
         ),
         values={pair.baseline.name: theirs, pair.candidate.name: ours},
         covers=[*pair.rates, "schedule.lr"],

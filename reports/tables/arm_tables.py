@@ -293,7 +293,7 @@ def _value(arm: str, row: Difference) -> Any:
 def _meaning(row: Difference) -> Entry:
     """How much it matters, and who asked for it."""
     origin = (
-        "library default"
+        "from library or launcher"
         if row.is_default
         else "asked for"
         if row.is_asked

@@ -170,6 +170,11 @@ ARM_TABLES = {
         "Why",
         (
             MS_PER_STEP,
+            number(
+                "step",
+                "part",
+                lambda phases: milliseconds(sum(phase.value for phase in phases.values())),
+            ),
             *(
                 number(
                     NAMES[phase],

@@ -64,7 +64,8 @@ def cause_clause(result: RatioSummary) -> str:
             )
             if difference.excludes(0.0) and sign * difference.value > 0
         ]
-        return "; no single cause stands out" + (f": {', '.join(parts)} per step" if parts else "")
+        beyond = f" (beyond noise: {', '.join(parts)} per step)" if parts else ""
+        return f"; no single cause stands out{beyond}"
     low, high = sorted((abs(cause.ci_low), abs(cause.ci_high)))
     remedy = f" ({cause.remedy} changes it)" if cause.remedy else ""
     named = f"; {milliseconds(cause.named_s)} ms of that is {cause.named}{remedy}" * bool(
@@ -90,9 +91,27 @@ def short_cause(result: RatioSummary) -> str:
     """
     cause = result.because
     if cause is None:
-        return cause_clause(result).removeprefix("; ").partition(":")[0]
+        return cause_clause(result).removeprefix("; ").partition(" (")[0]
     named = f", most by {cause.named}" * bool(cause.named)
     return f"{size_of(cause.term, cause.difference_s)} per step{named}"
+
+
+def core_wait_clause(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary) -> str:
+    """How much longer or less an arm's training threads wait for a core, after a semicolon; empty
+    unless that is shown, and as much as half of the difference of the steps.
+    """
+    differences = result.term_differences_s | result.phase_differences_s
+    ours, theirs = (of_arm.threads_s.get("sync") for of_arm in (arm, baseline))
+    if not (ours and theirs and ours.runnable_s.bounds and theirs.runnable_s.bounds):
+        return ""
+    step_s = sum(difference.value for difference in differences.values())
+    waits_s = ours.runnable_s.value - theirs.runnable_s.value
+    more, less = (ours, theirs) if waits_s > 0 else (theirs, ours)
+    is_shown = more.runnable_s.bounds[0] > less.runnable_s.bounds[1]  # type: ignore[index]
+    if not is_shown or waits_s * step_s <= 0 or abs(waits_s) < abs(step_s) / 2:
+        return ""
+    size = f"{milliseconds(abs(waits_s))} ms {'longer' if waits_s > 0 else 'less'}"
+    return f"; its training threads wait {size} for a core in each step"
 
 
 def size_of(term: Term | Phase, difference_s: float) -> str:
@@ -115,17 +134,26 @@ def limit_sentence(shares: Mapping[str, StepShares]) -> str | None:
 
 
 def _limit_words(limit: Bottleneck, names: str, shares: Sequence[StepShares]) -> str:
+    overhead = "library_overhead"
+    if not any(step_shares.exposed_exchange for step_shares in shares):
+        overhead = "overhead_and_exchange"  # which takes back some of the overhead, or is nothing
     if limit in NAMES:
         of_step = percents([getattr(step_shares, limit) for step_shares in shares])
-        return f"The bottleneck in {names} is {NAMES[limit]}: {of_step} of the step"
+        name = NAMES[overhead if limit == "library_overhead" else limit]
+        return f"The bottleneck in {names} is {name}: {of_step} of the step"
     waiting = percents([step_shares.data_wait for step_shares in shares])
     if limit == "not the input":
         return f"Data loading is not the bottleneck in {names}: {waiting} of the step is data wait"
-    parts = [f"{waiting} is waiting for data"]
-    for term in ("exposed_exchange", "library_overhead", "imbalance"):
-        by_arm = [getattr(step_shares, term) or 0.0 for step_shares in shares]
-        if term == "exposed_exchange" or max(by_arm) >= MIN_NAMED:
-            parts.append(f"{percents(by_arm)} {TERM_NAMES[term]}")
+    lost = {
+        NAMES[overhead if term == "library_overhead" else term]: [
+            getattr(step_shares, term) or 0.0 for step_shares in shares
+        ]
+        for term in ("exposed_exchange", "library_overhead", "imbalance")
+    }
+    parts = [
+        f"{percents(by_arm)} {name}" for name, by_arm in lost.items() if max(by_arm) >= MIN_NAMED
+    ]
+    parts.insert(0, f"{waiting} is waiting for data")
     return f"Computing takes most of the step in {names}: {', '.join(parts)}"
 
 

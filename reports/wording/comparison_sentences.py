@@ -20,6 +20,7 @@ from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.wording.causes import (
     cause_clause,
     caution_lines,
+    core_wait_clause,
     more_words,
     most_words,
     verdict_word,
@@ -141,7 +142,8 @@ def finding(
         case "faster" | "slower":
             how = f"{difference_text(result.throughput_ratio)} {result.verdict}"
             note = f"; {result.note}" if result.note else ""
-            return f"{ours} {verb} {how} than {theirs} {figures}{cause_clause(result)}{note}"
+            why = cause_clause(result) + core_wait_clause(result, arm, baseline)
+            return f"{ours} {verb} {how} than {theirs} {figures}{why}{note}"
         case "equivalent":
             return (
                 f"{ours} and {theirs} are equivalent within"

@@ -61,7 +61,7 @@ def control_sentence(results: Sequence[RatioSummary]) -> str:
             f" {difference_text(reach)}"
         )
         return f"{wide}: {control.baseline} against itself ({figures})"
-    return f"A/A control: {control.baseline} against itself comes out equal ({figures})"
+    return f"A/A control: {control.baseline} against itself shows no difference ({figures})"
 
 
 def farther_bound(control: RatioSummary) -> float:
@@ -102,7 +102,7 @@ def _control_by_case(controls: Sequence[RatioSummary]) -> str:
     wide = sum(map(is_wide, with_interval))
     but = f"; in {wide} of them its interval is too wide to check much" if wide else ""
     return (
-        f"A/A control: {with_interval[0].baseline} against itself comes out equal in all"
+        f"A/A control: {with_interval[0].baseline} against itself shows no difference in all"
         f" {len(with_interval)} cases{but}"
     )
 
@@ -158,7 +158,7 @@ def straggler_lines(arms: Sequence[ArmSummary]) -> list[str]:
     """One sentence for each arm in which a rank persistently holds the others up."""
     return [
         f"Rank {late.rank}{f' on {late.host}' if late.host else ''} is a straggler in {arm.name}:"
-        f" its own time is {milliseconds(late.late_s)} ms a step longer"
+        f" beside other ranks and arms its own time is {milliseconds(late.late_s)} ms a step longer"
         f" ({bounds_text(late.ci_low, late.ci_high, milliseconds)}), most of it in"
         f" {NAMES[late.phase]}"
         for arm in arms

@@ -8,6 +8,7 @@ import pytest
 
 from reports.conclusions.step_terms import LIMIT, bottleneck_of, data_wait_share, step_shares
 from reports.schema import Estimate, StepShares, StepTerms
+from reports.wording.causes import limit_sentence
 
 
 def shares(data_wait, exposed_exchange=None, **others):
@@ -52,4 +53,9 @@ def test_overhead_that_steps_with_exchange_do_not_have_is_no_bottleneck():
     means = {name: Estimate(value=ms, ci_low=None, ci_high=None) for name, ms in terms.items()}
     found = step_shares(sync, StepTerms(**means))
     assert found.library_overhead == pytest.approx((3.2 - 1.3) / 10.3)
+    assert found.imbalance == pytest.approx(1.6 / 10.3), "taken off once: terms add up to the step"
     assert bottleneck_of(found) == "computing"
+    assert limit_sentence({"mpi": found}) == (
+        "Computing takes most of the step in mpi: 4% is waiting for data, 18% overhead and"
+        " exchange, 16% waiting for the slowest rank"
+    )

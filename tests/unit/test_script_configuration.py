@@ -31,7 +31,7 @@ MISTAKES = {
         Script(learning_rate=0.2),
         SOUND,
         "optimizer.0.0.lr",
-        "rate of old is 2 times that of new .* the number of ranks: old scales it once more",
+        "rate of old is 2 times that of new .* the number of ranks: old may scale it once more",
     ),
     "no sampler": (
         SOUND,

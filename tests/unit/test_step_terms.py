@@ -14,6 +14,8 @@ from reports.conclusions.step_terms import (
     terms_by_launch,
 )
 from reports.conclusions.steps import Steps
+from reports.parts_schema import Estimate
+from reports.wording.causes import core_wait_clause
 from reports.wording.first_screen import first_screen
 from tests.kit.results_factory import concluded, make_plan
 
@@ -125,7 +127,30 @@ def test_two_causes_alike_are_no_single_cause(tmp_path):
     comparison = conclude_truth(tmp_path, **longer)
     result = comparison.result("horovod-gloo")
     assert (result.verdict, result.because) == ("slower", None)
-    assert "; no single cause stands out: " in comparison.findings[0]
+    assert "; no single cause stands out (beyond noise: " in comparison.findings[0]
+
+
+@pytest.mark.parametrize(
+    ("waits_ms", "said"),
+    [
+        ((6.0, 5.9, 6.1), "; its training threads wait 5.00 ms longer for a core in each step"),
+        ((1.5, 1.4, 1.6), ""),  # less than half of what the steps differ by
+        ((6.0, 1.0, 11.0), ""),  # its interval holds the baseline's
+    ],
+)
+def test_a_wait_for_a_core_that_is_most_of_the_difference_stands_beside_the_cause(
+    tmp_path, waits_ms, said
+):
+    comparison = conclude_truth(tmp_path, overhead_s={"horovod-gloo": 0.005})
+
+    def with_wait(name, value, low, high):
+        wait = Estimate(value=value / 1e3, ci_low=low / 1e3, ci_high=high / 1e3)
+        arm = comparison.arm(name)
+        threads = arm.threads_s["sync"].model_copy(update={"runnable_s": wait})
+        return arm.model_copy(update={"threads_s": {"sync": threads}})
+
+    result, theirs = comparison.result("horovod-gloo"), with_wait("ddp-gloo", 1.0, 0.9, 1.1)
+    assert core_wait_clause(result, with_wait("horovod-gloo", *waits_ms), theirs) == said
 
 
 def test_without_a_floor_overhead_is_in_computing(tmp_path):
