@@ -183,7 +183,7 @@ def _same_work(place: Comparison) -> Mark:
         (
             count(len(unasked), "unrequested difference"),
             unasked,
-            "Different, though neither the plan nor a library asks for it",
+            "Unrequested",
         ),
     ]
     bad = next((word for word, names, _ in checks if names), None)
