@@ -101,16 +101,20 @@ def core_wait_clause(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary
     unless that is shown, and as much as half of the difference of the steps.
     """
     differences = result.term_differences_s | result.phase_differences_s
-    ours, theirs = (of_arm.threads_s.get("sync") for of_arm in (arm, baseline))
-    if not (ours and theirs and ours.runnable_s.bounds and theirs.runnable_s.bounds):
-        return ""
     step_s = sum(difference.value for difference in differences.values())
-    waits_s = ours.runnable_s.value - theirs.runnable_s.value
-    more, less = (ours, theirs) if waits_s > 0 else (theirs, ours)
-    is_shown = more.runnable_s.bounds[0] > less.runnable_s.bounds[1]  # type: ignore[index]
-    if not is_shown or waits_s * step_s <= 0 or abs(waits_s) < abs(step_s) / 2:
+    waits = [
+        of_arm.threads_s["sync"].runnable_s
+        for of_arm in (arm, baseline)
+        if "sync" in of_arm.threads_s
+    ]
+    if not step_s or len(waits) < 2:
         return ""
-    size = f"{milliseconds(abs(waits_s))} ms {'longer' if waits_s > 0 else 'less'}"
+    less, more = sorted(waits, key=lambda wait: wait.value)
+    longer_s = waits[0].value - waits[1].value
+    is_shown = (more.ci_low or 0.0) > (less.ci_high or math.inf)
+    if not is_shown or longer_s * step_s < step_s**2 / 2:
+        return ""
+    size = f"{milliseconds(abs(longer_s))} ms {'longer' if longer_s > 0 else 'less'}"
     return f"; its training threads wait {size} for a core in each step"
 
 
