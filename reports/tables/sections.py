@@ -152,8 +152,8 @@ ARM_TABLES = {
         "Step times",
         (
             ARM,
-            Column("step p50 ms", "arm.step_time_s.p50", milliseconds),
-            Column(
+            number("step p50 ms", "arm.step_time_s.p50", milliseconds),
+            number(
                 "p5 to p95 ms",
                 "part",
                 lambda times: bounds_text(times.get("p5"), times.get("p95"), milliseconds),
@@ -255,9 +255,9 @@ ARM_TABLES = {
         (
             ARM,
             Column("host", "part.host"),
-            Column("sent MB/step", "part.sent_bytes", _megabytes),
-            Column("a ring needs", "part.needed_bytes", _megabytes),
-            Column(
+            number("sent MB/step", "part.sent_bytes", _megabytes),
+            number("a ring needs", "part.needed_bytes", _megabytes),
+            number(
                 "sent/needed",
                 "part",
                 lambda link: (
@@ -285,7 +285,7 @@ ARM_TABLES = {
                     f"{gibibytes(host.memory_used_bytes)} of {gibibytes(host.memory_bytes)}"
                 ),
             ),
-            Column("network, MB/s sent", "part", _network, optional=True),
+            number("network, MB/s sent", "part", _network, optional=True),
             number("W", "part.power_w", significant, optional=True),
             Column("GPUs", "part", _gpus, optional=True),
         ),

@@ -223,17 +223,22 @@ def load_sentence(load: LoadFigures | None) -> str | None:
 
 
 def core_lines(arms: Sequence[ArmSummary]) -> list[str]:
-    """The arms whose training threads wait long for a core, in one sentence; empty without any."""
-    waits = [
-        f"{arm.name} {milliseconds(threads.runnable_s.value)} ms"
+    """How long training threads wait for a core, in one sentence, if those of any arm wait long."""
+    waits = {
+        arm.name: threads.runnable_s.value
         for arm in arms
-        if (threads := arm.threads_s.get("sync"))
-        and threads.runnable_s.value >= MIN_CORE_WAIT_SHARE * arm.step_time_s.get("p50", math.inf)
-    ]
+        if (threads := arm.threads_s.get("sync")) and arm.step_time_s
+    }
+    if not any(
+        waits.get(arm.name, 0.0) >= MIN_CORE_WAIT_SHARE * arm.step_time_s.get("p50", math.inf)
+        for arm in arms
+    ):
+        return []
+    each = ", ".join(f"{name} {milliseconds(wait_s)} ms" for name, wait_s in waits.items())
     return [
-        f"Training threads waited for a core in each step: {', '.join(waits)}. With a core to spare"
-        " for each rank, ratios may differ: see 'Who had the core'"
-    ] * bool(waits)
+        f"Training threads waited for a core in each step: {each}. With a core to spare for each"
+        " rank, ratios may differ: see 'Who had the core'"
+    ]
 
 
 def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str) -> list[str]:
