@@ -44,7 +44,13 @@ from reports.schema import (
 from reports.scripts.configuration import line_causes, script_differences
 from reports.scripts.equality import judge_equality
 from reports.scripts.profile import explanations, profile_of
-from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
+from reports.scripts.script_arms import (
+    ITERATIONS,
+    sample_unit,
+    samples_of_a_step,
+    script_notes,
+    trained_model,
+)
 from reports.traces import TracedStep, traced_steps, with_causes, with_named_cause
 from reports.what_if import Links, what_if
 from reports.wording.causes import limit_sentence, ratio_note, work_note
@@ -295,6 +301,7 @@ def _asked_fields(
         "comparison_id": records[0].comparison_id,
         "world_size": world_size,
         "sample_unit": unit,
+        "model": trained_model(records),
         "device": next((rank.device for rank in ranks), plan.device),
         "hosts": list(hosts),
         "drawn_hosts": (

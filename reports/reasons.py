@@ -45,15 +45,15 @@ MANY_MINUTES = 60.0
 """Who has to measure longer, or run scripts more often, may rather keep what they have."""
 
 
-def _more_to_measure(result: Any) -> float:
+def _more_to_decide(result: Any) -> float:
     """Minutes, or runs, that should decide a result, the least where not more is known; 0: none."""
-    if result.more_range is None or result.case is not None:
+    if result.more_range is None or result.case is not None or result.is_unconfirmed:
         return 0.0
     return max(float(result.more_minutes or result.more_range[0]), 1.0)
 
 
 def _is_costly(result: Any) -> bool:
-    return _more_to_measure(result) > MANY_MINUTES
+    return _more_to_decide(result) > MANY_MINUTES
 
 
 MORE_LAUNCHES = "measure three or more (the plan's measurement.launches)"
@@ -150,7 +150,7 @@ REASONS: dict[str, Reason] = {
     "too wide": Reason(
         brief="the interval is too wide",
         next_step="{more} should decide {arm}",
-        holds=lambda result: _more_to_measure(result) > 0 and not _is_costly(result),
+        holds=lambda result: _more_to_decide(result) > 0 and not _is_costly(result),
     ),
     "too costly": Reason(
         brief="the interval is too wide",
@@ -165,6 +165,12 @@ REASONS: dict[str, Reason] = {
             and (result.more_range, result.case) == (None, None)
             and result.ci_low is not None
         ),
+    ),
+    "unconfirmed": Reason(
+        brief="the control is too wide to confirm it",
+        explanation="the control's interval is too wide to confirm it",
+        next_step="{more} should narrow the control, which is too wide to confirm {arm}",
+        holds=lambda result: result.is_unconfirmed and result.case is None,
     ),
     "launches": Reason(brief="a single launch does not show how launches differ"),
     "nothing held out": Reason(

@@ -473,6 +473,9 @@ class RatioSummary(Stored):
     load_reach: float | None = None
     """How many times as fast as another load alone may make an arm; where the undisturbed rounds
     are too few to tell, the verdict rests on all rounds and must be farther from 1."""
+    is_unconfirmed: bool = False
+    """Whether faster or slower is claimed, the control's interval is too wide to check much, and
+    the claim's is not beyond it."""
     caution: Caution | None = None
     run_order: RunOrder | None = None
     """Order of standalone runs: alternating ones are paired. Null where arms took turns."""
@@ -483,8 +486,8 @@ class RatioSummary(Stored):
     more_runs: int | None = None
     """For standalone runs, in the place of ``more_minutes``: how many more of each arm."""
     more_minutes: float | None = None
-    """Minutes of measuring, starts and checks included, that should decide an undecided verdict;
-    null where it is decided, or nothing can be said."""
+    """Minutes of measuring, starts and checks included, that should decide an undecided verdict,
+    or narrow a control that leaves a verdict unconfirmed; null where nothing can be said."""
     more_range: tuple[float, float | None] | None = None
     """How far ``more_minutes`` or ``more_runs`` is known: from so few launches, their spread is
     known by a factor only. The second is null where it is more than a day, or 1440 runs."""
@@ -595,6 +598,9 @@ class Comparison(Stored):
     warnings: list[str] = []
     baseline: str
     workload: str
+    model: str = ""
+    """What scripts train, by class and size, such as ``Net of 21,840 parameters``; empty of
+    workloads, and where scripts differ."""
     sample_unit: str = "samples"
     link: str | None = None
     """Where the whole report will be found, as the plan says."""

@@ -44,6 +44,8 @@ LOAD_POWER = 2
 and another arm not at all."""
 MAX_LOAD = 0.99
 """A share of the cores beyond this counts as this much."""
+MAX_CONTROL_WIDTH = 1.5
+"""A control's interval whose ends differ by a larger factor shows nothing."""
 
 
 def summarise_ratios(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummary]:
@@ -246,16 +248,21 @@ def _verdict_fields(
     ``calm``: the ratio as if each stall had been a median step. ``quiet``: the ratios in the
     undisturbed rounds, where many were disturbed.
     """
-    interval, ours, theirs = intervals[name], arms[name], arms[evidence.plan.baseline]
-    alone = decide(interval, threshold=evidence.threshold)
+    plan, threshold = evidence.plan, evidence.threshold
+    interval, ours, theirs = intervals[name], arms[name], arms[plan.baseline]
+    alone = decide(interval, threshold=threshold)
     reasons: dict[str, Any] = {}
     if interval and (withheld := _incomparable(evidence, ours, theirs)):
         reasons = {"withheld_by": withheld}
     elif interval and alone == "undecided":
-        reasons = _required_measuring(evidence, interval)
+        reasons = _required_measuring(
+            evidence, interval, threshold=threshold, launches=interval.launches
+        )
     elif interval:
         reasons = _doubt(evidence, ours, theirs, intervals, calm, quiet)
     verdict = "undecided" if reasons.get("withheld_by") else alone
+    if interval and verdict in ("faster", "slower") and name != plan.control_name:
+        reasons |= _unconfirmed_fields(evidence, interval, intervals.get(plan.control_name))
     return {"verdict": verdict, "verdict_alone": alone, **reasons}
 
 
@@ -309,13 +316,33 @@ def _doubt(
     return {"withheld_by": withheld, "load_reach": math.exp(reach)}
 
 
-def _required_measuring(evidence: Evidence, interval: RatioEstimate) -> dict[str, Any]:
-    """Fields of ``RatioSummary``: how much to add to what was measured; none where nothing can be
-    said.
+def _unconfirmed_fields(
+    evidence: Evidence, claim: RatioEstimate, control: RatioEstimate | None
+) -> dict[str, Any]:
+    """Fields of ``RatioSummary``: that a wide control leaves a claim unconfirmed, and how much more
+    measuring should narrow it; none where the claim is beyond the control, or there is none.
     """
-    launches = interval.launches
+    if control is None or not is_wide(control) or exceeds_margin(claim, farthest(control)):
+        return {}
+    assert control.bounds is not None, "it is wide"
+    low, high = (bound / control.value for bound in control.bounds)
+    more = _required_measuring(
+        evidence,
+        Estimate(value=1.0, ci_low=low, ci_high=high),
+        threshold=math.log(MAX_CONTROL_WIDTH) / 2,
+        launches=control.launches,
+    )
+    return {"is_unconfirmed": True, **more}
+
+
+def _required_measuring(
+    evidence: Evidence, interval: Estimate, *, threshold: float, launches: int
+) -> dict[str, Any]:
+    """Fields of ``RatioSummary``: how much to add to what was measured until the interval of so
+    many launches is decided; none where nothing can be said.
+    """
     measured = launches if evidence.are_runs else evidence.spent_minutes
-    more = to_decide(interval, threshold=evidence.threshold, measured=measured, launches=launches)
+    more = to_decide(interval, threshold=threshold, measured=measured, launches=launches)
     if more is None:
         return {}
     value = more.value
@@ -355,6 +382,12 @@ def farthest(interval: Estimate | None) -> float:
     """How far an interval reaches from 1, as a log-ratio; 0 without one."""
     bounds = interval.bounds if interval else None
     return max(abs(math.log(bound)) for bound in bounds) if bounds else 0.0
+
+
+def is_wide(control: Estimate | None) -> bool:
+    """Whether the interval of a control is too wide to show that equal arms come out equal."""
+    bounds = control.bounds if control else None
+    return bounds is not None and bounds[1] > MAX_CONTROL_WIDTH * bounds[0]
 
 
 def reach_of_load(share: float, control: Estimate | None) -> float:

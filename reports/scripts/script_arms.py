@@ -157,6 +157,20 @@ def samples_of_a_step(records: Sequence[LaunchRecord]) -> int:
     return next((samples for samples in counted if samples), 0)
 
 
+def trained_model(records: Sequence[LaunchRecord]) -> str:
+    """Class and size of the model that the scripts of all records train; empty where they differ,
+    or are not known.
+    """
+    models = {
+        (settings.get("model.class"), settings.get("model.parameters"))
+        for record in records
+        for settings in (report.configuration for report in record.scripts)
+    }
+    if len(models) != 1 or None in (model := models.pop()):
+        return ""
+    return f"{model[0]} of {model[1]:,} parameters"
+
+
 def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Difference]) -> list[str]:
     """What a reader must know of scripts: what counts as a sample, work that may differ, and what
     the agent could not see.

@@ -256,7 +256,7 @@ def _figures(result: RatioSummary, arms: Sequence[ArmSummary]) -> dict[str, str]
         "reach": difference_text(result.load_reach or 1.0),
         "stalls": count(max(stalls)[1] if stalls else 0, "rare stall"),
         "calm": ratio(result.ratio_without_stalls),
-        "more": more_words(result) if result.more_range is not None else "",
+        "more": "more measuring" if result.more_range is None else more_words(result),
         "most": most_words(result),
     }
 

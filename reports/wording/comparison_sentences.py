@@ -28,7 +28,6 @@ from reports.wording.causes import (
 from reports.wording.disturbances import (
     by_speed_lines,
     core_lines,
-    is_wide,
     page_fault_lines,
     run_lines,
     script_lines,
@@ -62,9 +61,8 @@ def findings(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: 
         return _findings_by_case(candidates, arms, plan)
     ordered = in_order(candidates, plan.asked_arms())
     by_name = {arm.name: arm for arm in arms}
-    verb = "looks" if any(map(is_wide, results)) else "is"
     return [
-        finding(result, by_name[result.candidate], by_name[plan.baseline], plan, verb=verb)
+        finding(result, by_name[result.candidate], by_name[plan.baseline], plan)
         for result in ordered
     ]
 
@@ -128,12 +126,8 @@ def counts_words(counts: Counter[Outcome]) -> str:
     )
 
 
-def finding(
-    result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: Plan, *, verb: str = "is"
-) -> str:
-    """The finding on one candidate, in one sentence. ``verb``: "looks" where the control is too
-    wide to confirm it.
-    """
+def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: Plan) -> str:
+    """The finding on one candidate, in one sentence."""
     ours, theirs = result.candidate, result.baseline
     if result.throughput_ratio is None:
         return _no_timing(arm if arm.throughput_per_s is None else baseline, ours, theirs)
@@ -141,6 +135,7 @@ def finding(
     match result.verdict:
         case "faster" | "slower":
             how = f"{difference_text(result.throughput_ratio)} {result.verdict}"
+            verb = "looks" if result.is_unconfirmed else "is"
             note = f"; {result.note}" if result.note else ""
             why = cause_clause(result) + core_wait_clause(result, arm, baseline)
             return f"{ours} {verb} {how} than {theirs} {figures}{why}{note}"

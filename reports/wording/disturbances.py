@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from measurement.host import crowded_warning
 from measurement.records.record import LaunchRecord, Manifest, RankReport
 from reports.conclusions.machine import is_quiet
+from reports.conclusions.ratios import farthest, is_wide
 from reports.schema import ArmSummary, LoadFigures, RatioSummary
 from reports.wording.causes import NAMES
 from reports.wording.formatting import (
@@ -22,8 +23,6 @@ from reports.wording.formatting import (
     ratio,
 )
 
-MAX_CONTROL_WIDTH = 1.5
-"""A control's interval whose ends differ by a larger factor shows nothing."""
 MAX_NAMED = 3
 """Cases that a sentence names."""
 MIN_STALL_SHARE = 0.005
@@ -49,37 +48,21 @@ def control_sentence(results: Sequence[RatioSummary]) -> str:
             f"The A/A control gives no interval ({interval_words(control)}): nothing checks that"
             " equal arms come out equal"
         )
-    figures, reach = interval_words(control), as_factor(farther_bound(control))
+    figures, within = interval_words(control), reach_words(control)
     if control.control_failed:
         return (
             f"The A/A control failed: {control.baseline} against itself differs ({figures}), "
-            f"so no difference below {difference_text(reach)} is claimed"
+            f"so no difference below {within} is claimed"
         )
-    if is_wide(control):
-        wide = (
-            "The A/A control's interval is so wide that it checks nothing below"
-            f" {difference_text(reach)}"
-        )
+    if is_wide(control.ratio):
+        wide = f"The A/A control's interval is so wide that it checks nothing below {within}"
         return f"{wide}: {control.baseline} against itself ({figures})"
     return f"A/A control: {control.baseline} against itself shows no difference ({figures})"
 
 
-def farther_bound(control: RatioSummary) -> float:
-    """The bound of a control's interval that is farther from 1."""
-    assert control.ci_low is not None and control.ci_high is not None
-    return max(control.ci_low, control.ci_high, key=as_factor)
-
-
-def as_factor(ratio: float) -> float:
-    """How far a ratio is from 1 either way: at least 1."""
-    return max(ratio, 1 / ratio if ratio else math.inf)
-
-
-def is_wide(control: RatioSummary) -> bool:
-    """Whether the interval of a control is too wide to show that equal arms come out equal."""
-    return control.role == "control" and (
-        (control.ci_high or 0) > MAX_CONTROL_WIDTH * (control.ci_low or 0)
-    )
+def reach_words(control: RatioSummary) -> str:
+    """How far its interval reaches from 1 either way, such as ``5.2%``."""
+    return difference_text(math.exp(farthest(control.ratio)))
 
 
 def _control_by_case(controls: Sequence[RatioSummary]) -> str:
@@ -99,7 +82,7 @@ def _control_by_case(controls: Sequence[RatioSummary]) -> str:
             f"The A/A control failed in {len(failed)} of {len(with_interval)} cases ({named};"
             f" {chance} of them would by chance), where no smaller difference is claimed"
         )
-    wide = sum(map(is_wide, with_interval))
+    wide = sum(is_wide(control.ratio) for control in with_interval)
     but = f"; in {wide} of them its interval is too wide to check much" if wide else ""
     return (
         f"A/A control: {with_interval[0].baseline} against itself shows no difference in all"

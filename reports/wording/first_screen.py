@@ -19,7 +19,6 @@ from reports.wording.comparison_sentences import (
     in_order,
     what_failed,
 )
-from reports.wording.disturbances import is_wide
 from reports.wording.formatting import (
     bounds_text,
     count,
@@ -240,7 +239,7 @@ def _compared(comparison: Comparison) -> str:
     kind = "CPU" if comparison.device == "cpu" else "GPU"  # of which the device is the name
     where = f" on {drawn}{count(hosts, 'host')} ({kind})" if hosts else ""
     parts = [
-        "scripts" if comparison.are_scripts else comparison.workload,
+        (comparison.model or "scripts") if comparison.are_scripts else comparison.workload,
         count(comparison.world_size, "rank") + where,
     ]
     sizes = {arm.local_batch_size or comparison.local_batch_size for arm in comparison.arms} - {0}
@@ -294,9 +293,6 @@ def _next_step(shown: Comparison) -> str | None:
 def _step_to_the_fastest(shown: Comparison, results: Sequence[RatioSummary]) -> str | None:
     """What to do where nothing weakens the answer."""
     is_single = len(shown.fastest) == 1
-    if any(is_wide(result) for place in shown.places.values() for result in place.results):
-        wide = "the control's interval is too wide to confirm it"
-        return f"Measure longer before you use {shown.fastest[0]}: {wide}" if is_single else None
     fields = {row.field for row in shown.differences if None not in row.values.values()}
     if (
         is_single

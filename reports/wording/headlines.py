@@ -11,6 +11,7 @@ from itertools import pairwise
 from measurement.plans.plan import Plan
 from reports.conclusions.scaling import leaders
 from reports.parts_schema import Against, ArmTraining, Change, Convergence, TrainingSummary
+from reports.reasons import REASONS
 from reports.schema import ArmSummary, Comparison, Profile, RatioSummary
 from reports.wording.causes import NAMES, brief_reason, verdict_word
 from reports.wording.comparison_sentences import (
@@ -21,7 +22,6 @@ from reports.wording.comparison_sentences import (
     scaling_sentences,
     what_failed,
 )
-from reports.wording.disturbances import is_wide
 from reports.wording.formatting import (
     LARGEST,
     accuracy,
@@ -120,7 +120,7 @@ def _clauses(comparison: Comparison) -> list[str]:
         return [NO_SPEED, *failures]
     names = labels([arm for arm in comparison.arms if arm.competes])
     base, threshold = names[comparison.baseline], percent(comparison.measurement["noise_threshold"])
-    is_doubtful = any(map(is_wide, comparison.results))
+    is_doubtful = any(result.is_unconfirmed for result in timed)
     decided = _decided(timed, names, base, verb="looks" if is_doubtful else "is")
     against = "" if decided else f" against {base}"
     leads = {
@@ -132,7 +132,8 @@ def _clauses(comparison: Comparison) -> list[str]:
         verdict: [names[result.candidate] for result in timed if verdict_word(result) == verdict]
         for verdict in leads
     }
-    clauses = decided + [
+    doubt = [REASONS["unconfirmed"].brief] * is_doubtful
+    clauses = [*decided, *doubt] + [
         f"{leads[verdict]}: {listed(arms)}" for verdict, arms in by_verdict.items() if arms
     ]
     if len(timed) == 1:
@@ -141,8 +142,6 @@ def _clauses(comparison: Comparison) -> list[str]:
         clauses[0] = f"{IN_BATCHES[comparison.batches]}: {clauses[0]}"
     elif not decided:
         clauses[0] = clauses[0][0].upper() + clauses[0][1:]
-    if decided and is_doubtful:
-        clauses.append("the control is too wide to confirm it")
     return [*clauses, *(f"{names[arm]} {how}" for arm, how in failed.items())]
 
 

@@ -8,19 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from measurement.conditions.differences import BATCH
+from reports.conclusions.ratios import farthest, is_wide
 from reports.parts_schema import Equality
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
 from reports.wording.disturbances import (
-    as_factor,
     by_speed_lines,
     control_sentence,
     core_lines,
-    farther_bound,
-    is_wide,
     load_sentence,
+    reach_words,
     stall_lines,
 )
-from reports.wording.formatting import count, difference_text
+from reports.wording.formatting import count
 
 MAX_FINDINGS = 3
 """Differences that the first screen names."""
@@ -82,10 +81,16 @@ def _worst(marks: Sequence[Mark], points: Sequence[str]) -> Mark:
 
 
 def _control(place: Comparison) -> Mark:
-    """Whether the baseline comes out equal to itself, and within which factor."""
+    """Whether the baseline comes out equal to itself, and within which factor; too wide where it
+    confirms no claim.
+    """
     controls = [result for result in place.results if result.role == "control"]
     with_interval = [control for control in controls if control.ci_low is not None]
-    wide = sum(map(is_wide, with_interval))
+    unconfirmed = {result.case for result in place.candidates if result.is_unconfirmed}
+    confirmed = {result.case for result in place.candidates if result.is_decided} - unconfirmed
+    wide = sum(
+        is_wide(control.ratio) and control.case not in confirmed for control in with_interval
+    )
     of_cases = f" in {wide} of {len(with_interval)} cases" if len(with_interval) > 1 else ""
     words = {
         "none": not controls,
@@ -95,10 +100,10 @@ def _control(place: Comparison) -> Mark:
         f"too wide{of_cases}": wide > 0,
     }
     bad = next((word for word, holds in words.items() if holds), None)
-    farthest = max(map(farther_bound, with_interval), key=as_factor, default=1.0)
+    widest = max(with_interval, key=lambda control: farthest(control.ratio), default=None)
     return Mark(
         name="control",
-        word=bad or f"equal within {difference_text(farthest)}",
+        word=bad or (f"equal within {reach_words(widest)}" if widest else ""),
         ok=bad is None,
         explanation=control_sentence(place.results),
     )

@@ -138,7 +138,8 @@ class ComparisonRun:
         which is raised again.
         """
         if self.schedule.is_measured:
-            return self._write(self.earlier, why="every launch is measured already; ")
+            every = "every launch is measured already (for more: --minutes, or --set"
+            return self._write(self.earlier, why=f"{every} measurement.launches=N); ")
         busy = busy_warning(usable_cores()) if self.compared.has_ranks_here else None
         self.history.begin(notes=self._notes)
         for warning in (*self.compared.warnings(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):

@@ -47,7 +47,10 @@ def test_a_rehearsal_that_was_passed_is_remembered_and_what_is_measured_already_
     # nothing is measured, so nothing is checked
     monkeypatch.delattr(compared_arms, "inspect")
     again = compare_plan(plan, *longer)
-    assert again.done.stderr.splitlines() == ["every launch is measured already; writing reports"]
+    assert again.done.stderr.splitlines() == [
+        "every launch is measured already (for more: --minutes, or --set measurement.launches=N);"
+        " writing reports"
+    ]
     assert again.done.stdout == more.stdout and (out / "report.html").is_file()
     assert again.folder.read_manifest().looks == [1, 2]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -16,8 +17,9 @@ from reports import conclude
 from reports.compose_comparison import compare
 from reports.conclusions.steps import Steps, read_steps, tabulate_blocks, total_tables
 from reports.wording.disturbances import page_fault_lines
+from reports.wording.first_screen import first_screen
 from tests.kit.changed import changed
-from tests.kit.results_factory import concluded, make_plan, write_results
+from tests.kit.results_factory import Truth, concluded, make_plan, write_results
 from tests.unit.test_step_terms import steps_by_hand
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
@@ -169,6 +171,28 @@ def test_a_failing_control_comes_first_and_demotes_smaller_claims(tmp_path):
     assert smaller.verdict == "undecided"
     assert "'faster', but the control deviates" in smaller.note
     assert comparison.result("horovod-mpi").verdict == "faster"
+
+
+def test_a_wide_control_leaves_unconfirmed_what_is_not_beyond_it_and_says_how_long_to_go_on(
+    tmp_path,
+):
+    """Whatever was claimed, it said "too wide to confirm it" and "measure longer"."""
+    truth = Truth(ratios={"horovod-gloo": 0.6, "horovod-mpi": 0.2}, launch_noise=0.15, drift=0.0)
+    comparison = concluded(tmp_path, truth=truth)
+    near, far = (comparison.result(name) for name in truth.ratios)
+    assert (near.verdict, near.is_unconfirmed) == ("slower", True)
+    assert near.more_minutes > 0 and near.note == "the control's interval is too wide to confirm it"
+    assert (far.verdict, far.is_unconfirmed, far.more_minutes) == ("slower", False, None)
+    screen = first_screen(comparison)
+    assert screen.marks[0].word == "too wide"
+    assert re.fullmatch(
+        r"About \d+ minutes? more of measuring \(.*\) should narrow the control, which is too wide to"
+        " confirm horovod-gloo",
+        screen.next_step,
+    )
+    alone = replace(truth, ratios={"horovod-mpi": 0.2})
+    mark = first_screen(concluded(tmp_path / "alone", truth=alone)).marks[0]
+    assert re.fullmatch(r"equal within \d+%", mark.word)
 
 
 def test_an_interrupted_launch_counts_as_far_as_it_got(tmp_path):

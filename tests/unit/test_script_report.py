@@ -66,6 +66,7 @@ def test_the_terminal_shows_the_verdict_then_equality_in_its_width(comparison, w
         text.index, ("new is 9", "new starts equal to old", "same work: not the same")
     )
     assert first < then < last
+    assert "Net of 330 parameters, 2 ranks on 1 host" in text
 
 
 @pytest.mark.parametrize(
@@ -106,6 +107,7 @@ def test_work_that_may_differ_is_told_and_has_a_verdict(tmp_path):
     comparison = conclude(folder_of(tmp_path, new, plan=script_plan(allow=["model.parameters"])))
     assert comparison.result("new").verdict == "faster"
     assert "Work differs, and is allowed to: model.parameters" in comparison.warnings
+    assert comparison.model == ""  # it is not the same in both
 
 
 def test_without_samples_iterations_are_compared(tmp_path):
