@@ -68,7 +68,7 @@ MIN_STALLS = 10
 verdict."""
 SHARES = ["foreign_share", "steal_share", "other_threads_share"]
 THREADS = ["running_s", "runnable_s", "library_s", "others_s"]
-"""Fields of ``measurement.records.record.ThreadTimes``."""
+"""Fields of ``measurement.records.block.ThreadTimes``."""
 BLOCK_FIELDS = ["turn", "round", "steps", "skipped_steps"]
 COUNTERS: dict[str, Any] = {
     "launch": "int64",

@@ -7,7 +7,7 @@ A training to the end comes after it, since hours may be lost there. So do a mic
 cases, since the gate says which of them an arm offers.
 
 Ranks report what they computed. Their reports are judged here: does an arm compute correctly, do
-two arms compute the same, do ranks drift apart? ``measurement.judging`` has the distances of
+two arms compute the same, do ranks drift apart? ``measurement.distances`` has the distances of
 tensors and the tolerances for rounding. This module reads the reports and words the differences.
 """
 

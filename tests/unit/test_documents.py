@@ -102,6 +102,37 @@ def test_paths_that_are_named_exist(page):
     assert [path for path in named if not list(REPOSITORY.glob(f"{path.rstrip('/')}*"))] == []
 
 
+MODULES = sorted(
+    module.relative_to(REPOSITORY)
+    for room in ROOMS.split("|")
+    for module in (REPOSITORY / room).rglob("*.py")
+)
+QUALIFIED = re.compile(rf"``((?:{ROOMS})(?!\.py`)(?:\.\w+)+)``")
+
+
+def test_names_that_docstrings_refer_to_exist():
+    """A docstring named a module that had moved."""
+    missing = [
+        f"{module}: {name}"
+        for module in MODULES
+        for name in QUALIFIED.findall((REPOSITORY / module).read_text())
+        if not is_defined(name.split("."))
+    ]
+    assert missing == []
+
+
+def is_defined(parts):
+    """Whether it is a module or room, or a name in one."""
+    place = REPOSITORY
+    while parts and (place / parts[0]).is_dir():
+        place, parts = place / parts[0], parts[1:]
+    module = place / "__init__.py"
+    if parts and (place / f"{parts[0]}.py").is_file():
+        module, parts = place / f"{parts[0]}.py", parts[1:]
+    words = set(re.findall(r"\w+", module.read_text())) if parts else set()
+    return words.issuperset(parts)
+
+
 def test_snippets_are_whole(page):
     """Python parses, YAML is known to a plan, and commands name modules, plans and flags that there
     are."""
