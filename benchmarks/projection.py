@@ -29,9 +29,9 @@ from pathlib import Path
 
 import numpy as np
 
-from reports.growth_model import Prior, fit_growth
 from reports.parts_schema import Estimate
 from reports.projection import Prediction, Series, project
+from reports.statistics.growth_model import Prior, fit_growth
 
 LARGEST_NOISE = 0.09
 
@@ -179,7 +179,7 @@ FORMS = {
     "ring": (0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0),
     "tree": (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0),
 }
-"""Weights of ``reports.growth_model.SHARES``."""
+"""Weights of ``reports.statistics.growth_model.SHARES``."""
 PRIORS = {
     f"{name}, step {step}, exchange {exchange}, straggle {straggle}": Prior(
         step=step, exchange=exchange, straggle=straggle, shares=shares

@@ -2,7 +2,7 @@
 several points, and what is predicted from them, as tables and lines.
 
 It refuses where the measured sizes are too few or contradict the model
-(``reports.growth_model``).
+(``reports.statistics.growth_model``).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from scipy import special
 
 from measurement.errors import PlanError
 from reports.conclusions.scaling import quotient
-from reports.growth_model import Growth, fit_growth
 from reports.parts_schema import Estimate, Stored
 from reports.schema import Comparison
+from reports.statistics.growth_model import Growth, fit_growth
 from reports.tables import Column, Table, number, table, wrapped
 from reports.wording.formatting import bounds_text, listed, rate, rate_interval, ratio
 

@@ -12,8 +12,8 @@ import pytest
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.growth_model import fit_growth
 from reports.projection import Projection, Series, project, refusals, series_of
+from reports.statistics.growth_model import fit_growth
 from runners.results_commands import project as command
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth
