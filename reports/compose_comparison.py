@@ -241,7 +241,8 @@ def _with_causes(arm: ArmSummary, evidence: Evidence, steps: Sequence[TracedStep
     records = [record for record in evidence.records if record.arm == arm.name]
     if evidence.plan.are_scripts:
         step_s = sum(phase.value for phase in arm.step_phases_s.values())
-        return arm.model_copy(update={"causes": line_causes(records, step_s=step_s)})
+        causes = line_causes(records, step_s=step_s) if step_s else []
+        return arm.model_copy(update={"causes": causes})
     ranks = first_ranks(records)
     size = int(ranks[0].model.get("buffer_bytes", 0)) if ranks else 0
     terms = evidence.terms.by_launch.get(arm.name)

@@ -726,6 +726,11 @@ class Comparison(Stored):
         return self.equality is not None
 
     @property
+    def is_alone(self) -> bool:
+        """Whether there is one script, and nothing to compare it with."""
+        return self.are_scripts and len(self.arms) == 1
+
+    @property
     def is_ok(self) -> bool:
         """Whether every arm is ok wherever it runs, and every point could be measured."""
         failed = any(place.cause for place in self.places.values())

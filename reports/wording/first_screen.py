@@ -108,6 +108,9 @@ def first_screen(shown: Comparison) -> FirstScreen:
         compared = _points_fields(shown)
     elif shown.profile:
         compared = _profile_fields(shown, shown.profile)
+    elif shown.is_alone:
+        errors = [first_line(error.message) for error in shown.arms[0].errors[:1]]
+        compared = {"candidates": [], "compared": _compared(shown), "notes": errors}
     else:
         compared = _comparison_fields(shown)
     return FirstScreen(

@@ -65,6 +65,8 @@ def headline(comparison: Comparison) -> str:
         clauses = training_clauses(comparison.training) + _speed_clauses(comparison)
     elif comparison.profile:
         clauses = _profile_clauses(comparison.profile, comparison.baseline)
+    elif comparison.is_alone:
+        clauses = [f"{comparison.baseline} {what_failed(comparison.arms[0])}: nothing was timed"]
     else:
         clauses = _case_clauses(comparison) if comparison.cases else _clauses(comparison)
     return fitting(

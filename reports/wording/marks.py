@@ -50,7 +50,7 @@ def marks(shown: Comparison) -> list[Mark]:
 
     A training has no control: its unit is the seed.
     """
-    if shown.profile:  # nothing is compared
+    if shown.is_alone:
         return [_quiet(shown.arms, [])]
     places = {name: place for name, place in shown.places.items() if place.results or not name}
     by_place = [
