@@ -35,6 +35,8 @@ MAX_CAUSE = 12
 """The most words that a cause has."""
 MAX_LINES = 8
 """Candidates that a format shows; it says how many more there are."""
+MIN_MINUTES = 0.01
+"""A time of measuring that is shorter is not shown."""
 WRONG = "failed the check of its values before it was timed"
 
 
@@ -259,7 +261,7 @@ def _compared(comparison: Comparison) -> str:
     elif launches:
         names = ("run of each", "runs of each") if comparison.runs else ("launch", "launches")
         parts.append(count(launches, *names))
-    if comparison.measured_minutes:
+    if comparison.measured_minutes >= MIN_MINUTES:
         parts.append(f"{comparison.measured_minutes:.2g} min measured")
     return ", ".join(parts)
 

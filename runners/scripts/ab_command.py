@@ -272,13 +272,20 @@ def plan_of(flags: FlagValues) -> Plan:
     if is_one:
         del arms["b"]
     first, second = names_of(options, arms)
+    measurement = values_of(flags, Measurement)
+    if options.small or is_one:
+        if lengths := [name for name in ("minutes", "max_minutes") if name in measurement]:
+            typed = f"--{lengths[0].replace('_', '-')}"
+            raise PlanError(
+                f"{typed} {measurement[lengths[0]]:g} has no effect: --small, and a golden result,"
+                f" end after the first steps; leave out {typed}"
+            )
+        measurement |= FIRST_STEPS
     content: dict[str, Any] = {
         "name": f"{first}-against-{second}"[:100],
         "baseline": first,
         "arms": dict(zip((first, second), arms.values(), strict=False)),
-        "measurement": (
-            values_of(flags, Measurement) | (FIRST_STEPS if options.small or is_one else {})
-        ),
+        "measurement": measurement,
         "scripts": values_of(flags, ScriptSettings),
         **values_of(flags, Plan),
     }

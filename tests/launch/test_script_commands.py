@@ -45,7 +45,7 @@ from runners.scripts.script_failures import (
 from runners.scripts.script_setup import named_ports, resolve_scripts
 from tests.conftest import BIN, needs_horovod
 from tests.kit.changed import changed
-from tests.kit.refusals import refusal
+from tests.kit.refusals import refusal, refused_command
 
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 READ = {
@@ -354,6 +354,13 @@ def test_bad_input_is_refused_with_what_to_do(tmp_path, arm, message):
     with pytest.raises(PlanError) as refused:
         resolve_scripts(plan_of(tmp_path, a={"command": "torchrun t.py", **arm}))
     assert message in str(refused.value)
+
+
+@pytest.mark.process
+def test_minutes_mean_nothing_where_only_first_steps_are_taken():
+    """It spoke of a plan and of launches, which nobody had given."""
+    said = refused_command("ab", "python t.py", "python t.py --a", "--small", "--minutes", 1)
+    assert "--minutes 1 has no effect: --small" in said and "leave out --minutes" in said
 
 
 def test_a_script_starts_in_its_own_environment(tmp_path, monkeypatch):
