@@ -113,8 +113,8 @@ def _run_folders(path: Path) -> list[Path]:
             folders += [run for run in inside if is_separate(ResultsFolder(run))]
     if not folders:
         raise RecordError(
-            f"'{path}' is no run, and holds none; give the folders that python -m runners.ddp,"
-            " runners.hvd, ... wrote (their -o), or one above them"
+            f"'{path}' {'holds no run' if path.exists() else 'does not exist'}; give the folders"
+            " that python -m runners.ddp, runners.hvd, ... wrote (their -o), or one above them"
         )
     return folders
 

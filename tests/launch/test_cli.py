@@ -37,7 +37,8 @@ def test_a_plan_that_cannot_run_is_refused_in_one_line(tmp_path):
             ["report", "no-such-folder"],
             "wrote (their -o), or one above them",
         ),
-        (["report", "plans"], "'plans' is no run, and holds none; give the folders that"),
+        (["report", "plans"], "'plans' holds no run; give the folders that"),
+        (["report", "no-such"], "'no-such' does not exist; give the folders that"),
     ],
 )
 def test_a_path_that_is_wrong_is_named_in_one_line(arguments, message):
