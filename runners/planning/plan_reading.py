@@ -41,7 +41,7 @@ def require_named(plan: Path | None) -> Path:
     """Refuse a command without a plan, with a ``PlanError``."""
     if plan is None:
         raise PlanError(
-            f"name a plan, such as 'ringside compare {DEFAULT}'; there are"
+            f"name a plan, such as '{DEFAULT}'; there are"
             f" {', '.join(plan_names())}; 'ringside init' writes one of your own"
         )
     return plan
