@@ -2,7 +2,7 @@
 
 ``conditions.yaml``: each reader filters it by its column; ``differences`` makes rows from it. A new
 condition is one line there, with a field of what ``source`` names. Facts of the host are read by
-the agent (``machine.host``).
+the agent (``ringside_agent.machine``).
 
 ``known_bad.yaml``: versions that slow or break exchange. Sites and users have lists of their own.
 """

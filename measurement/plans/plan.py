@@ -197,7 +197,7 @@ class Plan(Section):
     reports: list[str] | None = Field(default=None, min_length=1)
     """Reports to write: markdown, csv, html, tensorboard, pull-request, junit, openmetrics,
     bencher, otava, mlflow, wandb, or your own by ``module:Class`` or ``path/to/file.py:Class``.
-    None: the first five. comparison.json is always written."""
+    None: the first four. comparison.json is always written."""
     link: str | None = Field(default=None, pattern=r"^https?://[^\s<>]+$")
     """URL at which the whole report will be found, for reports that point to it. None: in CI, the
     page of the job."""

@@ -74,7 +74,7 @@ class ResultsFolder:
 
     @property
     def manifest_path(self) -> Path:
-        """What every rank reported of itself, and where the time went."""
+        """What holds for the whole comparison: versions, hosts, sources (``Manifest``)."""
         return self.root / "manifest.json"
 
     def point(self, name: str) -> ResultsFolder:

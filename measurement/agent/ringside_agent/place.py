@@ -1,5 +1,5 @@
 """Which rank this process is, by its library where that is initialised, else by its launcher; and
-what rank_variables give ranks.
+what launchers give their ranks.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 it.
 
 A stopped rank cannot receive commands, and launchers do not stop their ranks. So each rank starts a
-supervisor before anything else. It has a connection to the driver, or to the first supervisor on
-its host (``host_relay``), and obeys its words. If the connection ends, whatever the reason, it
-kills its rank and ends, so that no rank is left behind, stopped or not. If the rank ends, it
-reports when. If the supervisor itself ends, the kernel kills the rank (Linux), which may be
-stopped.
+supervisor: ours before anything else, a script's at its first step. It has a connection to the
+driver, or to the first supervisor on its host (``host_relay``), and obeys its words. If the
+connection ends, whatever the reason, it kills its rank and ends, so that no rank is left behind,
+stopped or not. If the rank ends, it reports when. If the supervisor itself ends, the kernel kills
+the rank (Linux), which may be stopped.
 
 It stops, continues and kills the rank's whole process tree: loader workers too, and what they
 started.
@@ -63,13 +63,12 @@ def start(
 ) -> socket.socket:
     """Start this process's supervisor.
 
-    A rank calls it before anything else; ``key_file``: see ``greet``.
-
-    ``world_size`` is the rank's own. ``start``: how often the arm was started before in this
-    launch. ``python`` runs it, and reads the host's counters where it has Ringside's packages.
+    ``key_file`` has the comparison's key. ``world_size`` is the rank's own. ``start``: how often
+    the arm was started before in this launch. ``python`` runs it, and reads the host's counters
+    where it has Ringside's packages.
 
     Returns:
-        The connection to the driver, see ``frames`` and ``agent.Channel``.
+        The connection to the supervisor, see ``frames`` and ``agent.Channel``.
     """
     keep_orphans()
     ours, theirs = socket.socketpair()
