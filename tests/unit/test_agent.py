@@ -277,7 +277,7 @@ def test_what_cannot_be_read_of_a_script_is_left_out_and_noted_once():
     optimizer.param_groups[0]["unreadable"] = torch.empty(1, device="meta")
     script.stepped.append(lambda: optimizer)
     for _ in range(2):
-        report = configuration.rank_report(script, place.World())
+        report = configuration.rank_report(script)
         assert (report["optimizer"], report["model"]["parameters"]) == ({}, 2)
     (note,) = script.notes
     assert "could not read all of the first steps (optimizer report)" in note

@@ -64,7 +64,7 @@ class Meeting:
         ports = noted[PORT] | (noted[UNMAPPED] - noted[SYSTEMS])
         return {"ports": sorted(map(int, ports)), "store_files": sorted(noted[FILE])}
 
-    def remove_files(self, named: Iterable[str] = ()) -> None:
+    def remove_files(self, named: Iterable[str]) -> None:
         """Remove this start's copies of the files that are ``named``, and of those that processes
         here have asked for.
         """

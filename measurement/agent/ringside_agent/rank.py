@@ -18,7 +18,7 @@ from typing import Any, Mapping, Sequence
 
 from . import agent, machine, sandbox
 from .meeting import Meeting
-from .place import World, find_world
+from .place import find_world
 from .reading import configuration, libraries
 from .reading.first_steps import FirstSteps
 from .reading.values import losses_of, means, synchronize
@@ -38,7 +38,6 @@ class Rank:
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self.settings, self.recorder = settings, recorder
-        self.place = World()
         self.agent: agent.Agent | None = None
         self.first = FirstSteps(settings, recorder)
         self.forwards_s: deque[float] = deque(maxlen=256)
@@ -76,8 +75,8 @@ class Rank:
         """Become a rank: start the supervisor, connect, and count the steps that are compared."""
         never_compile(*self.recorder.hot)
         agent.show_stack_on_signal()
-        settings, place = self.settings, find_world(self.settings)
-        self.place, self.first.script.world_size = place, place.world_size
+        settings = self.settings
+        self.first.script.place = place = find_world(settings)
         os.environ[RANK_VARIABLE] = str(os.getpid())
         python = settings.python if os.access(settings.python, os.X_OK) else sys.executable
         self.agent = agent.Agent(agent.join(settings, place, python=python))
@@ -104,8 +103,8 @@ class Rank:
             self.agent.end_script()
 
     def _start(self, _: Mapping[str, Any]) -> str:
-        script = {**self.first.report(self.place.rank), **Meeting(self.settings).asked()}
-        report = configuration.rank_report(self.first.script, self.place)
+        script = {**self.first.report(), **Meeting(self.settings).asked()}
+        report = configuration.rank_report(self.first.script)
         return json.dumps({"kind": "started", "can": ["block"], "report": report, "script": script})
 
     def _block(self, command: dict[str, Any]) -> None:
@@ -122,7 +121,7 @@ class Rank:
         script = self.first.script
         reply = {
             "kind": "finished",
-            "report": configuration.rank_report(script, self.place),
+            "report": configuration.rank_report(script),
             "drift": configuration.drift(script),
             "peak_memory_bytes": machine.peak_memory_bytes(script.device),
             "written_files": sandbox.written(),
@@ -189,7 +188,7 @@ class Block:
         # rows in which a fused optimizer found that gradients had overflowed, and changed nothing
         skipped |= {row for row, overflow in recorder.overflows if row >= 0 and float(overflow)}
         steps = {
-            "rank": rank.place.rank,
+            "rank": self._script.place.rank,
             "start": rank.settings.start,
             "untimed_s": self._untimed_s + sum(row[4] for row in rows) / 1e9,
             "samples": [samples(row[5]) for row in rows],

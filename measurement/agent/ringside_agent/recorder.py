@@ -180,7 +180,7 @@ class Recorder:
         if not self.will_end(optimizer):
             self._foreign += 1
             return False
-        if self._ends is None and self._first() is not optimizer:
+        if self._ends is None:
             self._first = weakref.ref(optimizer)
         self._foreign = 0
         return True

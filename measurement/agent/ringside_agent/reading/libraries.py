@@ -27,7 +27,7 @@ NO_SETTINGS = (
     "num_groups",
 )
 """Arguments that say what is trained and where, or are aliases of others."""
-IF_NONE = {"bucket_cap_mb": 25, "broadcast_buffers": True, "forward_sync_buffers": True}
+IF_NONE = {"bucket_cap_mb": 25, "broadcast_buffers": True}
 """DDP's values for these where they are None."""
 COLLECTIVE = re.compile(
     r"_?(grouped_)?(all_?(reduce|gather|to_?all)|reduce|broadcast|gather|scatter|send|recv|(monitored_)?barrier)"
@@ -40,7 +40,7 @@ def describe(script: Script) -> dict[str, Any]:
     library = library_of(script)
     settings = {"library": library, "transport": transport_of(library, script.device)}
     if library == "ddp":
-        return {**settings, **ddp_settings(wrappers(script.roots)[0])}
+        return {**settings, **ddp_settings(wrappers(script)[0])}
     if library == "horovod":
         return {**settings, **horovod_settings(script.optimizers)}
     return settings
@@ -52,7 +52,7 @@ def library_of(script: Script) -> str:
         return "horovod"
     if script.is_sharded:
         return "fsdp"
-    return "ddp" if wrappers(script.roots) else "none"
+    return "ddp" if wrappers(script) else "none"
 
 
 def is_horovods(optimizer: Any) -> bool:
@@ -102,13 +102,13 @@ def timed(original: Any, recorder: Recorder) -> Any:
     return exchange
 
 
-def wrappers(roots: list[Any]) -> list[Any]:
-    """The modules that DDP has wrapped."""
+def wrappers(script: Script) -> list[Any]:
+    """Those of DDP, in the script's models."""
     torch: Any = sys.modules["torch"]
     wrapper = getattr(torch.nn.parallel, "DistributedDataParallel", None)
     return [
         module
-        for root in roots
+        for root in script.roots
         for module in root.modules()
         if wrapper is not None and isinstance(module, wrapper)
     ]
@@ -163,7 +163,7 @@ def defaults(script: Script) -> dict[str, Any]:
     library, described = library_of(script), describe(script)
     maker: Any = None
     if library == "ddp":
-        maker = wrappers(script.roots)[0].__init__
+        maker = wrappers(script)[0].__init__
     elif library == "horovod":
         maker = sys.modules["horovod.torch"].DistributedOptimizer
     return {
@@ -217,8 +217,8 @@ def as_recorded(name: str, value: Any) -> Any:
     """
     if name == "op":
         ops: dict[Any, str] = {
-            getattr(sys.modules["horovod.torch"], name, None): name
-            for name in ("Average", "Sum", "Adasum")
+            getattr(sys.modules["horovod.torch"], op, None): op
+            for op in ("Average", "Sum", "Adasum")
         }
         return ops.get(value, "unknown")
     if name == "compression":

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Callable, Iterable, Iterator
 
-from ..place import find_world
+from ..place import World, find_world
 from ..recorder import Recorder
 from ..reporting import message_of, uncompiled
 from ..settings import Settings
@@ -42,13 +42,15 @@ class Script:
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self.settings, self.recorder = settings, recorder
         self.device: Any = None
-        self.world_size = 1
+        self.place = World()
+        """The rank's, once it is connected to the driver."""
         self.roots: list[Any] = []
         """Models, the one with most of the optimizers' parameters first."""
         self.is_sharded = False
         self.accumulation = 1
         self.notes: list[str] = []
-        self.autocast: dict[str, Any] = {}
+        self.autocast_dtype: str | None = None
+        """Of the last autocast in the first steps; None: there was none."""
         self.rates: list[float] = []
         """Learning rate of the first group, by step."""
         self.keeps_gradients: bool | None = None
@@ -67,6 +69,11 @@ class Script:
         """The living optimizers that have stepped, in the order of their first steps."""
         living = (reference() for reference in self.stepped)
         return [optimizer for optimizer in living if optimizer is not None]
+
+    def find_models(self, trained: Iterable[Any], *, called: Any) -> None:
+        """Find the models, that with most of these parameters first; see ``trained_first``."""
+        self.roots = trained_first(find_roots(), set(map(id, trained)), called=called)
+        self.is_sharded = is_sharded(self.roots)
 
     def record_safely(self, act: Callable[..., Any], *arguments: Any) -> Any:
         """Call a reader.
@@ -127,8 +134,9 @@ class Script:
         }
 
 
-def share_start(settings: Settings, script: Script) -> None:
+def share_start(script: Script) -> None:
     """Save or load the start, where the driver asked for it."""
+    settings = script.settings
     if not settings.state or not settings.state_file:
         return
     if script.is_sharded:
