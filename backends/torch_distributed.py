@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from backends.base import (
     NCCL_HEARTBEAT,
-    WHILE_STOPPED,
+    WHILE_STOPPED_S,
     Backend,
     BuildOptimizer,
     Prepared,
@@ -61,7 +61,7 @@ class TorchDistributed(Backend):
 
     def environment(self) -> dict[str, str]:
         """A long NCCL timeout, so that a stopped rank is not ended."""
-        return {NCCL_HEARTBEAT: WHILE_STOPPED[NCCL_HEARTBEAT]} if self.transport == "nccl" else {}
+        return {NCCL_HEARTBEAT: str(WHILE_STOPPED_S)} if self.transport == "nccl" else {}
 
     def imports(self) -> Mapping[str, str]:
         return {"mpi4py": "mpi4py"} if self.transport == "mpi" else {}
@@ -198,11 +198,11 @@ class TorchCommunicator(Communicator):
 
     library = "torch.distributed"
 
-    def __init__(self, *, groups: Groups | None = None, ranks: Sequence[int] | None = None) -> None:
+    def __init__(self, *, groups: Groups, ranks: Sequence[int] | None = None) -> None:
         super().__init__(
             rank=dist.get_rank(), ranks=ranks if ranks is not None else range(dist.get_world_size())
         )
-        self._groups = groups or {}
+        self._groups = groups
         self._group = self._groups[self.ranks] if ranks is not None else None
 
     def all_reduce(self, tensor: Tensor, *, op: ReduceOp = "sum") -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from backends.base import (
+    HOROVOD_GLOO_TIMEOUT,
     Backend,
     BuildOptimizer,
     Prepared,
@@ -188,9 +189,7 @@ class Horovod(Backend):
                 f" '{self.transport}'; see 'ringside doctor', or rebuild it with"
                 f" HOROVOD_WITH_{str(self.transport).upper()}=1"
             )
-        os.environ.setdefault(
-            "HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(self.timeout.total_seconds()))
-        )
+        os.environ.setdefault(HOROVOD_GLOO_TIMEOUT, str(math.ceil(self.timeout.total_seconds())))
         if HOROVOD not in world.gives:  # one rank without a launcher, which MPI would look for
             os.environ.setdefault("HOROVOD_CONTROLLER", "gloo")
             os.environ.setdefault("HOROVOD_CPU_OPERATIONS", "gloo")

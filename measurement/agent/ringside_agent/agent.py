@@ -197,12 +197,13 @@ class Channel:
             ConnectionError: its HMAC is wrong, or the supervisor has ended.
             TimeoutError: none came in time.
         """
-        beginning = frames.command_key(self._arm, self._launch, 0)[:-1]
+        beginning = frames.commands(self._arm, self._launch)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not (commands := [place for place in self._read if place.startswith(beginning)]):
             self._listen(None if deadline is None else deadline - time.monotonic())
-        text = frames.unseal(self._key, commands[0], self._read.pop(commands[0]))
-        self.outstanding = int(commands[0][len(beginning) :])
+        first = commands[0]
+        text = frames.unseal(self._key, first, self._read.pop(first))
+        self.outstanding = int(first[len(beginning) :])
         return text
 
     def reply(self, text: str) -> None:

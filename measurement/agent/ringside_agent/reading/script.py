@@ -30,6 +30,7 @@ WRAPPED = (
 """Names that torch.compile, FSDP and others give to what they wrap."""
 SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
 BUFFER = "buffer:"
+"""How names of buffers begin in a ``ScriptReport``."""
 SCHEDULES = frozenset(("LRScheduler", "_LRScheduler", "ReduceLROnPlateau"))
 START_TIMEOUT_S = 600.0
 """How long to wait for the baseline's first parameters, which its rank 0 saves and other arms load

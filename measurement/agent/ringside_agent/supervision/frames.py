@@ -97,9 +97,14 @@ def _length_of(line: str) -> int:
     return int(length)
 
 
+def commands(arm: str, launch: int) -> str:
+    """How the places of an arm's commands begin; a command's number follows."""
+    return f"{launch}/{arm}/command/"
+
+
 def command_key(arm: str, launch: int, number: int) -> str:
     """Place of an arm's ``number``-th command."""
-    return f"{launch}/{arm}/command/{number}"
+    return f"{commands(arm, launch)}{number}"
 
 
 def reply_key(arm: str, launch: int, number: int, rank: int) -> str:
