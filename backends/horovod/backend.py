@@ -169,6 +169,10 @@ class Horovod(Backend):
         for name, value in chosen.items():
             shown = f"hvd.Compression.{value}" if name == "compression" else repr(value)
             arguments.append(f"{name}={shown}")
+        if self.options.op != "Average":
+            arguments.append(f"op=hvd.{self.options.op}")
+        if self.micro_steps > 1:
+            arguments.append(f"backward_passes_per_step={self.micro_steps}")
         return [*variables, f"optimizer = hvd.DistributedOptimizer({', '.join(arguments)})"]
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
