@@ -71,11 +71,13 @@ class TorchDistributed(Backend):
         self._device = device
         transport = self.transport or ("nccl" if device.type == "cuda" else "gloo")
         name = self._mpi() if transport == "mpi" else transport
-        rendezvous: dict[str, Any] = {"init_method": "mpi4py://" if name == "mpi4py" else "env://"}
-        if store is not None and name != "mpi":
-            rendezvous = {"store": store, "rank": world.rank, "world_size": world.world_size}
+        rendezvous: dict[str, Any]
         if name == "mpi":
             rendezvous = {}  # PyTorch's own gets rank and size from MPI
+        elif store is not None:
+            rendezvous = {"store": store, "rank": world.rank, "world_size": world.world_size}
+        else:
+            rendezvous = {"init_method": "mpi4py://" if name == "mpi4py" else "env://"}
         if name == "nccl":
             rendezvous["device_id"] = device
         dist.init_process_group(name, timeout=self.timeout, **rendezvous)

@@ -61,7 +61,7 @@ class Loaders(MicroBenchmark):
         read_options = implied | (self.options.model_extra or {})
         self._operation = f"{name}, batches of {local_batch_size}"
         self._workers = {
-            f"{self._operation}/{count} worker{'s' * (count != 1)}": count
+            f"{self._operation}/{count} worker{'' if count == 1 else 's'}": count
             for count in sorted(set(self.options.workers))
         }
         self._class = workload_cls

@@ -80,8 +80,6 @@ OWN_WORK = frozenset({"python", "image", "commit", "workload", "workload_options
 """Fields of a launch's record: what an arm may have of its own besides a backend."""
 
 
-BROADCAST = "backend.broadcast_buffers"
-"""With buffers, it changes what a rank evaluates with; without any, nothing (``differences``)."""
 SPEED_ENDS = (".fused", ".foreach", ".capturable")
 """How names of optimizer settings end that change how it computes, and not what."""
 

@@ -118,18 +118,16 @@ def check_plan(
 
     ``extra``: see ``checked``.
     """
-    inside = {
-        name: f"under '{section}'"
-        for section in Plan.model_fields
-        for name in fields_at(Plan, [section])
-    }
-    return checked(
-        Plan,
-        content,
-        source=f"plan '{source}'",
-        elsewhere=lambda: {**inside, **elsewhere()},
-        extra=extra,
-    )
+
+    def places() -> Mapping[str, str]:
+        inside = {
+            name: f"under '{section}'"
+            for section in Plan.model_fields
+            for name in fields_at(Plan, [section])
+        }
+        return {**inside, **elsewhere()}
+
+    return checked(Plan, content, source=f"plan '{source}'", elsewhere=places, extra=extra)
 
 
 def _override(content: dict[str, Any], override: str) -> None:
