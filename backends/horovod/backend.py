@@ -257,7 +257,7 @@ class Horovod(Backend):
         return synchronised.train(model.training)
 
     def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
-        """Horovod gathers tensors of unequal lengths; a second gather says their lengths.
+        """Horovod gathers tensors of unequal lengths; another gather gives the lengths.
 
         Collective.
         """

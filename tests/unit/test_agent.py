@@ -372,7 +372,7 @@ def test_an_iteration_ends_with_the_first_optimizers_step_or_where_the_plan_says
     first, other = steps.optimizer(), steps.optimizer(torch.optim.Adam)
     for _ in range(3):
         steps.step(first, other, other)
-    assert [row[6] for row in steps.recorder.rows] == passes
+    assert [row.losses for row in steps.recorder.rows] == passes
 
 
 def test_another_optimizer_ends_iterations_once_the_first_no_longer_steps():
@@ -454,7 +454,7 @@ def samples_of(steps, doings):
     }
     for doing in doings.replace(" ", ""):
         does[doing]()
-    return [row[5] for row in steps.recorder.rows]
+    return [row.samples for row in steps.recorder.rows]
 
 
 def test_a_batch_that_is_drawn_ahead_is_not_one_of_several_backward_passes_where_that_is_known():
