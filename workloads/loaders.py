@@ -129,11 +129,9 @@ class LoaderRound(Repetition):
 
     def check(self) -> str | None:
         num_samples = self._workload.count_samples(self._last)
-        return (
-            None
-            if num_samples == self._samples
-            else f"{num_samples} {self._workload.sample_unit} in a batch of {self._samples}"
-        )
+        if num_samples == self._samples:
+            return None
+        return f"{num_samples} {self._workload.sample_unit} in a batch of {self._samples}"
 
     def settle(self) -> None:
         """Consume the batches that were loaded ahead."""

@@ -295,20 +295,21 @@ class Horovod(Backend):
 
         hvd = self._hvd
         controller = "mpi" if hvd.mpi_enabled() else "gloo"
+        transport = os.environ.get("HOROVOD_CPU_OPERATIONS", controller).lower()
+        if self._device.type == "cuda" and hvd.nccl_built():
+            transport = "nccl"
         facts: dict[str, Any] = {
             "library": "horovod",
             "version": horovod.__version__,
             "controller": controller,
-            "transport": "nccl"
-            if self._device.type == "cuda" and hvd.nccl_built()
-            else os.environ.get("HOROVOD_CPU_OPERATIONS", controller).lower(),
+            "transport": transport,
             "built_with": _transports_of(hvd),
             **self.options.model_dump(
                 exclude={"fusion_threshold_mb", "cycle_time_ms", "cache_capacity"}
             ),
+            "backward_passes_per_step": self.micro_steps,
         }
-        facts["backward_passes_per_step"] = self.micro_steps
-        if facts["transport"] == "nccl":
+        if transport == "nccl":
             from horovod.torch import mpi_lib_v2
 
             facts["nccl"] = nccl_of(mpi_lib_v2.__file__) or version_of(hvd.nccl_built())

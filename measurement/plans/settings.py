@@ -260,8 +260,6 @@ def require_meaning(section: Any, where: str) -> None:
 def with_neutral(content: dict[str, Any], where: str) -> dict[str, Any]:
     """A plan's content, with the ``NEUTRAL`` values in ``measurement`` as defaults."""
     measurement = content.get("measurement", {})
-    return (
-        {**content, "measurement": {**NEUTRAL[where], **measurement}}
-        if isinstance(measurement, dict)
-        else content
-    )
+    if not isinstance(measurement, dict):
+        return content
+    return {**content, "measurement": {**NEUTRAL[where], **measurement}}

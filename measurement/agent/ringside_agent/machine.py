@@ -88,17 +88,15 @@ def gpu_names() -> list[str]:
 def gpu_facts() -> dict[str, Any]:
     """The GPUs that this process may use, and their driver and CUDA."""
     names = gpu_names()
-    driver = (
-        re.search(
-            r"Module\s+(?:for \S+\s+)?([0-9][0-9.]+)", read_file("/proc/driver/nvidia/version")
-        )
-        if names
-        else None
+    if not names:
+        return {"gpus": [], "driver": None, "cuda": None}
+    driver = re.search(
+        r"Module\s+(?:for \S+\s+)?([0-9][0-9.]+)", read_file("/proc/driver/nvidia/version")
     )
     return {
         "gpus": names,
         "driver": driver[1] if driver else None,
-        "cuda": sys.modules["torch"].version.cuda if names else None,
+        "cuda": sys.modules["torch"].version.cuda,
     }
 
 

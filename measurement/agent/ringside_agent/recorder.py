@@ -262,13 +262,9 @@ class Recorder:
         """Count a backward pass that began at these tensors and has ended, and its loss."""
         self.backwards += 1
         self.is_evaluating = False  # a model may be trained in evaluation mode
-        tensor = (
-            tensors
-            if not isinstance(tensors, (tuple, list))
-            else tensors[0]
-            if len(tensors) == 1
-            else None
-        )
+        tensor = tensors
+        if isinstance(tensors, (tuple, list)):
+            tensor = tensors[0] if len(tensors) == 1 else None
         if tensor is None:
             return
         scaled, loss = self.scaled

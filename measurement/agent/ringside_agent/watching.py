@@ -99,9 +99,10 @@ def watch_forward(module: Any, first: FirstSteps) -> None:
 
 def watch_scaler(torch: Any, recorder: Recorder) -> None:
     """Record which losses are scaled, and which steps GradScaler leaves out."""
-    classes = [getattr(getattr(torch, "amp", None), "GradScaler", None), torch.cuda.amp.GradScaler]
-    for owner in {cls for cls in classes if cls is not None and "step" in vars(cls)}:
-        _watch_scaler(owner, recorder)
+    of_cuda = torch.cuda.amp.GradScaler
+    for owner in {of_cuda, getattr(torch.amp, "GradScaler", of_cuda)}:  # the latter since torch 2.3
+        if "step" in vars(owner):
+            _watch_scaler(owner, recorder)
 
 
 def _watch_scaler(owner: Any, recorder: Recorder) -> None:

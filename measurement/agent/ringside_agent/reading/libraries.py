@@ -10,6 +10,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
+from ..place import joined_distributed
 from ..recorder import Recorder
 from ..reporting import never_compile
 from .script import Script
@@ -104,28 +105,23 @@ def timed(original: Any, recorder: Recorder) -> Any:
 
 def wrappers(script: Script) -> list[Any]:
     """Those of DDP, in the script's models."""
-    torch: Any = sys.modules["torch"]
-    wrapper = getattr(torch.nn.parallel, "DistributedDataParallel", None)
+    wrapper = sys.modules["torch"].nn.parallel.DistributedDataParallel
     return [
-        module
-        for root in script.roots
-        for module in root.modules()
-        if wrapper is not None and isinstance(module, wrapper)
+        module for root in script.roots for module in root.modules() if isinstance(module, wrapper)
     ]
 
 
 def transport_of(library: str, device: Any) -> str | None:
     """``gloo``, ``nccl`` or ``mpi``; None where nothing is exchanged, or it is not known."""
-    torch: Any = sys.modules["torch"]
     if library == "horovod":
         return _transport_of_horovod(device)
-    distributed = getattr(torch, "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    distributed = joined_distributed()
+    if distributed is None:
         return None
     backends = str(distributed.get_backend())
-    by_device = (
-        dict(part.partition(":")[::2] for part in backends.split(",")) if ":" in backends else {}
-    )
+    if ":" not in backends:
+        return backends
+    by_device = dict(part.partition(":")[::2] for part in backends.split(","))
     return by_device.get(device.type if device is not None else "cpu", backends)
 
 
