@@ -200,11 +200,11 @@ class TorchCommunicator(Communicator):
 
     library = "torch.distributed"
 
-    def __init__(self, *, groups: Groups, ranks: Sequence[int] | None = None) -> None:
+    def __init__(self, *, groups: Groups | None = None, ranks: Sequence[int] | None = None) -> None:
         super().__init__(
             rank=dist.get_rank(), ranks=ranks if ranks is not None else range(dist.get_world_size())
         )
-        self._groups = groups
+        self._groups = groups or {}
         self._group = self._groups[self.ranks] if ranks is not None else None
 
     def all_reduce(self, tensor: Tensor, *, op: ReduceOp = "sum") -> None:

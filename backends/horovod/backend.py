@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from backends.base import (
     HOROVOD_GLOO_TIMEOUT,
+    WHILE_STOPPED_S,
     Backend,
     BuildOptimizer,
     Prepared,
@@ -37,7 +38,6 @@ from backends.horovod.optimizer import (
 )
 from backends.horovod.options import (
     CONSTRUCTORS,
-    TUNED,
     HorovodOptions,
     knobs_asked_for,
     knobs_in_force,
@@ -127,7 +127,12 @@ class Horovod(Backend):
 
     def environment(self) -> dict[str, str]:
         """The variables that Horovod reads once, when it starts."""
-        return knobs_asked_for(self.options, transport=self.transport)
+        variables = knobs_asked_for(self.options)
+        if self.transport in ("gloo", "mpi"):
+            variables["HOROVOD_CPU_OPERATIONS"] = self.transport
+        if self.transport != "mpi":
+            variables[HOROVOD_GLOO_TIMEOUT] = str(WHILE_STOPPED_S)
+        return variables
 
     def search_space(self, *, has_buffers: bool, several_hosts: bool) -> list[Setting]:
         """Fusion, cycle, cache, groups; hierarchical all_reduce where there are several hosts;
@@ -159,11 +164,8 @@ class Horovod(Backend):
 
     def users_code(self) -> list[str]:
         """The variables for the shell, and the optimizer's arguments."""
-        variables = [
-            f"export {name}={value}"
-            for name, value in knobs_asked_for(self.options, transport="mpi").items()
-            if name in TUNED
-        ]
+        variables = knobs_asked_for(self.options)
+        exports = [f"export {name}={value}" for name, value in variables.items()]
         arguments = ["optimizer", "named_parameters=model.named_parameters()"]
         chosen = self.options.model_dump(include=CONSTRUCTORS, exclude_defaults=True)
         for name, value in chosen.items():
@@ -173,7 +175,7 @@ class Horovod(Backend):
             arguments.append(f"op=hvd.{self.options.op}")
         if self.micro_steps > 1:
             arguments.append(f"backward_passes_per_step={self.micro_steps}")
-        return [*variables, f"optimizer = hvd.DistributedOptimizer({', '.join(arguments)})"]
+        return [*exports, f"optimizer = hvd.DistributedOptimizer({', '.join(arguments)})"]
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """``hvd.init()``.
