@@ -26,6 +26,7 @@ from measurement.plans.settings import (
     BY_BACKEND,
     BY_COMMAND,
     FITTED,
+    FOR_HOSTS,
     IN_TRAINING,
     OWN_BATCHES,
     WITHOUT_HOSTS,
@@ -87,9 +88,7 @@ class Point(Section):
     """Samples per rank and micro-step at this point."""
 
 
-FOR_HOSTS = ("network_interface", "driver_address")
-"""Fields that mean nothing on one machine."""
-ONLY_ACROSS_HOSTS = ("hosts", "nodes", "host_differences", *FOR_HOSTS)
+ONLY_ACROSS_HOSTS = ("hosts", "host_differences", *FOR_HOSTS)
 """Fields that do not count in a plan for one machine."""
 
 

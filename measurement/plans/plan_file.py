@@ -16,9 +16,9 @@ from pydantic.config import ExtraValues
 
 from measurement.errors import PlanError, cut, quoted
 from measurement.files import read_text
-from measurement.plans.plan import FOR_HOSTS, Plan
+from measurement.plans.plan import Plan
 from measurement.plans.sections import FIXED_LENGTH
-from measurement.plans.settings import OptionsElsewhere, checked, fields_at
+from measurement.plans.settings import FOR_HOSTS, OptionsElsewhere, checked, fields_at
 
 
 def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]:
@@ -225,7 +225,8 @@ def plan_at(study: Plan, name: str, *, without: Collection[str] = ()) -> Plan:
     content["name"] = f"{study.name}.{name}"
     content["arms"] = {arm: value for arm, value in content["arms"].items() if arm not in without}
     if content["hosts"] is None:
-        content |= {field: changes.get(field) for field in FOR_HOSTS}
+        for field in FOR_HOSTS:
+            del content[field]
     return check_plan(content, source=f"point '{name}'")
 
 
