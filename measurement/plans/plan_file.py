@@ -163,7 +163,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 KINDS = ("workload", "backend", "launcher", "report")
-"""What is named by a reference: in keys of the plan, its arms and its points, and among reports."""
+"""What is named by a reference: in keys of the plan and its arms, and among reports."""
 
 
 def placed_beside(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -177,13 +177,11 @@ def placed_beside(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         PlanError: a file is in neither folder.
     """
     placed = {key: _placed(value, key, folder) for key, value in content.items()}
-    for section in ("arms", "points"):
-        if isinstance(placed.get(section), Mapping):
-            parts = placed[section].items()
-            placed[section] = {
-                name: placed_beside(part, folder) if isinstance(part, Mapping) else part
-                for name, part in parts
-            }
+    if isinstance(placed.get("arms"), Mapping):
+        placed["arms"] = {
+            name: placed_beside(arm, folder) if isinstance(arm, Mapping) else arm
+            for name, arm in placed["arms"].items()
+        }
     if isinstance(placed.get("reports"), list):
         placed["reports"] = [_placed(report, "report", folder) for report in placed["reports"]]
     return placed
