@@ -41,7 +41,7 @@ class RankReport(Written):
     threads: int
     """torch.get_num_threads()."""
     affinity: list[int]
-    """Cores the rank may run on; empty where the platform does not report them."""
+    """Cores the rank may run on."""
     seed: int
     local_batch_size: int
     micro_steps: int

@@ -117,10 +117,8 @@ def open_pidfd(pid: int) -> int | None:
     """
     try:
         return os.pidfd_open(pid)
-    except (
-        AttributeError,
-        OSError,
-    ):  # not Linux; an older kernel (ENOSYS), a filter that forbids it (EPERM)
+    except (AttributeError, OSError):
+        # Python 3.8; an older kernel (ENOSYS), a filter that forbids it (EPERM)
         return None
 
 
@@ -152,15 +150,14 @@ def keep_alive(connection: socket.socket) -> None:
     One that does not read what was sent for so long (TCP_USER_TIMEOUT) counts as lost, too.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    options = (
-        ("TCP_KEEPIDLE", LOST_AFTER_S // 4),
-        ("TCP_KEEPINTVL", LOST_AFTER_S // 4),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", 1000 * LOST_AFTER_S),
-    )
-    for name, value in options:
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    options = {
+        socket.TCP_KEEPIDLE: LOST_AFTER_S // 4,
+        socket.TCP_KEEPINTVL: LOST_AFTER_S // 4,
+        socket.TCP_KEEPCNT: 3,
+        socket.TCP_USER_TIMEOUT: 1000 * LOST_AFTER_S,
+    }
+    for option, value in options.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class ProcessTree:
