@@ -155,7 +155,7 @@ class FirstSteps:
         had = [id(root) for root in script.roots]
         script.find_models(trained, called=self._called)
         if script.is_sharded:
-            script.notes.append("each rank has a share of the parameters, so they are not compared")
+            script.note("each rank has a share of the parameters, so they are not compared")
         self._recorder.model = next(
             (root for root in map(unwrapped, script.roots[:1]) if root.training), None
         )
@@ -177,9 +177,9 @@ class FirstSteps:
         if buffers and all(before.get(name) == value for name, value in parameters.items()):
             self._started.update(buffers)
         elif any(name.startswith(BUFFER) for name in now):
-            self.script.notes.append("buffers at the start were read after the first forward pass")
+            self.script.note("buffers at the start were read after the first forward pass")
         if not is_unchanged:
-            self.script.notes.append("parameters at the start were read after the first step")
+            self.script.note("parameters at the start were read after the first step")
 
     def _sketched(self, state: dict[str, Any]) -> dict[str, list[float]]:
         """Sketches by name; a tensor that cannot be sketched gets a note."""
@@ -250,7 +250,7 @@ class FirstSteps:
             self.script.is_countable = False
             self._steps = [{**step, "samples": None} for step in self._steps]
             used = [batches.combined([digest for _, digest in step]) for step in yielded.steps]
-            self.script.notes.append(
+            self.script.note(
                 f"{first + sum(drawn)} batches are drawn for {sum(passes)} backward passes, so it"
                 " is not known how many a step uses"
             )

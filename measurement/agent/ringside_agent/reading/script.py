@@ -141,7 +141,7 @@ def share_start(script: Script) -> None:
     if not settings.state or not settings.state_file:
         return
     if script.is_sharded:
-        script.notes.append(
+        script.note(
             "each rank has a share of the parameters, so the baseline's start was not loaded"
         )
     elif settings.state == "load":
@@ -181,7 +181,7 @@ def load_state(path: str, script: Script) -> None:
             state[name].copy_(saved[name])
     missing = sorted({*state, *saved}.difference(matching))
     if missing:
-        script.notes.append(
+        script.note(
             f"{len(missing)} tensors were not loaded from the baseline, since the other has none of"
             f" this name and shape, such as {missing[0]}"
         )
