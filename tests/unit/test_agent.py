@@ -25,6 +25,7 @@ from measurement.agent.ringside_agent import (
     place,
     rank,
     settings,
+    users_lines,
     watching,
 )
 from measurement.agent.ringside_agent.reading import (
@@ -67,6 +68,15 @@ def test_it_records_the_variables_that_ringside_does_and_no_secrets(monkeypatch)
     assert found == recorded_environment(os.environ)
     assert found.items() >= recorded.items() and not found.keys() & others.keys()
     assert machine.steering(settings.decode(encoded())) == {}
+
+
+def test_what_pip_installed_for_a_user_is_not_the_users_own_code(tmp_path):
+    own = tmp_path / "train.py"
+    installed = tmp_path / ".local/lib/python3.11/site-packages/torch/serialization.py"
+    installed.parent.mkdir(parents=True)
+    for file in (own, installed):
+        file.touch()
+    assert [users_lines.is_users(file) for file in (own, installed)] == [True, False]
 
 
 def test_the_facts_of_a_host_are_those_that_conditions_name():
