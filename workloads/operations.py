@@ -76,8 +76,8 @@ class OperationRun(Repetition):
         *,
         elements: int,
         like: Tensor,
-        op: ReduceOp = "sum",
-        root: int = 0,
+        op: ReduceOp,
+        root: int,
     ) -> None:
         """``ranks``: those that take part.
 
