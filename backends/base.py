@@ -55,10 +55,6 @@ class Prepared:
     ``backward`` and ``step``."""
     is_sharded: ClassVar[bool] = False
     """Whether parameters are spread over the ranks, so that a forward pass is collective."""
-    copies: int = 1
-    """Copies of the model that run side by side in each call, with the hooks of each: more than 1
-    in ``nn.DataParallel`` only."""
-
     is_local: bool = False
     """Whether steps exchange no gradients, see ``local_only``."""
 
@@ -177,10 +173,8 @@ class Prepared:
 WHILE_STOPPED_S = 7 * 24 * 3600
 """Timeouts of a rank that the driver stops while other arms run, seconds. Lost ranks are detected
 by other means."""
-NCCL_HEARTBEAT, HOROVOD_GLOO_TIMEOUT = (
-    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
-    "HOROVOD_GLOO_TIMEOUT_SECONDS",
-)
+NCCL_HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
+HOROVOD_GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 WHILE_STOPPED = dict.fromkeys((HOROVOD_GLOO_TIMEOUT, NCCL_HEARTBEAT), str(WHILE_STOPPED_S))
 """Variables of such a rank. PyTorch's process group over NCCL ends a rank whose watchdog makes no
 progress."""

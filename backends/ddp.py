@@ -27,6 +27,12 @@ from measurement.distances import arithmetic_of
 from measurement.errors import PlanError, shortened
 
 CommHook = Literal["none", "allreduce", "fp16", "bf16", "powersgd"]
+DEFAULT_HOOKS = {
+    "allreduce": "allreduce_hook",
+    "fp16": "fp16_compress_hook",
+    "bf16": "bf16_compress_hook",
+}
+"""Names in ``default_hooks`` of PyTorch."""
 
 
 NOT_THE_CONSTRUCTORS = {
@@ -238,13 +244,27 @@ class DDP(TorchDistributed):
 
     def users_code(self) -> list[str]:
         """The wrapper's arguments, and what is set around it."""
-        first, hook, lines = self.options.first_bucket_mb, self.options.comm_hook, list[str]()
+        options, lines = self.options, list[str]()
+        first = options.first_bucket_mb
         if first is not None:
             lines.append(f"torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = {int(first * MIB)}")
         arguments = (f"{name}={value!r}" for name, value in self._arguments().items())
         lines.append(f"model = DistributedDataParallel({', '.join(['model', *arguments])})")
-        if hook in ("fp16", "bf16"):
-            lines.append(f"model.register_comm_hook(None, default_hooks.{hook}_compress_hook)")
+        if options.comm_hook == "powersgd":
+            lines += [
+                "state = powerSGD_hook.PowerSGDState(None,"
+                f" matrix_approximation_rank={options.powersgd_rank},"
+                f" start_powerSGD_iter={options.powersgd_start_step})",
+                "model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)",
+            ]
+        elif options.comm_hook != "none":
+            hook = DEFAULT_HOOKS[options.comm_hook]
+            lines.append(f"model.register_comm_hook(None, default_hooks.{hook})")
+        if options.zero_redundancy_optimizer:
+            lines.append(
+                "optimizer = ZeroRedundancyOptimizer(optimizer.param_groups,"
+                " optimizer_class=type(optimizer))"
+            )
         return lines
 
     def check_model(
@@ -316,12 +336,8 @@ class DDP(TorchDistributed):
             )
             wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
             return
-        hooks = {
-            "allreduce": default_hooks.allreduce_hook,
-            "fp16": default_hooks.fp16_compress_hook,
-            "bf16": default_hooks.bf16_compress_hook,
-        }
-        wrapped.register_comm_hook(None, hooks[options.comm_hook])
+        hook = getattr(default_hooks, DEFAULT_HOOKS[options.comm_hook])
+        wrapped.register_comm_hook(None, hook)
 
     def describe(self) -> dict[str, Any]:
         """Facts of the process group, and the bucket sizes of the last wrapped model."""

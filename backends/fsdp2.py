@@ -198,12 +198,10 @@ class FSDP2(Replicate):
     def wrapper(self) -> Callable[[nn.Module], Any]:
         """``fully_shard`` over all ranks, or over those of each copy. Collective."""
         ranks, copies = dist.get_world_size(), self.options.replicas
-        shape, names = (
-            ((copies, ranks // copies), ("replicate", "shard"))
-            if copies > 1
-            else ((ranks,), ("shard",))
+        sizes = {"replicate": copies, "shard": ranks // copies} if copies > 1 else {"shard": ranks}
+        mesh = init_device_mesh(
+            self._device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)
         )
-        mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=names)
         reshard = self.options.reshard_after_forward
         return partial(
             fully_shard, mesh=mesh, mp_policy=self._mixed_precision(), reshard_after_forward=reshard
@@ -214,23 +212,23 @@ def sharding_units(model: nn.Module, class_names: list[str] | None) -> Iterator[
     """The modules that are gathered one at a time, inner ones first; see
     ``FSDP2Options.module_classes``.
     """
-    if class_names is not None:
-        units = [
-            module
-            for module in model.modules()
-            if type(module).__name__ in class_names and module is not model
-        ]
-        yield from reversed(units)
+    if class_names is None:
+        yield from _elements(model)
         return
-    yield from _elements(model)
+    units = [
+        module
+        for module in model.modules()
+        if type(module).__name__ in class_names and module is not model
+    ]
+    yield from reversed(units)
 
 
 def _elements(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
         if isinstance(child, nn.ModuleList | nn.Sequential):
-            yield from (
-                element for element in child.children() if any(True for _ in element.parameters())
-            )
+            for element in child.children():
+                if next(element.parameters(), None) is not None:
+                    yield element
         else:
             yield from _elements(child)
 

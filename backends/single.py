@@ -110,11 +110,7 @@ class DataParallel(Single):
         """Wrap the model for all visible GPUs; without any, the wrapper passes everything
         through.
         """
-        prepared = Prepared(
-            model, build_optimizer(model), model=nn.DataParallel(model, device_ids=None)
-        )
-        prepared.copies = max(torch.cuda.device_count(), 1)
-        return prepared
+        return Prepared(model, build_optimizer(model), model=nn.DataParallel(model))
 
     def describe(self) -> dict[str, object]:
         """With the GPUs it uses."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from backends.base import (
     NCCL_HEARTBEAT,
-    WHILE_STOPPED,
+    WHILE_STOPPED_S,
     Backend,
     BuildOptimizer,
     Prepared,
@@ -61,7 +61,7 @@ class TorchDistributed(Backend):
 
     def environment(self) -> dict[str, str]:
         """A long NCCL timeout, so that a stopped rank is not ended."""
-        return {NCCL_HEARTBEAT: WHILE_STOPPED[NCCL_HEARTBEAT]} if self.transport == "nccl" else {}
+        return {NCCL_HEARTBEAT: str(WHILE_STOPPED_S)} if self.transport == "nccl" else {}
 
     def imports(self) -> Mapping[str, str]:
         return {"mpi4py": "mpi4py"} if self.transport == "mpi" else {}
@@ -71,11 +71,13 @@ class TorchDistributed(Backend):
         self._device = device
         transport = self.transport or ("nccl" if device.type == "cuda" else "gloo")
         name = self._mpi() if transport == "mpi" else transport
-        rendezvous: dict[str, Any] = {"init_method": "mpi4py://" if name == "mpi4py" else "env://"}
-        if store is not None and name != "mpi":
-            rendezvous = {"store": store, "rank": world.rank, "world_size": world.world_size}
+        rendezvous: dict[str, Any]
         if name == "mpi":
             rendezvous = {}  # PyTorch's own gets rank and size from MPI
+        elif store is not None:
+            rendezvous = {"store": store, "rank": world.rank, "world_size": world.world_size}
+        else:
+            rendezvous = {"init_method": "mpi4py://" if name == "mpi4py" else "env://"}
         if name == "nccl":
             rendezvous["device_id"] = device
         dist.init_process_group(name, timeout=self.timeout, **rendezvous)

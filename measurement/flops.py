@@ -66,6 +66,8 @@ class Peak(NamedTuple):
 
         By default, cuDNN's convolutions of float32 use TensorFloat-32, and matrix products do not.
         """
+        if precision not in ("fp32", "tf32"):
+            return self.tflops.get(precision.removeprefix("amp-"))
         flops = count.by_operation
         convolved = sum(number for name, number in flops.items() if "conv" in name)
         is_tf32 = precision == "tf32" or (
@@ -76,11 +78,7 @@ class Peak(NamedTuple):
             "float16": "fp16",
             "bfloat16": "bf16",
         }
-        return self.tflops.get(
-            usual.get(count.dtype, "")
-            if precision in ("fp32", "tf32")
-            else precision.removeprefix("amp-")
-        )
+        return self.tflops.get(usual.get(count.dtype, ""))
 
 
 DATA_SHEETS = Path(__file__).with_name("data_sheets.yaml")

@@ -71,11 +71,19 @@ def cards() -> list[str]:
         return []
 
 
+ASK_TIMEOUT_S = 20.0
+
+
 def output_of(argv: list[str]) -> str | None:
     """A program's output; None where it is missing, fails, or takes too long."""
     try:
         completed = subprocess.run(
-            argv, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False
+            argv,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=ASK_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -150,7 +158,6 @@ def cores_near_gpus(local_ranks: int) -> list[frozenset[int]]:
 
 
 OPEN_MPI, MPICH = "Open MPI", "MPICH"
-ASK_TIMEOUT_S = 20.0
 VERSION_PATTERNS = (
     (OPEN_MPI, re.compile(r"\((?:Open MPI|OpenRTE)\)\s+(\S+)")),
     ("Intel MPI", re.compile(r"Intel\(R\) MPI Library.*?Version\s+(\S+)")),
@@ -176,13 +183,8 @@ def installed_mpi(program: str, path: str | None = None) -> InstalledMpi | None:
     executable = shutil.which(program, path=path)
     if executable is None:
         return None
-    try:
-        output = subprocess.run(
-            [executable, "--version"], capture_output=True, timeout=ASK_TIMEOUT_S, check=False
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return mpi_that_says(output.decode(errors="replace"))
+    output = output_of([executable, "--version"])
+    return None if output is None else mpi_that_says(output)
 
 
 def mpi_that_says(text: str) -> InstalledMpi | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from measurement.agent.ringside_agent.reading.script import BUFFER
 from measurement.distances import FLOAT32, Array, Distances, Sketches, Tensors, rounding_of, shares
 from measurement.records.record import LaunchRecord, ScriptReport
 
@@ -20,8 +21,6 @@ START_TOLERANCE = 1e-6
 RANK_TOLERANCE = 1e-3
 """Ranks may differ by this share: of what steps changed in a parameter, of an exchanged gradient,
 and of a parameter whose start is not known."""
-BUFFER = "buffer:"
-"""How names of buffers begin in ``ScriptReport.started``."""
 MAX_NAMES = 3
 """Tensors that a sentence names."""
 

@@ -48,13 +48,17 @@ class Registry:
         """Every known name with its reference; what the room itself registers wins over entry
         points.
         """
-        installed = {point.name: point.value for point in entry_points(group=self.group)}
-        return self.table | installed | self.table
+        installed = {
+            point.name: point.value
+            for point in entry_points(group=self.group)
+            if point.name not in self.table
+        }
+        return self.table | installed
 
     def find(self, name: str) -> str | None:
         """The reference of a name; None where it is unknown.
 
-        Entry points, which take time to read, come last.
+        Entry points, which take time to read, are read last.
         """
         return self.table.get(name) or self.names().get(name)
 

@@ -147,7 +147,10 @@ def search_and_confirm(search: Search, run: Run, *, sampler: str) -> bool:
         }
     arm = search.arm
     backend = make_backend(
-        arm.backend, transport=search.backend.transport, options=arm.options | best
+        arm.backend,
+        transport=search.backend.transport,
+        options=arm.options | best,
+        micro_steps=search.plan.micro_steps,
     )
     tuning = Tuning(
         name=search.plan.name,

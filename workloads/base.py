@@ -202,13 +202,6 @@ class EvaluationSums:
             }
         )
 
-    def metrics(self) -> dict[str, float]:
-        """Return mean loss and accuracies by name. Empty if nothing was counted."""
-        if not self.count:
-            return {}
-        sums = {"loss": self.loss_sum, "top1_accuracy": self.top1, "top5_accuracy": self.top5}
-        return {name: value / self.count for name, value in sums.items()}
-
 
 def classification_sums(logits: Tensor, labels: Tensor) -> EvaluationSums:
     """Sum cross entropy (in float64) and hits over logits [n, classes] and labels int64 [n]."""

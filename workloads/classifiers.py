@@ -185,9 +185,9 @@ class ImagenetOptions(SGDOptions, DataOptions):
 
 
 class Imagenet(SGDTrained):
-    """``options.model`` on random crops of JPEG files, as He et al.
+    """``options.model`` on random crops of JPEG files, as in arXiv:1512.03385 (He and others).
 
-    (arXiv:1512.03385) do. The loader decodes the files.
+    The loader decodes the files.
     """
 
     Options = ImagenetOptions

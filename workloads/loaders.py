@@ -61,7 +61,7 @@ class Loaders(MicroBenchmark):
         read_options = implied | (self.options.model_extra or {})
         self._operation = f"{name}, batches of {local_batch_size}"
         self._workers = {
-            f"{self._operation}/{count} worker{'s' * (count != 1)}": count
+            f"{self._operation}/{count} worker{'' if count == 1 else 's'}": count
             for count in sorted(set(self.options.workers))
         }
         self._class = workload_cls
@@ -129,11 +129,9 @@ class LoaderRound(Repetition):
 
     def check(self) -> str | None:
         num_samples = self._workload.count_samples(self._last)
-        return (
-            None
-            if num_samples == self._samples
-            else f"{num_samples} {self._workload.sample_unit} in a batch of {self._samples}"
-        )
+        if num_samples == self._samples:
+            return None
+        return f"{num_samples} {self._workload.sample_unit} in a batch of {self._samples}"
 
     def settle(self) -> None:
         """Consume the batches that were loaded ahead."""

@@ -22,7 +22,8 @@ from workloads.micro_benchmark import Repetition
 PERIOD = 31
 """Period of the inputs' values: a prime, so that equal shares start with different values; small,
 so that sums are exact."""
-MANY_TWOS, MIN_TWOS, MIN_RANKS = 8, 1, 15
+TWOS, TWOS_OF_MANY, FEW_RANKS = 8, 1, 15
+"""Twos in a period of a product's input: the first for up to so many ranks, else the second."""
 STRIDE = 7
 """Shift of a rank's values relative to the previous rank's."""
 COMBINE: dict[ReduceOp, Callable[[Tensor], Tensor]] = {
@@ -75,8 +76,8 @@ class OperationRun(Repetition):
         *,
         elements: int,
         like: Tensor,
-        op: ReduceOp = "sum",
-        root: int = 0,
+        op: ReduceOp,
+        root: int,
     ) -> None:
         """``ranks``: those that take part.
 
@@ -136,7 +137,7 @@ class OperationRun(Repetition):
         For a product every value is 1 or 2. With many ranks, few are 2 at the same place.
         """
         if self.op == "prod":
-            twos = MIN_TWOS if len(self.ranks) > MIN_RANKS else MANY_TWOS
+            twos = TWOS if len(self.ranks) <= FEW_RANKS else TWOS_OF_MANY
             return 1.0 + (torch.arange(PERIOD) + rank * STRIDE).remainder(PERIOD).lt(twos)
         kind = self.input.dtype
         exact = (
@@ -163,11 +164,7 @@ class OperationRun(Repetition):
 
     def _repeated(self, period: Tensor) -> Tensor:
         elements = len(self.input)
-        return (
-            period.to(self.input.dtype)
-            .to(self.input.device)
-            .repeat(elements // PERIOD + 1)[:elements]
-        )
+        return period.to(self.input).repeat(elements // PERIOD + 1)[:elements]
 
 
 class Idle(Repetition):

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from backends.base import (
+    HOROVOD_GLOO_TIMEOUT,
+    WHILE_STOPPED_S,
     Backend,
     BuildOptimizer,
     Prepared,
@@ -36,7 +38,6 @@ from backends.horovod.optimizer import (
 )
 from backends.horovod.options import (
     CONSTRUCTORS,
-    TUNED,
     HorovodOptions,
     knobs_asked_for,
     knobs_in_force,
@@ -126,7 +127,12 @@ class Horovod(Backend):
 
     def environment(self) -> dict[str, str]:
         """The variables that Horovod reads once, when it starts."""
-        return knobs_asked_for(self.options, transport=self.transport)
+        variables = knobs_asked_for(self.options)
+        if self.transport in ("gloo", "mpi"):
+            variables["HOROVOD_CPU_OPERATIONS"] = self.transport
+        if self.transport != "mpi":
+            variables[HOROVOD_GLOO_TIMEOUT] = str(WHILE_STOPPED_S)
+        return variables
 
     def search_space(self, *, has_buffers: bool, several_hosts: bool) -> list[Setting]:
         """Fusion, cycle, cache, groups; hierarchical all_reduce where there are several hosts;
@@ -158,17 +164,18 @@ class Horovod(Backend):
 
     def users_code(self) -> list[str]:
         """The variables for the shell, and the optimizer's arguments."""
-        variables = [
-            f"export {name}={value}"
-            for name, value in knobs_asked_for(self.options, transport="mpi").items()
-            if name in TUNED
-        ]
+        variables = knobs_asked_for(self.options)
+        exports = [f"export {name}={value}" for name, value in variables.items()]
         arguments = ["optimizer", "named_parameters=model.named_parameters()"]
         chosen = self.options.model_dump(include=CONSTRUCTORS, exclude_defaults=True)
         for name, value in chosen.items():
             shown = f"hvd.Compression.{value}" if name == "compression" else repr(value)
             arguments.append(f"{name}={shown}")
-        return [*variables, f"optimizer = hvd.DistributedOptimizer({', '.join(arguments)})"]
+        if self.options.op != "Average":
+            arguments.append(f"op=hvd.{self.options.op}")
+        if self.micro_steps > 1:
+            arguments.append(f"backward_passes_per_step={self.micro_steps}")
+        return [*exports, f"optimizer = hvd.DistributedOptimizer({', '.join(arguments)})"]
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
         """``hvd.init()``.
@@ -188,9 +195,7 @@ class Horovod(Backend):
                 f" '{self.transport}'; see 'ringside doctor', or rebuild it with"
                 f" HOROVOD_WITH_{str(self.transport).upper()}=1"
             )
-        os.environ.setdefault(
-            "HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(self.timeout.total_seconds()))
-        )
+        os.environ.setdefault(HOROVOD_GLOO_TIMEOUT, str(math.ceil(self.timeout.total_seconds())))
         if HOROVOD not in world.gives:  # one rank without a launcher, which MPI would look for
             os.environ.setdefault("HOROVOD_CONTROLLER", "gloo")
             os.environ.setdefault("HOROVOD_CPU_OPERATIONS", "gloo")
@@ -254,7 +259,7 @@ class Horovod(Backend):
         return synchronised.train(model.training)
 
     def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
-        """Horovod gathers tensors of unequal lengths; a second gather says their lengths.
+        """Horovod gathers tensors of unequal lengths; another gather gives the lengths.
 
         Collective.
         """
@@ -292,20 +297,21 @@ class Horovod(Backend):
 
         hvd = self._hvd
         controller = "mpi" if hvd.mpi_enabled() else "gloo"
+        transport = os.environ.get("HOROVOD_CPU_OPERATIONS", controller).lower()
+        if self._device.type == "cuda" and hvd.nccl_built():
+            transport = "nccl"
         facts: dict[str, Any] = {
             "library": "horovod",
             "version": horovod.__version__,
             "controller": controller,
-            "transport": "nccl"
-            if self._device.type == "cuda" and hvd.nccl_built()
-            else os.environ.get("HOROVOD_CPU_OPERATIONS", controller).lower(),
+            "transport": transport,
             "built_with": _transports_of(hvd),
             **self.options.model_dump(
                 exclude={"fusion_threshold_mb", "cycle_time_ms", "cache_capacity"}
             ),
+            "backward_passes_per_step": self.micro_steps,
         }
-        facts["backward_passes_per_step"] = self.micro_steps
-        if facts["transport"] == "nccl":
+        if transport == "nccl":
             from horovod.torch import mpi_lib_v2
 
             facts["nccl"] = nccl_of(mpi_lib_v2.__file__) or version_of(hvd.nccl_built())

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from backends.base import HOROVOD_GLOO_TIMEOUT, MIB, WHILE_STOPPED_S
+from backends.base import MIB
 from measurement.plans.settings import PlanOptions
 
 DEFAULTS = {
@@ -19,8 +19,6 @@ DEFAULTS = {
     "cache_capacity": ("HOROVOD_CACHE_CAPACITY", 1024),
 }
 """Variable and default of Horovod 0.28.1, by the setting's name in a record."""
-TUNED = {*(variable for variable, _ in DEFAULTS.values()), "HOROVOD_HIERARCHICAL_ALLREDUCE"}
-"""Variables with the effect of an option."""
 CONSTRUCTORS = {"compression", "gradient_predivide_factor", "num_groups", "sparse_as_dense"}
 """Options that ``hvd.DistributedOptimizer`` takes by these names."""
 
@@ -55,16 +53,14 @@ class HorovodOptions(PlanOptions):
     only; not Horovod's default."""
 
 
-def knobs_asked_for(options: HorovodOptions, *, transport: str | None) -> dict[str, str]:
-    """Return the variables to set. A setting of None is not set."""
+def knobs_asked_for(options: HorovodOptions) -> dict[str, str]:
+    """Return the variables that options stand for. A setting of None is not set."""
     megabytes, is_hierarchical = options.fusion_threshold_mb, options.hierarchical_allreduce
     knobs = {
         "HOROVOD_FUSION_THRESHOLD": None if megabytes is None else int(megabytes * MIB),
         "HOROVOD_CYCLE_TIME": options.cycle_time_ms,
         "HOROVOD_CACHE_CAPACITY": options.cache_capacity,
         "HOROVOD_HIERARCHICAL_ALLREDUCE": None if is_hierarchical is None else int(is_hierarchical),
-        "HOROVOD_CPU_OPERATIONS": transport if transport in ("gloo", "mpi") else None,
-        HOROVOD_GLOO_TIMEOUT: None if transport == "mpi" else WHILE_STOPPED_S,
     }
     return {name: str(value) for name, value in knobs.items() if value is not None}
 

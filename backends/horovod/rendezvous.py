@@ -35,11 +35,9 @@ def rendezvous_over_gloo(world: World, store: Store) -> Any:
     hostname = socket.gethostname()
     store.set(f"{KEY}/{world.rank}", f"{hostname} {world.local_rank}")
     places = [store.get(f"{KEY}/{rank}").decode().split() for rank in range(world.world_size)]
-    server = (
-        _serve(places, store, address="127.0.0.1" if one_host else hostname)
-        if world.rank == 0
-        else None
-    )
+    server = None
+    if world.rank == 0:
+        server = _serve(places, store, address="127.0.0.1" if one_host else hostname)
     address, port = store.get(KEY).decode().split()
     peers = [host for host, local_rank in places if int(local_rank) == world.local_rank]
     os.environ |= {

@@ -118,7 +118,7 @@ def finalize() -> None:
 
 
 def close_at_exit(closable: Any) -> None:
-    """Call ``thing.close()`` at exit if it still exists then."""
+    """Call ``closable.close()`` at exit if it still exists then."""
     _open.add(closable)
 
 

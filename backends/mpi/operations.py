@@ -346,9 +346,7 @@ class Stage:
 
     def read_all(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return a flat buffer with the data of tensors of one dtype, one after another."""
-        flat = self._place_for(
-            tensors[0], size=torch.Size([sum(tensor.numel() for tensor in tensors)])
-        )
+        flat = self._flat_for(tensors)
         with self._stream():
             for place, tensor in zip(split_like(flat, tensors), tensors, strict=True):
                 place.copy_(tensor, non_blocking=True)
@@ -356,9 +354,7 @@ class Stage:
 
     def write_all(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return a flat buffer for the new data of tensors of one dtype."""
-        flat = self._place_for(
-            tensors[0], size=torch.Size([sum(tensor.numel() for tensor in tensors)])
-        )
+        flat = self._flat_for(tensors)
         self._copies += zip(split_like(flat, tensors), tensors, strict=True)
         return flat
 
@@ -386,6 +382,10 @@ class Stage:
         if copy is not tensor:
             self._copies.append((copy, tensor))
         return copy
+
+    def _flat_for(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        size = torch.Size([sum(tensor.numel() for tensor in tensors)])
+        return self._place_for(tensors[0], size=size)
 
     def _place_for(self, tensor: torch.Tensor, *, size: torch.Size) -> torch.Tensor:
         if self._is_host_needed:

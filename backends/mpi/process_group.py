@@ -2,8 +2,11 @@
 
 Importing this module registers it.
 
-    import backends.mpi.process_group dist.init_process_group("mpi4py", init_method="mpi4py://")
-    # under mpirun, horovodrun --mpi or srun
+    import backends.mpi.process_group
+
+    dist.init_process_group("mpi4py", init_method="mpi4py://")
+
+It is started under mpirun, horovodrun --mpi or srun.
 
 MASTER_ADDR and RANK are not needed. A store, rank and world size may be given; rank and world size
 must be MPI's own. MPI and mpi4py are loaded when a group is made, not on import.

@@ -2,7 +2,7 @@
 
 ``conditions.yaml``: each reader filters it by its column; ``differences`` makes rows from it. A new
 condition is one line there, with a field of what ``source`` names. Facts of the host are read by
-the agent (``machine.host``).
+the agent (``ringside_agent.machine``).
 
 ``known_bad.yaml``: versions that slow or break exchange. Sites and users have lists of their own.
 """
@@ -80,8 +80,6 @@ OWN_WORK = frozenset({"python", "image", "commit", "workload", "workload_options
 """Fields of a launch's record: what an arm may have of its own besides a backend."""
 
 
-BROADCAST = "backend.broadcast_buffers"
-"""With buffers, it changes what a rank evaluates with; without any, nothing (``differences``)."""
 SPEED_ENDS = (".fused", ".foreach", ".capturable")
 """How names of optimizer settings end that change how it computes, and not what."""
 

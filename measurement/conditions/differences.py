@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from measurement.conditions import (
-    BROADCAST,
     OWN_WORK,
     Condition,
     Severity,
@@ -31,6 +30,8 @@ ALL = "all"
 """In ``allow``: every difference in work."""
 BY_RANK = "by_rank"
 BATCH = "local_batch_size"
+BROADCAST = "backend.broadcast_buffers"
+"""With buffers, it changes what a rank evaluates with; without any, nothing."""
 MAX_SHOWN = 40
 """Characters of a value that a sentence or a table shows."""
 DEFINING = ("world_size", "backend.library", "backend.transport")
@@ -306,11 +307,11 @@ def _is_set(field: str, record: LaunchRecord) -> bool:
     library, in any unit.
     """
     kind, _, name = field.partition(".")
-    return field in DEFINING or (
-        name in record.environment
-        if kind == "environment"
-        else kind == "backend" and _stem(name) in map(_stem, record.options)
-    )
+    if kind == "environment":
+        return name in record.environment
+    if kind == "backend" and _stem(name) in map(_stem, record.options):
+        return True
+    return field in DEFINING
 
 
 def _stem(name: str) -> str:

@@ -66,17 +66,14 @@ def changes_since(
     one. ``now`` is the manifest of this session.
     """
     present = environment_of(now)
-    changes = _changes(environment_of(manifest), present) if manifest else {}
-    elsewhere = (
-        {launch for other in manifest.elsewhere for launch in other.launches} if manifest else set()
-    )
+    changes, elsewhere = dict[str, Values](), set[int]()
+    if manifest:
+        changes = _changes(environment_of(manifest), present)
+        elsewhere = {launch for other in manifest.elsewhere for launch in other.launches}
     for record in records:
         if record.launch not in elsewhere:
-            changes |= {
-                field: change
-                for field, change in _changes(_of_ranks(record, now), present).items()
-                if field not in changes
-            }
+            for field, change in _changes(_of_ranks(record, now), present).items():
+                changes.setdefault(field, change)
     return changes
 
 

@@ -26,6 +26,7 @@ from measurement.plans.settings import (
     BY_BACKEND,
     BY_COMMAND,
     FITTED,
+    FOR_HOSTS,
     IN_TRAINING,
     OWN_BATCHES,
     WITHOUT_HOSTS,
@@ -87,9 +88,7 @@ class Point(Section):
     """Samples per rank and micro-step at this point."""
 
 
-FOR_HOSTS = ("network_interface", "driver_address")
-"""Fields that mean nothing on one machine."""
-ONLY_ACROSS_HOSTS = ("hosts", "nodes", "host_differences", *FOR_HOSTS)
+ONLY_ACROSS_HOSTS = ("hosts", "host_differences", *FOR_HOSTS)
 """Fields that do not count in a plan for one machine."""
 
 
@@ -197,7 +196,7 @@ class Plan(Section):
     reports: list[str] | None = Field(default=None, min_length=1)
     """Reports to write: markdown, csv, html, tensorboard, pull-request, junit, openmetrics,
     bencher, otava, mlflow, wandb, or your own by ``module:Class`` or ``path/to/file.py:Class``.
-    None: the first five. comparison.json is always written."""
+    None: the first four. comparison.json is always written."""
     link: str | None = Field(default=None, pattern=r"^https?://[^\s<>]+$")
     """URL at which the whole report will be found, for reports that point to it. None: in CI, the
     page of the job."""

@@ -16,9 +16,9 @@ from pydantic.config import ExtraValues
 
 from measurement.errors import PlanError, cut, quoted
 from measurement.files import read_text
-from measurement.plans.plan import FOR_HOSTS, Plan
+from measurement.plans.plan import Plan
 from measurement.plans.sections import FIXED_LENGTH
-from measurement.plans.settings import OptionsElsewhere, checked, fields_at
+from measurement.plans.settings import FOR_HOSTS, OptionsElsewhere, checked, fields_at
 
 
 def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]:
@@ -118,18 +118,16 @@ def check_plan(
 
     ``extra``: see ``checked``.
     """
-    inside = {
-        name: f"under '{section}'"
-        for section in Plan.model_fields
-        for name in fields_at(Plan, [section])
-    }
-    return checked(
-        Plan,
-        content,
-        source=f"plan '{source}'",
-        elsewhere=lambda: {**inside, **elsewhere()},
-        extra=extra,
-    )
+
+    def places() -> Mapping[str, str]:
+        inside = {
+            name: f"under '{section}'"
+            for section in Plan.model_fields
+            for name in fields_at(Plan, [section])
+        }
+        return {**inside, **elsewhere()}
+
+    return checked(Plan, content, source=f"plan '{source}'", elsewhere=places, extra=extra)
 
 
 def _override(content: dict[str, Any], override: str) -> None:
@@ -165,7 +163,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 KINDS = ("workload", "backend", "launcher", "report")
-"""What is named by a reference: in keys of the plan, its arms and its points, and among reports."""
+"""What is named by a reference: in keys of the plan and its arms, and among reports."""
 
 
 def placed_beside(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -179,13 +177,11 @@ def placed_beside(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         PlanError: a file is in neither folder.
     """
     placed = {key: _placed(value, key, folder) for key, value in content.items()}
-    for section in ("arms", "points"):
-        if isinstance(placed.get(section), Mapping):
-            parts = placed[section].items()
-            placed[section] = {
-                name: placed_beside(part, folder) if isinstance(part, Mapping) else part
-                for name, part in parts
-            }
+    if isinstance(placed.get("arms"), Mapping):
+        placed["arms"] = {
+            name: placed_beside(arm, folder) if isinstance(arm, Mapping) else arm
+            for name, arm in placed["arms"].items()
+        }
     if isinstance(placed.get("reports"), list):
         placed["reports"] = [_placed(report, "report", folder) for report in placed["reports"]]
     return placed
@@ -227,7 +223,8 @@ def plan_at(study: Plan, name: str, *, without: Collection[str] = ()) -> Plan:
     content["name"] = f"{study.name}.{name}"
     content["arms"] = {arm: value for arm, value in content["arms"].items() if arm not in without}
     if content["hosts"] is None:
-        content |= {field: changes.get(field) for field in FOR_HOSTS}
+        for field in FOR_HOSTS:
+            del content[field]
     return check_plan(content, source=f"point '{name}'")
 
 

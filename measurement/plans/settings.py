@@ -221,6 +221,8 @@ IN_TRAINING = "with training, whose blocks are epochs"
 OWN_BATCHES = "where arms have batches of their own"
 FITTED = "with fit: memory, which leaves none for an arm that waits"
 WITHOUT_HOSTS = "without hosts, which name several machines"
+FOR_HOSTS = ("network_interface", "driver_address", "nodes")
+"""Fields of a plan that mean nothing on one machine."""
 MEANINGLESS = {
     BY_COMMAND: (
         "fit transport launcher options workload_options container training points trace nodes"
@@ -228,7 +230,7 @@ MEANINGLESS = {
     BY_BACKEND: "samples_per_step iteration_ends untimed impose packages image scripts",
     IN_IMAGE: "python packages",
     OWN_BATCHES: "training points",
-    WITHOUT_HOSTS: "network_interface driver_address nodes",
+    WITHOUT_HOSTS: " ".join(FOR_HOSTS),
 }
 """Keys that mean nothing in some plans and arms: only their default is accepted there."""
 NEUTRAL: dict[str, dict[str, Any]] = {
@@ -260,8 +262,6 @@ def require_meaning(section: Any, where: str) -> None:
 def with_neutral(content: dict[str, Any], where: str) -> dict[str, Any]:
     """A plan's content, with the ``NEUTRAL`` values in ``measurement`` as defaults."""
     measurement = content.get("measurement", {})
-    return (
-        {**content, "measurement": {**NEUTRAL[where], **measurement}}
-        if isinstance(measurement, dict)
-        else content
-    )
+    if not isinstance(measurement, dict):
+        return content
+    return {**content, "measurement": {**NEUTRAL[where], **measurement}}

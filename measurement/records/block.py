@@ -63,7 +63,7 @@ def _row(value: Any) -> array[float]:
 Phases = Annotated[npt.NDArray[np.float64], PlainValidator(_table), PlainSerializer(_pack)]
 """float64 [steps, len(PHASES)]: seconds."""
 Sketch = Annotated[Any, PlainValidator(_row), PlainSerializer(_pack)]
-"""float64 [sketch_size], as an ``array``, which has a quarter of a list's memory: all ranks send
+"""float64 [up to 64], as an ``array``, which has a quarter of a list's memory: all ranks send
 hundreds each."""
 
 

@@ -41,7 +41,7 @@ class RankReport(Written):
     threads: int
     """torch.get_num_threads()."""
     affinity: list[int]
-    """Cores the rank may run on; empty where the platform does not report them."""
+    """Cores the rank may run on."""
     seed: int
     local_batch_size: int
     micro_steps: int
@@ -60,7 +60,7 @@ class RankReport(Written):
     environment: dict[str, str] = {}
     """The allow-listed environment variables."""
     fingerprint: dict[str, Any] = {}
-    """``ringside_agent.machine.host.fingerprint()`` of the rank's host."""
+    """``ringside_agent.machine.fingerprint()`` on the rank's host."""
     sources: dict[str, str] = {}
     """Digests of the source files of a user's workload; see ``measurement.registry.sources_of``."""
     owns_step: bool = False
@@ -347,8 +347,8 @@ class Manifest(Written):
     failed_points: dict[str, str] = {}
     """Why nothing, or no more, could be measured at a point of a study, by its name."""
     seconds: dict[str, float] = {}
-    """Where the time went, summed over sessions: ``total``, ``starting``, ``training`` (timed and
-    untimed steps), ``other``. Searches for a batch are not among them."""
+    """``total``: how long the sessions took together, without searches for a batch. Older files
+    have its parts, too."""
 
 
 Row = Literal["step", "phase", "exchange", "library", "gradient"]

@@ -74,7 +74,7 @@ class ResultsFolder:
 
     @property
     def manifest_path(self) -> Path:
-        """What every rank reported of itself, and where the time went."""
+        """What holds for the whole comparison: versions, hosts, sources (``Manifest``)."""
         return self.root / "manifest.json"
 
     def point(self, name: str) -> ResultsFolder:
@@ -85,10 +85,11 @@ class ResultsFolder:
         """The folders of the points of its plan that have a record, by name, in the plan's
         order.
         """
+        places = {name: self.point(name) for name in plan.points}
         return {
             name: place
-            for name in plan.points
-            if (place := self.point(name)).plan_path.is_file() and place.records()
+            for name, place in places.items()
+            if place.plan_path.is_file() and place.record_paths()
         }
 
     def launch_folder(self, launch: int, arm: str) -> Path:
@@ -238,7 +239,11 @@ class ResultsFolder:
         Raises:
             RecordError: a record cannot be read.
         """
-        return [read_record(path) for path in sorted(self.root.glob("launch-*/*/record.json"))]
+        return [read_record(path) for path in self.record_paths()]
+
+    def record_paths(self) -> list[Path]:
+        """The files of all records, by launch and arm."""
+        return sorted(self.root.glob("launch-*/*/record.json"))
 
     def steps(self, record: LaunchRecord) -> pd.DataFrame:
         """The raw steps of a launch (columns: ``STEP_COLUMNS``); no rows where nothing was

@@ -154,15 +154,13 @@ def parquet_of_steps(record: LaunchRecord) -> bytes:
     with ParquetWriter(
         buffer, pa.Schema.from_pandas(empty(STEP_COLUMNS), preserve_index=False)
     ) as writer:
-        part: list[BlockRecord] = []
+        part, rows = list[BlockRecord](), 0
         for block in record.blocks:
             part.append(block)
-            if (
-                sum(len(held.columns.rank) for held in part) >= ROWS_AT_ONCE
-                or block is record.blocks[-1]
-            ):
+            rows += len(block.columns.rank)
+            if rows >= ROWS_AT_ONCE or block is record.blocks[-1]:
                 writer.write_table(pa.Table.from_pandas(steps_of(part), preserve_index=False))
-                part = []
+                part, rows = [], 0
     return buffer.getvalue()
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from measurement.agent.ringside_agent.reading.script import BUFFER
 from measurement.distances import (
     ARITHMETICS,
     FLOAT32,
@@ -23,7 +24,7 @@ from measurement.distances import (
     start_distances,
     step_distances,
 )
-from measurement.rank_agreement import BUFFER, START_TOLERANCE, common_names
+from measurement.rank_agreement import START_TOLERANCE, common_names
 from measurement.records.record import ScriptReport
 from reports.parts_schema import GradientEquality, ParameterEquality, StartEquality
 from reports.scripts.script_arms import ScriptArm, half_in

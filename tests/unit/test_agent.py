@@ -25,6 +25,7 @@ from measurement.agent.ringside_agent import (
     place,
     rank,
     settings,
+    users_lines,
     watching,
 )
 from measurement.agent.ringside_agent.reading import (
@@ -67,6 +68,15 @@ def test_it_records_the_variables_that_ringside_does_and_no_secrets(monkeypatch)
     assert found == recorded_environment(os.environ)
     assert found.items() >= recorded.items() and not found.keys() & others.keys()
     assert machine.steering(settings.decode(encoded())) == {}
+
+
+def test_what_pip_installed_for_a_user_is_not_the_users_own_code(tmp_path):
+    own = tmp_path / "train.py"
+    installed = tmp_path / ".local/lib/python3.11/site-packages/torch/serialization.py"
+    installed.parent.mkdir(parents=True)
+    for file in (own, installed):
+        file.touch()
+    assert [users_lines.is_users(file) for file in (own, installed)] == [True, False]
 
 
 def test_the_facts_of_a_host_are_those_that_conditions_name():
@@ -277,7 +287,7 @@ def test_what_cannot_be_read_of_a_script_is_left_out_and_noted_once():
     optimizer.param_groups[0]["unreadable"] = torch.empty(1, device="meta")
     script.stepped.append(lambda: optimizer)
     for _ in range(2):
-        report = configuration.rank_report(script, place.World())
+        report = configuration.rank_report(script)
         assert (report["optimizer"], report["model"]["parameters"]) == ({}, 2)
     (note,) = script.notes
     assert "could not read all of the first steps (optimizer report)" in note
@@ -372,7 +382,7 @@ def test_an_iteration_ends_with_the_first_optimizers_step_or_where_the_plan_says
     first, other = steps.optimizer(), steps.optimizer(torch.optim.Adam)
     for _ in range(3):
         steps.step(first, other, other)
-    assert [row[6] for row in steps.recorder.rows] == passes
+    assert [row.losses for row in steps.recorder.rows] == passes
 
 
 def test_another_optimizer_ends_iterations_once_the_first_no_longer_steps():
@@ -454,7 +464,7 @@ def samples_of(steps, doings):
     }
     for doing in doings.replace(" ", ""):
         does[doing]()
-    return [row[5] for row in steps.recorder.rows]
+    return [row.samples for row in steps.recorder.rows]
 
 
 def test_a_batch_that_is_drawn_ahead_is_not_one_of_several_backward_passes_where_that_is_known():

@@ -260,7 +260,6 @@ def test_files_lie_beside_the_plan_or_in_the_working_directory(beside):
             "a": {"backend": "both.py:B", "launcher": "only.py:L"},
             "b": {"backend": "mine:B"},
         },
-        "points": {"2": {"arms": {"a": {"backend": "mine.py:B"}}}},
         "reports": ["html", "mine.py:JUnit"],
     }
     assert placed_beside(content, Path("../plans")) == {
@@ -269,7 +268,6 @@ def test_files_lie_beside_the_plan_or_in_the_working_directory(beside):
             "a": {"backend": f"{beside}/both.py:B", "launcher": "only.py:L"},
             "b": {"backend": f"{beside}/mine.py:B"},
         },
-        "points": {"2": {"arms": {"a": {"backend": f"{beside}/mine.py:B"}}}},
         "reports": ["html", f"{beside}/mine.py:JUnit"],
     }
 

@@ -91,8 +91,9 @@ def supervisors():
 @contextmanager
 def supervised(supervisors, program, *, rank=0):
     """A process that starts its supervisor as a rank does, and then runs a program."""
-    begin = "from measurement.agent.ringside_agent.supervision.rank_supervisor import start"
-    starts = f"way = start({supervisors.address!r}, {str(KEY_FILE)!r}, 'arm', 0, {rank}, world_size=4){program}"
+    begin = "from measurement.agent.ringside_agent import agent, place, settings"
+    given = f"settings.Settings({supervisors.address!r}, {str(KEY_FILE)!r}, 'arm', 0)"
+    starts = f"channel = agent.join({given}, place.World({rank}, 4)){program}"
     with subprocess.Popen([sys.executable, "-c", f"{begin}; {starts}"], cwd=REPOSITORY) as process:
         try:
             wait_until(lambda: rank in supervisors.heard("arm", 0).ranks)
@@ -218,9 +219,7 @@ def supervisor_of(process):
     return supervisor
 
 
-ANSWERS = f"""
-from measurement.agent.ringside_agent.agent import Channel
-channel = Channel(way, key=open({str(KEY_FILE)!r}).read(), arm="arm", launch=0, rank=rank)
+ANSWERS = """
 number = int(channel.job())
 channel.receive()
 channel.reply("x" * 1_000_000 * (number + rank))

@@ -59,7 +59,8 @@ def traced(besides, *optimizers):
     """The agent's hooks are called where torch has them.
 
     ``optimizers``: that the script is known to have."""
-    lines = Lines(Recorder(), SimpleNamespace(device=None, optimizers=optimizers))
+    script = SimpleNamespace(recorder=Recorder(), device=None, optimizers=optimizers)
+    lines = Lines(script)
     model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.register_step_post_hook(lambda *_: lines.end_step())

@@ -61,12 +61,20 @@ def test_points_become_plans(tmp_path):
         "two-by-two": {"hosts": ["host1:2", "host2:2"], "local_batch_size": 8},
     }
     arms = {**TINY["arms"], "single": {"backend": "single"}}
-    study = read_tiny(tmp_path, points=points, world_size=None, arms=arms, network_interface="eth0")
+    study = read_tiny(
+        tmp_path,
+        points=points,
+        world_size=None,
+        arms=arms,
+        network_interface="eth0",
+        nodes="draw",
+    )
     one, four = plans = list(point_plans(study).values())
     assert (one.name, one.world_size, one.local_batch_size, one.hosts) == ("tiny.one", 1, 16, None)
     assert (four.world_size, four.local_batch_size) == (4, 8)
     assert four.hosts == "host1:2,host2:2"
     assert [plan.network_interface for plan in plans] == [None, "eth0"]
+    assert [plan.nodes for plan in plans] == ["first", "draw"]
     assert [list(plan.arms) for plan in plans] == [["ddp", "single"], ["ddp"]]
     assert len({plan_digest(plan) for plan in [*plans, study]}) == 3
     assert written_again(study) == study

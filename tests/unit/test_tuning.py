@@ -113,6 +113,23 @@ def test_what_means_nothing_beside_the_others_is_left_out():
             ],
         ),
         (
+            "ddp",
+            {
+                "zero_redundancy_optimizer": True,
+                "comm_hook": "powersgd",
+                "powersgd_rank": 4,
+                "bucket_cap_mb": 100.0,
+            },
+            [
+                "model = DistributedDataParallel(model, bucket_cap_mb=100.0)",
+                "state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4,"
+                " start_powerSGD_iter=10)",
+                "model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)",
+                "optimizer = ZeroRedundancyOptimizer(optimizer.param_groups,"
+                " optimizer_class=type(optimizer))",
+            ],
+        ),
+        (
             "horovod",
             {"cycle_time_ms": 2.5, "num_groups": 4, "compression": "fp16"},
             [
@@ -121,10 +138,21 @@ def test_what_means_nothing_beside_the_others_is_left_out():
                 "compression=hvd.Compression.fp16, num_groups=4)",
             ],
         ),
+        (
+            "horovod",
+            {"op": "Sum", "cache_capacity": 0, "backward_passes_per_step": 2},
+            [
+                "export HOROVOD_CACHE_CAPACITY=0",
+                "optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), "
+                "op=hvd.Sum, backward_passes_per_step=2)",
+            ],
+        ),
     ],
 )
 def test_settings_become_the_users_own_code(backend, options, code):
-    assert make_backend(backend, transport="gloo", options=options).users_code() == code
+    passes = options.get("backward_passes_per_step", 1)
+    made = make_backend(backend, transport="gloo", options=options, micro_steps=passes)
+    assert made.users_code() == code
 
 
 def trial(log, launch=0, **options):

@@ -2,8 +2,8 @@
 
 In training, each epoch has another order, ranks have disjoint shards, and every rank has the same
 number of equal batches. In evaluation, each sample is read once over all ranks, in order, and none
-is repeated to fill a batch. Batches and random transforms depend on seed, epoch and rank only, and
-not on the number of loader processes.
+is repeated to fill a batch. Batches depend on seed, epoch and rank, and random transforms on seed,
+epoch and sample. Neither depends on the number of loader processes.
 """
 
 from __future__ import annotations

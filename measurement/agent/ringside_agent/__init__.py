@@ -1,7 +1,8 @@
 """Ringside's agent: in a user's script, unmodified, it counts and times optimizer steps and reports
 to the driver.
 
-Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing else of Ringside.
+Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing else of Ringside,
+but that a supervisor reads the host's counters by ``measurement.host_counters``, if it can.
 Ringside's own ranks use parts of it, too. It must not break the script: an error in the agent ends
 the agent, and is reported.
 

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import faulthandler
+import fcntl
 import json
 import multiprocessing
 import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -21,13 +24,15 @@ from typing import Any, Callable, Dict, Mapping, NoReturn, Optional
 from .place import World
 from .reporting import STARTED, at_exit, call_safely, leave, run_at_exit, say
 from .settings import Settings
-from .supervision import frames, rank_supervisor
+from .supervision import frames
+from .supervision.rank_supervisor import THIS_FILE as SUPERVISOR
 from .users_lines import describe, error_reply
 
 COMMAND_S = 5.0
 """How long an error that comes before the first command waits for that command, to answer it."""
 END_TIMEOUT_S = 5.0
 """Time limit for a script's ``finally`` clauses and ``atexit`` functions."""
+PR_SET_CHILD_SUBREAPER = 36
 FINISH = "finish"
 """The last command: the rank reports, and ends."""
 
@@ -164,17 +169,12 @@ class Channel:
     def __init__(
         self, connection: socket.socket, *, key: str, arm: str, launch: int, rank: int
     ) -> None:
-        """``connection``: to the supervisor, see ``rank_supervisor.start``."""
+        """``connection``: to the supervisor, see ``join``."""
         connection.settimeout(None)  # a script may have set another default
         self.outstanding: int | None = None
         """Number of the command that has no reply yet."""
-        self._connection, self._key, self._arm, self._launch, self._rank = (
-            connection,
-            key,
-            arm,
-            launch,
-            rank,
-        )
+        self._connection, self._key = connection, key
+        self._arm, self._launch, self._rank = arm, launch, rank
         self._frames = frames.Frames()
         self._read: dict[str, bytes] = {}
         """Messages received before they were asked for, by place."""
@@ -197,12 +197,13 @@ class Channel:
             ConnectionError: its HMAC is wrong, or the supervisor has ended.
             TimeoutError: none came in time.
         """
-        beginning = frames.command_key(self._arm, self._launch, 0)[:-1]
+        beginning = frames.commands(self._arm, self._launch)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not (commands := [place for place in self._read if place.startswith(beginning)]):
             self._listen(None if deadline is None else deadline - time.monotonic())
-        text = frames.unseal(self._key, commands[0], self._read.pop(commands[0]))
-        self.outstanding = int(commands[0][len(beginning) :])
+        first = commands[0]
+        text = frames.unseal(self._key, first, self._read.pop(first))
+        self.outstanding = int(first[len(beginning) :])
         return text
 
     def reply(self, text: str) -> None:
@@ -236,22 +237,51 @@ class Channel:
 def join(settings: Settings, place: World, *, python: str = sys.executable) -> Channel:
     """Start this rank's supervisor, which connects to the driver; returns the channel.
 
-    ``python`` runs the supervisor.
+    ``python`` runs it. It reads the host's counters where that Python has Ringside's packages.
     """
-    connection = rank_supervisor.start(
-        settings.driver,
-        settings.key_file,
+    keep_orphans()
+    ours, theirs = socket.socketpair()
+    end, held = os.pipe()
+    die_when_closed(end)
+    who = [
         settings.arm,
-        settings.launch,
-        place.rank,
-        world_size=place.world_size,
-        start=settings.start,
-        python=python,
+        str(settings.launch),
+        str(settings.start),
+        str(place.rank),
+        str(place.world_size),
+        socket.gethostname(),
+        str(os.getpid()),
+    ]
+    driver = [settings.driver, settings.key_file, str(theirs.fileno())]
+    subprocess.Popen(
+        [python, "-I", "-S", SUPERVISOR, *driver, *who],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        pass_fds=[held, theirs.fileno()],
     )
+    os.close(held)
+    theirs.close()
     with open(settings.key_file, encoding="utf-8") as file:
         return Channel(
-            connection, key=file.read(), arm=settings.arm, launch=settings.launch, rank=place.rank
+            ours, key=file.read(), arm=settings.arm, launch=settings.launch, rank=place.rank
         )
+
+
+def die_when_closed(end: int) -> None:
+    """Have the kernel kill this process, stopped or not, once no process holds the other end of a
+    pipe.
+    """
+    fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | fcntl.FASYNC)
+
+
+def keep_orphans() -> None:
+    """Make this process the parent of its orphaned descendants, so that daemons, too, are found in
+    its process tree.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def report_end(tell: Callable[[Mapping[str, Any]], None], steps: Callable[[], int]) -> None:

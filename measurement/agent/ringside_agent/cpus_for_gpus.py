@@ -81,13 +81,10 @@ def emulate_cuda(torch: Any, rank_variables: Sequence[Sequence[str | None]]) -> 
     enter_mode(torch, to_cpu)
     values = values_of(torch)
     values["device_count"] = functools.partial(device_count, rank_variables)
-    for module in (
-        torch.cuda,
-        torch.cuda.memory,
-        torch.cuda.nvtx,
-        torch.cuda.profiler,
-        getattr(torch, "accelerator", None),
-    ):
+    modules = [torch.cuda, torch.cuda.memory, torch.cuda.nvtx, torch.cuda.profiler]
+    if hasattr(torch, "accelerator"):  # since torch 2.6
+        modules.append(torch.accelerator)
+    for module in modules:
         for name in dir(module):
             original = getattr(module, name)
             if isinstance(values.get(name), type):
@@ -97,8 +94,9 @@ def emulate_cuda(torch: Any, rank_variables: Sequence[Sequence[str | None]]) -> 
             if name in values or (is_function and name in getattr(module, "__all__", ())):
                 value = values.get(name) or returns(0 if "memory" in name else None)
                 setattr(module, name, functools.wraps(original)(functools.partial(value)))
-    for name in (name for name in torch.cuda.__all__ if name.endswith("Tensor")):
-        setattr(torch.cuda, name, getattr(torch, name))
+    for name in torch.cuda.__all__:
+        if name.endswith("Tensor"):
+            setattr(torch.cuda, name, getattr(torch, name))
     torch.cuda.nccl.version = returns((0, 0, 0))
     torch.Generator = generator_of(torch.Generator)
     torch.UntypedStorage.cuda = lambda storage, *_, **__: storage

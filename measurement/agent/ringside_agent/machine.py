@@ -3,11 +3,12 @@ cores, and how long this process's threads ran and waited for one.
 
 Ringside's own ranks use it, too.
 
-/proc/stat counts in ticks of usually 10 ms, so a block of 0.3 s on two cores is known to about 3%
-of them, many blocks together far better. Time that a hypervisor gave to others (steal) is counted
-separately. Threads are the kernel's scheduler's, ``/proc/<pid>/task/<tid>/schedstat``
-(Documentation/scheduler/sched-stats.rst): nanoseconds on a CPU, and on a run queue. Those that
-appear while a communication library is set up are the library's.
+/proc/stat counts in ticks of usually 10 ms. So a block of 0.3 s on two cores is known to about 3%
+of them, and many blocks together far better. Time that a hypervisor gave to others (steal) is
+counted separately. Times of threads are the kernel scheduler's:
+``/proc/<pid>/task/<tid>/schedstat`` (Documentation/scheduler/sched-stats.rst) has nanoseconds on a
+CPU, and on a run queue. Threads that appear while a communication library is set up are the
+library's.
 """
 
 from __future__ import annotations
@@ -87,17 +88,15 @@ def gpu_names() -> list[str]:
 def gpu_facts() -> dict[str, Any]:
     """The GPUs that this process may use, and their driver and CUDA."""
     names = gpu_names()
-    driver = (
-        re.search(
-            r"Module\s+(?:for \S+\s+)?([0-9][0-9.]+)", read_file("/proc/driver/nvidia/version")
-        )
-        if names
-        else None
+    if not names:
+        return {"gpus": [], "driver": None, "cuda": None}
+    driver = re.search(
+        r"Module\s+(?:for \S+\s+)?([0-9][0-9.]+)", read_file("/proc/driver/nvidia/version")
     )
     return {
         "gpus": names,
         "driver": driver[1] if driver else None,
-        "cuda": sys.modules["torch"].version.cuda if names else None,
+        "cuda": sys.modules["torch"].version.cuda,
     }
 
 

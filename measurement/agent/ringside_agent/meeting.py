@@ -64,7 +64,7 @@ class Meeting:
         ports = noted[PORT] | (noted[UNMAPPED] - noted[SYSTEMS])
         return {"ports": sorted(map(int, ports)), "store_files": sorted(noted[FILE])}
 
-    def remove_files(self, named: Iterable[str] = ()) -> None:
+    def remove_files(self, named: Iterable[str]) -> None:
         """Remove this start's copies of the files that are ``named``, and of those that processes
         here have asked for.
         """
@@ -196,11 +196,9 @@ class Meeting:
 
 def replaced(args: Any, kwargs: Any, place: int, name: str, value: object) -> tuple[Any, Any]:
     """The arguments of a call, one of them replaced, by its name or its place."""
-    return (
-        (args, {**kwargs, name: value})
-        if name in kwargs
-        else ((*args[:place], value, *args[place + 1 :]), kwargs)
-    )
+    if name in kwargs:
+        return args, {**kwargs, name: value}
+    return (*args[:place], value, *args[place + 1 :]), kwargs
 
 
 def read_notes(text: str) -> dict[str, set[str]]:

@@ -1,5 +1,5 @@
 """Which rank this process is, by its library where that is initialised, else by its launcher; and
-what rank_variables give ranks.
+what launchers give their ranks.
 """
 
 from __future__ import annotations
@@ -136,10 +136,17 @@ def _count_on_node(environment: Mapping[str, str], variables: VariableNames, nod
     )
 
 
-def _of_torch() -> tuple[int, ...] | None:
-    torch: Any = sys.modules.get("torch")
-    distributed = getattr(torch, "distributed", None)
+def joined_distributed() -> Any:
+    """``torch.distributed``, where this process is in its default group; else None."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed
+
+
+def _of_torch() -> tuple[int, ...] | None:
+    distributed = joined_distributed()
+    if distributed is None:
         return None
     return distributed.get_rank(), distributed.get_world_size()
 

@@ -18,7 +18,7 @@ from typing import Any, Mapping, Sequence
 
 from . import agent, machine, sandbox
 from .meeting import Meeting
-from .place import World, find_world
+from .place import find_world
 from .reading import configuration, libraries
 from .reading.first_steps import FirstSteps
 from .reading.values import losses_of, means, synchronize
@@ -28,7 +28,9 @@ from .settings import COMPARED_STEPS, RANK_VARIABLE, Settings
 from .users_lines import Described, agent_lines, error_reply
 
 GAP_TIMES = 10
+"""× the usual forward phase: a longer one contains a pause."""
 GAP_S = 0.05
+"""No shorter one does."""
 
 
 class Rank:
@@ -38,7 +40,6 @@ class Rank:
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self.settings, self.recorder = settings, recorder
-        self.place = World()
         self.agent: agent.Agent | None = None
         self.first = FirstSteps(settings, recorder)
         self.forwards_s: deque[float] = deque(maxlen=256)
@@ -48,11 +49,8 @@ class Rank:
         recorder.before_backward = partial(
             self.first.script.record_safely, self.first.before_backward
         )
-        recorder.before_step, recorder.after_step, recorder.failed = (
-            self._before_step,
-            self._after_step,
-            self.fail,
-        )
+        recorder.before_step, recorder.after_step = self._before_step, self._after_step
+        recorder.failed = self.fail
 
     def forget_after_fork(self) -> None:
         """Stop being a rank, in a process that a rank forked."""
@@ -76,8 +74,8 @@ class Rank:
         """Become a rank: start the supervisor, connect, and count the steps that are compared."""
         never_compile(*self.recorder.hot)
         agent.show_stack_on_signal()
-        settings, place = self.settings, find_world(self.settings)
-        self.place, self.first.script.world_size = place, place.world_size
+        settings = self.settings
+        self.first.script.place = place = find_world(settings)
         os.environ[RANK_VARIABLE] = str(os.getpid())
         python = settings.python if os.access(settings.python, os.X_OK) else sys.executable
         self.agent = agent.Agent(agent.join(settings, place, python=python))
@@ -104,8 +102,8 @@ class Rank:
             self.agent.end_script()
 
     def _start(self, _: Mapping[str, Any]) -> str:
-        script = {**self.first.report(self.place.rank), **Meeting(self.settings).asked()}
-        report = configuration.rank_report(self.first.script, self.place)
+        script = {**self.first.report(), **Meeting(self.settings).asked()}
+        report = configuration.rank_report(self.first.script)
         return json.dumps({"kind": "started", "can": ["block"], "report": report, "script": script})
 
     def _block(self, command: dict[str, Any]) -> None:
@@ -122,7 +120,7 @@ class Rank:
         script = self.first.script
         reply = {
             "kind": "finished",
-            "report": configuration.rank_report(script, self.place),
+            "report": configuration.rank_report(script),
             "drift": configuration.drift(script),
             "peak_memory_bytes": machine.peak_memory_bytes(script.device),
             "written_files": sandbox.written(),
@@ -179,26 +177,27 @@ class Block:
         began = recorder.start
         synchronize(self._script.device)
         rows = recorder.rows
-        rows[-1] = (rows[-1][0] + perf_counter_ns() - began, *rows[-1][1:])
+        last = rows[-1]
+        rows[-1] = last._replace(whole=last.whole + perf_counter_ns() - began)
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults
         threads = machine.threads_between(self._threads, machine.read_threads())
         use = machine.core_use_between(self._before, machine.read_core_use(machine.usable_cores()))
         phases = [phases_of(row) for row in rows]
         samples = self._script.samples_of
-        skipped = {number for number, row in enumerate(rows) if row[7]}
+        skipped = {number for number, row in enumerate(rows) if row.is_skipped}
         # rows in which a fused optimizer found that gradients had overflowed, and changed nothing
         skipped |= {row for row, overflow in recorder.overflows if row >= 0 and float(overflow)}
         steps = {
-            "rank": rank.place.rank,
+            "rank": self._script.place.rank,
             "start": rank.settings.start,
-            "untimed_s": self._untimed_s + sum(row[4] for row in rows) / 1e9,
-            "samples": [samples(row[5]) for row in rows],
+            "untimed_s": self._untimed_s + sum(row.left_out for row in rows) / 1e9,
+            "samples": [samples(row.samples) for row in rows],
             "phases_s": phases,
             "skipped_steps": len(skipped),
             "first_step": self._first_step,
             "losses": means(warm, self._warm_losses) + means(rows, losses_of(recorder)),
-            "loss_samples": [samples(row[5]) for row in [*warm, *rows]],
-            "gaps": gaps_in([row[1] for row in phases], rank.forwards_s),
+            "loss_samples": [samples(row.samples) for row in [*warm, *rows]],
+            "gaps": gaps_in([forward for _, forward, *_ in phases], rank.forwards_s),
             "core_use": use,
             "threads": threads,
             "page_faults": faults,
@@ -210,10 +209,10 @@ def phases_of(row: Row) -> list[float]:
     """Seconds of waiting for data, forward, backward, optimizer and waiting for exchange, which sum
     to the step's.
     """
-    whole, wait, backward, optimizer, left_out = row[:5]
-    exchange = row[8]
-    forward = max(0, whole - left_out - wait - backward - optimizer - exchange)
-    return [time_ns / 1e9 for time_ns in (wait, forward, backward, optimizer, exchange)]
+    others = row.wait + row.backward + row.optimizer + row.exchange
+    forward = max(0, row.whole - row.left_out - others)
+    phases = (row.wait, forward, row.backward, row.optimizer, row.exchange)
+    return [time_ns / 1e9 for time_ns in phases]
 
 
 def gaps_in(forward_s: Sequence[float], known_s: deque[float]) -> list[tuple[int, float]]:

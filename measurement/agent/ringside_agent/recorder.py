@@ -14,11 +14,24 @@ from __future__ import annotations
 import sys
 import weakref
 from time import perf_counter_ns
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, NamedTuple
 
-Row = Tuple[int, int, int, int, int, int, int, int, int]
-"""One iteration: ns in all, waiting, backward, optimizer, left out; samples; losses; whether it was
-skipped; ns of exchange."""
+
+class Row(NamedTuple):
+    """One iteration; times in ns."""
+
+    whole: int
+    wait: int
+    backward: int
+    optimizer: int
+    left_out: int
+    exchange: int
+    samples: int
+    losses: int
+    """How many were kept."""
+    is_skipped: bool
+    """Whether GradScaler left the step out."""
+
 
 READ_AHEAD = 1
 """Batches that a loop may have drawn for the next step."""
@@ -74,6 +87,7 @@ class Recorder:
             self.note_backward,
             self.used,
             used_batches,
+            Row.__new__,
             self.end_iteration,
             self.ends_iteration,
         ]
@@ -96,7 +110,8 @@ class Recorder:
         self.reads_ahead = False
         """Whether one of them is kept for the next iteration, however many backward passes this one
         takes."""
-        self.last_samples = self.skipped = self.used_backwards = 0
+        self.last_samples = self.used_backwards = 0
+        self.is_skipped = False
         self.backwards_then = 0
         """Backward passes when the last outermost step began."""
         self.backwards = self.fired = self.iterations = self.steps = 0
@@ -180,7 +195,7 @@ class Recorder:
         if not self.will_end(optimizer):
             self._foreign += 1
             return False
-        if self._ends is None and self._first() is not optimizer:
+        if self._ends is None:
             self._first = weakref.ref(optimizer)
         self._foreign = 0
         return True
@@ -203,21 +218,22 @@ class Recorder:
         self.used_backwards = self.backwards
         count = len(self.losses)
         self.rows.append(
-            (
+            Row(
                 now - self.start,
                 self.wait,
                 self.backward,
                 self.optimizer,
                 self.left_out,
+                self.exchange - self._exchange_before,
                 samples,
                 count - self.losses_before,
-                self.skipped,
-                self.exchange - self._exchange_before,
+                self.is_skipped,
             )
         )
         self._exchange_before = self.exchange
         self.losses_before = count
-        self.wait = self.backward = self.optimizer = self.left_out = self.skipped = 0
+        self.wait = self.backward = self.optimizer = self.left_out = 0
+        self.is_skipped = False
         self.start = now
         self.iterations += 1
         self.left -= 1
@@ -226,7 +242,7 @@ class Recorder:
 
     def skip(self, optimizer: Any) -> None:
         """GradScaler left this optimizer's step out: the gradients had overflowed."""
-        self.skipped = 1
+        self.is_skipped = True
         self.steps += 1
         if self.after_step is not None:
             self.after_step(optimizer)
@@ -246,13 +262,9 @@ class Recorder:
         """Count a backward pass that began at these tensors and has ended, and its loss."""
         self.backwards += 1
         self.is_evaluating = False  # a model may be trained in evaluation mode
-        tensor = (
-            tensors
-            if not isinstance(tensors, (tuple, list))
-            else tensors[0]
-            if len(tensors) == 1
-            else None
-        )
+        tensor = tensors
+        if isinstance(tensors, (tuple, list)):
+            tensor = tensors[0] if len(tensors) == 1 else None
         if tensor is None:
             return
         scaled, loss = self.scaled

@@ -134,13 +134,10 @@ class Sandbox:
         at, rest, links = os.sep, full.split(os.sep)[::-1], 0
         while rest and links < MAX_LINKS:
             name = rest.pop()
-            at = (
-                os.path.dirname(at)
-                if name == os.pardir
-                else os.path.join(at, name)
-                if name not in ("", os.curdir)
-                else at
-            )
+            if name == os.pardir:
+                at = os.path.dirname(at)
+            elif name not in ("", os.curdir):
+                at = os.path.join(at, name)
             target = link_of(at) if rest or what else None
             if target is None:
                 continue
@@ -161,10 +158,8 @@ class Sandbox:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if not os.path.islink(at):
                 return
-            source, beside = (
-                os.path.realpath(at),
-                f"{at}.ringside-{os.uname().nodename}-{os.getpid()}",
-            )
+            source = os.path.realpath(at)
+            beside = f"{at}.ringside-{os.uname().nodename}-{os.getpid()}"
             if os.path.isdir(source):
                 os.mkdir(beside)
                 for name in os.listdir(source):

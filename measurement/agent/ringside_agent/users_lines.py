@@ -8,7 +8,6 @@ from __future__ import annotations
 import linecache
 import os
 import re
-import site
 import sysconfig
 import time
 import traceback
@@ -21,6 +20,8 @@ LINES_AROUND = 2
 HOUSE = os.path.abspath(__file__).rsplit(os.sep, 4)[0]
 ROOMS = ("backends", "install", "measurement", "reports", "runners", "workloads")
 """Ringside's packages."""
+INSTALLED = frozenset(("site-packages", "dist-packages"))
+"""Folders of installed packages: an environment's, a user's (``pip install --user``), Debian's."""
 FRAME = re.compile(
     r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?$', re.MULTILINE
 )
@@ -122,12 +123,13 @@ def is_users(file: str | os.PathLike[str]) -> bool:
     package.
     """
     resolved = os.path.realpath(file)
-    return os.path.isfile(resolved) and not resolved.startswith(_of_others())
+    is_installed = not INSTALLED.isdisjoint(resolved.split(os.sep))
+    return os.path.isfile(resolved) and not is_installed and not resolved.startswith(_of_others())
 
 
 @lru_cache(maxsize=None)
 def _of_others() -> tuple[str, ...]:
-    """The folders of Python, of installed packages and of ours."""
-    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    others = [*paths, *site.getsitepackages(), *(os.path.join(HOUSE, room) for room in ROOMS)]
-    return tuple(os.path.realpath(path) + os.sep for path in others if path)
+    """The folders of Python and of our packages."""
+    python = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+    others = [*python, *(os.path.join(HOUSE, room) for room in ROOMS)]
+    return tuple(os.path.realpath(path) + os.sep for path in others)

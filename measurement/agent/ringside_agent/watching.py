@@ -32,8 +32,8 @@ def watch_torch(settings: Settings) -> rank.Rank:
     optimizer.register_optimizer_step_post_hook(recorder.post_hook)
     watch_backward(torch.autograd, recorder)
     watch_forward(torch.nn.Module, this_rank.first)
-    call_safely(watch_loaders, sys.modules.get("torch.utils.data.dataloader"), recorder)
-    call_safely(watch_sampler, sys.modules.get("torch.utils.data.distributed"))
+    call_safely(watch_loaders, torch.utils.data.dataloader, recorder)
+    call_safely(watch_sampler, torch.utils.data.DistributedSampler)
     call_safely(watch_scaler, torch, recorder)
     call_safely(watch_autocast, torch, this_rank.first)
     if hasattr(torch.distributed, "init_process_group"):
@@ -99,9 +99,10 @@ def watch_forward(module: Any, first: FirstSteps) -> None:
 
 def watch_scaler(torch: Any, recorder: Recorder) -> None:
     """Record which losses are scaled, and which steps GradScaler leaves out."""
-    classes = [getattr(getattr(torch, "amp", None), "GradScaler", None), torch.cuda.amp.GradScaler]
-    for owner in {cls for cls in classes if cls is not None and "step" in vars(cls)}:
-        _watch_scaler(owner, recorder)
+    of_cuda = torch.cuda.amp.GradScaler
+    for owner in {of_cuda, getattr(torch.amp, "GradScaler", of_cuda)}:  # the latter since torch 2.3
+        if "step" in vars(owner):
+            _watch_scaler(owner, recorder)
 
 
 def _watch_scaler(owner: Any, recorder: Recorder) -> None:
@@ -143,9 +144,7 @@ def watch_autocast(torch: Any, first: FirstSteps) -> None:
     @functools.wraps(enter)
     def __enter__(self: Any) -> Any:
         if getattr(self, "_enabled", False) and torch.is_grad_enabled():
-            first.script.autocast["dtype"] = str(getattr(self, "fast_dtype", "")).replace(
-                "torch.", ""
-            )
+            first.script.autocast_dtype = str(self.fast_dtype).replace("torch.", "")
         return enter(self)
 
     owner.__enter__ = __enter__
@@ -185,8 +184,6 @@ def watch_evaluation(module: Any, recorder: Recorder) -> None:
 
 def watch_loaders(module: Any, recorder: Recorder) -> None:
     """Time what loaders' iterators take for each batch, and count what they yield."""
-    if module is None:
-        return
     begin = module._BaseDataLoaderIter.__init__
 
     @functools.wraps(begin)
@@ -216,9 +213,9 @@ def watch_loaders(module: Any, recorder: Recorder) -> None:
     module.DataLoader.__iter__ = __iter__
 
 
-def watch_sampler(module: Any) -> None:
+def watch_sampler(owner: Any) -> None:
     """Record whether a sampler was given an epoch."""
-    original = module.DistributedSampler.set_epoch
+    original = owner.set_epoch
 
     @functools.wraps(original)
     def set_epoch(self: Any, epoch: int) -> None:
@@ -226,7 +223,7 @@ def watch_sampler(module: Any) -> None:
         original(self, epoch)
 
     set_epoch._ringside = True  # type: ignore[attr-defined]
-    module.DistributedSampler.set_epoch = set_epoch
+    owner.set_epoch = set_epoch
 
 
 def timed_next(original: Any, recorder: Recorder) -> Any:

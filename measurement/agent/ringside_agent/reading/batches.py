@@ -41,12 +41,11 @@ def _parts(value: Any) -> Any:
         return value.values()
     if isinstance(value, (list, tuple)):
         return value
-    held = getattr(value, "__dict__", {})
-    return (
-        held.get("_store", held).values()
-        if isinstance(held, dict) and hasattr(held.get("_store", held), "values")
-        else ()
-    )
+    attributes = getattr(value, "__dict__", {})
+    if not isinstance(attributes, dict):  # those of a class
+        return ()
+    held = attributes.get("_store", attributes)  # PyTorch Geometric's batches keep theirs there
+    return held.values() if hasattr(held, "values") else ()
 
 
 def digest_of(batch: Any) -> str | None:
@@ -63,11 +62,9 @@ def bytes_of(tensor: Any) -> bytes:
     """The elements of a tensor, one after another; its shape where they cannot be read."""
     try:
         plain = tensor.detach().cpu().contiguous()
-        return (
-            ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size())
-            if plain.numel()
-            else b""
-        )
+        if not plain.numel():
+            return b""
+        return ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size())
     except (RuntimeError, NotImplementedError, TypeError):  # sparse, or a class of its own
         return b"?"
 
@@ -137,8 +134,6 @@ def combined(digests: Sequence[str | None]) -> str | None:
     known = [digest for digest in digests if digest]
     if not known or len(known) < len(digests):
         return None
-    return (
-        known[0]
-        if len(known) == 1
-        else hashlib.blake2b("".join(known).encode(), digest_size=8).hexdigest()
-    )
+    if len(known) == 1:
+        return known[0]
+    return hashlib.blake2b("".join(known).encode(), digest_size=8).hexdigest()

@@ -11,14 +11,20 @@ import warnings
 from typing import Any, Callable
 
 from .. import machine
-from ..place import World
 from . import libraries
 from .script import Script, is_schedule, named_tensors, objects_of, unwrapped
 from .values import hyperparameters, plain, some_elements
 
 LOADER = (
-    *("batch_size", "num_workers", "pin_memory", "drop_last", "prefetch_factor"),
-    *("persistent_workers", "multiprocessing_context", "in_order", "timeout"),
+    "batch_size",
+    "num_workers",
+    "pin_memory",
+    "drop_last",
+    "prefetch_factor",
+    "persistent_workers",
+    "multiprocessing_context",
+    "in_order",
+    "timeout",
 )
 SAMPLER = ("num_replicas", "rank", "shuffle", "seed", "epoch", "drop_last")
 RENAMED = {"num_workers": "workers", "prefetch_factor": "prefetch", "num_replicas": "replicas"}
@@ -128,8 +134,8 @@ def of_precision(script: Script) -> dict[str, Any]:
     scaler = script.recorder.scaler
     is_scaled = scaler is not None and scaler.is_enabled()
     return {
-        "autocast.enabled": bool(script.autocast),
-        "autocast.dtype": script.autocast.get("dtype"),
+        "autocast.enabled": script.autocast_dtype is not None,
+        "autocast.dtype": script.autocast_dtype,
         "scaler.enabled": is_scaled,
         "scaler.scale": plain(scaler.get_scale()) if is_scaled else None,
     }
@@ -219,7 +225,7 @@ def of_library(script: Script) -> dict[str, Any]:
     return {
         "library": library,
         "transport": transport,
-        "world_size": script.world_size,
+        "world_size": script.place.world_size,
         **{f"{library}.{name}": plain(value) for name, value in described.items()},
     }
 
@@ -255,12 +261,12 @@ def _length(sized: Any) -> int | None:
         return None
 
 
-def rank_report(script: Script, place: World) -> dict[str, Any]:
+def rank_report(script: Script) -> dict[str, Any]:
     """This rank, its host, its optimizer, its library and its model."""
     torch: Any = sys.modules["torch"]
     batch = script.yielded.loader.get("loader.batch_size")
     return {
-        **machine.rank_facts(place),
+        **machine.rank_facts(script.place),
         "device": str(script.device or "cpu"),
         "seed": torch.initial_seed(),
         "local_batch_size": batch if isinstance(batch, int) else 0,

@@ -16,11 +16,8 @@ from .lines import TRACED_STEPS, Lines
 from .script import (
     BUFFER,
     Script,
-    find_roots,
-    is_sharded,
     share_start,
     state_of,
-    trained_first,
     unwrapped,
 )
 from .values import sketch, values_of
@@ -50,7 +47,7 @@ class FirstSteps:
         """Whether the first forward pass was that of a wrapped module, and not of its DDP
         wrapper."""
         self.stop_forward = self.stop_autocast = lambda: None
-        self.lines = Lines(recorder, self.script)
+        self.lines = Lines(self.script)
 
     def before_forward(self, module: Any) -> bool:
         """Called before every forward pass of a module, until the first that trains; returns
@@ -69,14 +66,9 @@ class FirstSteps:
     def _read_start(self, module: Any) -> None:
         script = self.script
         self._called = module
-        script.roots = trained_first(
-            find_roots(), {id(parameter) for parameter in module.parameters()}, called=module
-        )
-        self._passes_by = any(
-            wrapper.module is module for wrapper in libraries.wrappers(script.roots)
-        )
-        script.is_sharded = is_sharded(script.roots)
-        share_start(self._settings, script)
+        script.find_models(module.parameters(), called=module)
+        self._passes_by = any(wrapper.module is module for wrapper in libraries.wrappers(script))
+        share_start(script)
         self._started = self._sketched(state_of(script.roots))
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
@@ -108,7 +100,7 @@ class FirstSteps:
         """
         script = self.script
         self.lines.mark("backward")
-        wrappers = libraries.wrappers(script.roots)
+        wrappers = libraries.wrappers(script)
         self._exchanging += any(
             getattr(wrapper, "require_forward_param_sync", True) for wrapper in wrappers
         )
@@ -160,12 +152,10 @@ class FirstSteps:
         self.stop_forward()
         trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         script.device = trained[0].device if trained else None
-        trained_ids = {id(parameter) for parameter in trained}
         had = [id(root) for root in script.roots]
-        script.roots = trained_first(find_roots(), trained_ids, called=self._called)
-        script.is_sharded = is_sharded(script.roots)
+        script.find_models(trained, called=self._called)
         if script.is_sharded:
-            script.notes.append("each rank has a share of the parameters, so they are not compared")
+            script.note("each rank has a share of the parameters, so they are not compared")
         self._recorder.model = next(
             (root for root in map(unwrapped, script.roots[:1]) if root.training), None
         )
@@ -187,9 +177,9 @@ class FirstSteps:
         if buffers and all(before.get(name) == value for name, value in parameters.items()):
             self._started.update(buffers)
         elif any(name.startswith(BUFFER) for name in now):
-            self.script.notes.append("buffers at the start were read after the first forward pass")
+            self.script.note("buffers at the start were read after the first forward pass")
         if not is_unchanged:
-            self.script.notes.append("parameters at the start were read after the first step")
+            self.script.note("parameters at the start were read after the first step")
 
     def _sketched(self, state: dict[str, Any]) -> dict[str, list[float]]:
         """Sketches by name; a tensor that cannot be sketched gets a note."""
@@ -260,7 +250,7 @@ class FirstSteps:
             self.script.is_countable = False
             self._steps = [{**step, "samples": None} for step in self._steps]
             used = [batches.combined([digest for _, digest in step]) for step in yielded.steps]
-            self.script.notes.append(
+            self.script.note(
                 f"{first + sum(drawn)} batches are drawn for {sum(passes)} backward passes, so it"
                 " is not known how many a step uses"
             )
@@ -292,12 +282,12 @@ class FirstSteps:
             uses["ddp.is_passed_by"] = True
         return {**self.lines.uses, **uses}
 
-    def report(self, rank: int) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """The fields of ``ScriptReport``, after the compared steps."""
         script = self.script
         script.record_safely(self._match)
         return {
-            "rank": rank,
+            "rank": script.place.rank,
             "configuration": {**configuration.read(script), **self._uses()},
             "defaults": script.record_safely(libraries.defaults, script) or {},
             "started": self._started,

@@ -10,6 +10,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
+from ..place import joined_distributed
 from ..recorder import Recorder
 from ..reporting import never_compile
 from .script import Script
@@ -27,7 +28,7 @@ NO_SETTINGS = (
     "num_groups",
 )
 """Arguments that say what is trained and where, or are aliases of others."""
-IF_NONE = {"bucket_cap_mb": 25, "broadcast_buffers": True, "forward_sync_buffers": True}
+IF_NONE = {"bucket_cap_mb": 25, "broadcast_buffers": True}
 """DDP's values for these where they are None."""
 COLLECTIVE = re.compile(
     r"_?(grouped_)?(all_?(reduce|gather|to_?all)|reduce|broadcast|gather|scatter|send|recv|(monitored_)?barrier)"
@@ -40,7 +41,7 @@ def describe(script: Script) -> dict[str, Any]:
     library = library_of(script)
     settings = {"library": library, "transport": transport_of(library, script.device)}
     if library == "ddp":
-        return {**settings, **ddp_settings(wrappers(script.roots)[0])}
+        return {**settings, **ddp_settings(wrappers(script)[0])}
     if library == "horovod":
         return {**settings, **horovod_settings(script.optimizers)}
     return settings
@@ -52,7 +53,7 @@ def library_of(script: Script) -> str:
         return "horovod"
     if script.is_sharded:
         return "fsdp"
-    return "ddp" if wrappers(script.roots) else "none"
+    return "ddp" if wrappers(script) else "none"
 
 
 def is_horovods(optimizer: Any) -> bool:
@@ -102,30 +103,25 @@ def timed(original: Any, recorder: Recorder) -> Any:
     return exchange
 
 
-def wrappers(roots: list[Any]) -> list[Any]:
-    """The modules that DDP has wrapped."""
-    torch: Any = sys.modules["torch"]
-    wrapper = getattr(torch.nn.parallel, "DistributedDataParallel", None)
+def wrappers(script: Script) -> list[Any]:
+    """Those of DDP, in the script's models."""
+    wrapper = sys.modules["torch"].nn.parallel.DistributedDataParallel
     return [
-        module
-        for root in roots
-        for module in root.modules()
-        if wrapper is not None and isinstance(module, wrapper)
+        module for root in script.roots for module in root.modules() if isinstance(module, wrapper)
     ]
 
 
 def transport_of(library: str, device: Any) -> str | None:
     """``gloo``, ``nccl`` or ``mpi``; None where nothing is exchanged, or it is not known."""
-    torch: Any = sys.modules["torch"]
     if library == "horovod":
         return _transport_of_horovod(device)
-    distributed = getattr(torch, "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    distributed = joined_distributed()
+    if distributed is None:
         return None
     backends = str(distributed.get_backend())
-    by_device = (
-        dict(part.partition(":")[::2] for part in backends.split(",")) if ":" in backends else {}
-    )
+    if ":" not in backends:
+        return backends
+    by_device = dict(part.partition(":")[::2] for part in backends.split(","))
     return by_device.get(device.type if device is not None else "cpu", backends)
 
 
@@ -163,7 +159,7 @@ def defaults(script: Script) -> dict[str, Any]:
     library, described = library_of(script), describe(script)
     maker: Any = None
     if library == "ddp":
-        maker = wrappers(script.roots)[0].__init__
+        maker = wrappers(script)[0].__init__
     elif library == "horovod":
         maker = sys.modules["horovod.torch"].DistributedOptimizer
     return {
@@ -217,8 +213,8 @@ def as_recorded(name: str, value: Any) -> Any:
     """
     if name == "op":
         ops: dict[Any, str] = {
-            getattr(sys.modules["horovod.torch"], name, None): name
-            for name in ("Average", "Sum", "Adasum")
+            getattr(sys.modules["horovod.torch"], op, None): op
+            for op in ("Average", "Sum", "Adasum")
         }
         return ops.get(value, "unknown")
     if name == "compression":

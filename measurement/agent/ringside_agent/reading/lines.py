@@ -19,7 +19,6 @@ from time import perf_counter_ns
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Callable, Sequence
 
-from ..recorder import Recorder
 from ..users_lines import Place
 from .batches import tensors_in
 from .libraries import COLLECTIVE
@@ -40,8 +39,8 @@ class Lines:
     collectives that it calls.
     """
 
-    def __init__(self, recorder: Recorder, script: Script) -> None:
-        self._recorder, self._script = recorder, script
+    def __init__(self, script: Script) -> None:
+        self._recorder, self._script = script.recorder, script
         self._loops: set[CodeType] = set()
         self._frames: list[FrameType] = []
         self._collectives: set[CodeType] = set()

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Callable, Iterable, Iterator
 
-from ..place import find_world
+from ..place import World, find_world
 from ..recorder import Recorder
 from ..reporting import message_of, uncompiled
 from ..settings import Settings
@@ -30,6 +30,7 @@ WRAPPED = (
 """Names that torch.compile, FSDP and others give to what they wrap."""
 SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
 BUFFER = "buffer:"
+"""How names of buffers begin in a ``ScriptReport``."""
 SCHEDULES = frozenset(("LRScheduler", "_LRScheduler", "ReduceLROnPlateau"))
 START_TIMEOUT_S = 600.0
 """How long to wait for the baseline's first parameters, which its rank 0 saves and other arms load
@@ -42,13 +43,15 @@ class Script:
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self.settings, self.recorder = settings, recorder
         self.device: Any = None
-        self.world_size = 1
+        self.place = World()
+        """The rank's, once it is connected to the driver."""
         self.roots: list[Any] = []
         """Models, the one with most of the optimizers' parameters first."""
         self.is_sharded = False
         self.accumulation = 1
         self.notes: list[str] = []
-        self.autocast: dict[str, Any] = {}
+        self.autocast_dtype: str | None = None
+        """Of the last autocast in the first steps; None: there was none."""
         self.rates: list[float] = []
         """Learning rate of the first group, by step."""
         self.keeps_gradients: bool | None = None
@@ -67,6 +70,11 @@ class Script:
         """The living optimizers that have stepped, in the order of their first steps."""
         living = (reference() for reference in self.stepped)
         return [optimizer for optimizer in living if optimizer is not None]
+
+    def find_models(self, trained: Iterable[Any], *, called: Any) -> None:
+        """Find the models, that with most of these parameters first; see ``trained_first``."""
+        self.roots = trained_first(find_roots(), set(map(id, trained)), called=called)
+        self.is_sharded = is_sharded(self.roots)
 
     def record_safely(self, act: Callable[..., Any], *arguments: Any) -> Any:
         """Call a reader.
@@ -127,12 +135,13 @@ class Script:
         }
 
 
-def share_start(settings: Settings, script: Script) -> None:
+def share_start(script: Script) -> None:
     """Save or load the start, where the driver asked for it."""
+    settings = script.settings
     if not settings.state or not settings.state_file:
         return
     if script.is_sharded:
-        script.notes.append(
+        script.note(
             "each rank has a share of the parameters, so the baseline's start was not loaded"
         )
     elif settings.state == "load":
@@ -172,7 +181,7 @@ def load_state(path: str, script: Script) -> None:
             state[name].copy_(saved[name])
     missing = sorted({*state, *saved}.difference(matching))
     if missing:
-        script.notes.append(
+        script.note(
             f"{len(missing)} tensors were not loaded from the baseline, since the other has none of"
             f" this name and shape, such as {missing[0]}"
         )

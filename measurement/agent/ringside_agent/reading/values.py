@@ -18,6 +18,8 @@ import random
 import sys
 from typing import Any, Iterable, Iterator, Sequence
 
+from ..recorder import Recorder, Row
+
 MAX_CHARACTERS = 200
 SIZE = 16
 CHUNK = 1 << 16
@@ -87,7 +89,7 @@ def numbers(values: Iterable[Any]) -> Iterator[float]:
             yield float(value)
 
 
-def losses_of(recorder: Any) -> list[float]:
+def losses_of(recorder: Recorder) -> list[float]:
     """The values of the kept losses; NaN where a script has changed one since."""
     return [
         value if loss._version == version else math.nan
@@ -120,13 +122,13 @@ def value_of(loss: Any) -> float:
         return math.nan
 
 
-def means(rows: Sequence[tuple[int, ...]], losses: Sequence[float]) -> list[float]:
+def means(rows: Sequence[Row], losses: Sequence[float]) -> list[float]:
     """Mean loss of each iteration; NaN where there was none."""
     mean_losses, begin = [], 0
     for row in rows:
-        step_losses = losses[begin : begin + row[6]]
+        step_losses = losses[begin : begin + row.losses]
         mean_losses.append(sum(step_losses) / len(step_losses) if step_losses else math.nan)
-        begin += row[6]
+        begin += row.losses
     return mean_losses
 
 

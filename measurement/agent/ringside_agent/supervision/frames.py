@@ -12,7 +12,6 @@ message can be replayed as another.
 from __future__ import annotations
 
 import hmac
-import math
 from typing import Iterator, Sequence
 
 SAY = "say"
@@ -89,17 +88,20 @@ def _length_of(line: str) -> int:
     if not line.startswith(f"{SAY} "):
         return 0
     words = line.split(" ")[2::2]
-    length = (
-        sum(int(word) for word in words) if all(word.isdecimal() for word in words) else math.inf
-    )
-    if length > MAX_MESSAGE:
+    are_numbers = all(word.isdecimal() for word in words)
+    if not are_numbers or sum(map(int, words)) > MAX_MESSAGE:
         raise ConnectionError(f"invalid message lengths: {' and '.join(words)} bytes")
-    return int(length)
+    return sum(map(int, words))
+
+
+def commands(arm: str, launch: int) -> str:
+    """How the places of an arm's commands begin; a command's number follows."""
+    return f"{launch}/{arm}/command/"
 
 
 def command_key(arm: str, launch: int, number: int) -> str:
     """Place of an arm's ``number``-th command."""
-    return f"{launch}/{arm}/command/{number}"
+    return f"{commands(arm, launch)}{number}"
 
 
 def reply_key(arm: str, launch: int, number: int, rank: int) -> str:

@@ -182,6 +182,11 @@ class PeerSupervisor:
         """None until it has sent it."""
         self.is_gone = False
 
+    @property
+    def has_rank(self) -> bool:
+        """Whether its rank is known, and has not ended."""
+        return self.rank is not None and not self.is_gone
+
 
 class Relay:
     """Passes messages between the driver, its own rank, and the host's other supervisors, which
@@ -295,9 +300,7 @@ class Relay:
         """Carry out the word, and have the followers do so; the answer is sent when all have."""
         self._word, self._failure, self._late = word, "", time.monotonic() + FOLLOWER_S
         self._awaited = {
-            connection
-            for connection, follower in self._followers.items()
-            if follower.rank is not None and not follower.is_gone
+            connection for connection, follower in self._followers.items() if follower.has_rank
         }
         for connection in self._awaited:
             _give(connection, pack(word))
@@ -338,10 +341,7 @@ class Relay:
         """Keep a message until the host's other ranks have sent theirs, for a moment."""
         self._held.append(frame)
         self._held_until = min(self._held_until, time.monotonic() + HOLD_S)
-        others = sum(
-            follower.rank is not None and not follower.is_gone
-            for follower in self._followers.values()
-        )
+        others = sum(follower.has_rank for follower in self._followers.values())
         if len(self._held) >= others + (not self._is_gone):
             self._pass_held()
 
@@ -401,7 +401,7 @@ class Relay:
         follower = self._followers.pop(connection)
         connection.close()
         self._awaited.discard(connection)
-        if follower.rank is not None and not follower.is_gone:
+        if follower.has_rank:
             self._pass_held()
             self._driver.sendall(pack(f"{GONE} {follower.rank} {time.time()}"))
 

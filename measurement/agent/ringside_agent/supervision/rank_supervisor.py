@@ -2,23 +2,22 @@
 it.
 
 A stopped rank cannot receive commands, and launchers do not stop their ranks. So each rank starts a
-supervisor before anything else. It has a connection to the driver, or to the first supervisor on
-its host (``host_relay``), and obeys its words. If the connection ends, whatever the reason, it
-kills its rank and ends, so that no rank is left behind, stopped or not. If the rank ends, it
-reports when. If the supervisor itself ends, the kernel kills the rank (Linux), which may be
-stopped.
+supervisor (``agent.join``): ours before anything else, a script's at its first step. It has a
+connection to the driver, or to the first supervisor on its host (``host_relay``), and obeys its
+words. If the connection ends, whatever the reason, it kills its rank and ends, so that no rank is
+left behind, stopped or not. If the rank ends, it reports when. If the supervisor itself ends, the
+kernel kills the rank (Linux), which may be stopped.
 
 It stops, continues and kills the rank's whole process tree: loader workers too, and what they
 started.
 
 Standard library only, Python 3.8 or later, run as a file with ``python -I -S``: it must start in
-milliseconds and use next to no CPU time. Ringside's own ranks start theirs from this file, too.
+milliseconds and use next to no CPU time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hmac
 import importlib
 import io
@@ -26,7 +25,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -43,75 +41,10 @@ COUNTERS = "counters"
 STOP_TIMEOUT_S = 30.0
 """Time limit for stopping a process tree. A process stops when it next has a core, or its disk has
 answered."""
-PR_SET_CHILD_SUBREAPER = 36
 THIS_FILE = str(Path(__file__).resolve())
 GREETING_S = 60
 LOST_AFTER_S = 20
 """After this long without an answer, the other host counts as lost."""
-
-
-def start(
-    driver: str,
-    key_file: str,
-    arm: str,
-    launch: int,
-    rank: int,
-    *,
-    world_size: int,
-    start: int = 0,
-    python: str = sys.executable,
-) -> socket.socket:
-    """Start this process's supervisor.
-
-    A rank calls it before anything else; ``key_file``: see ``greet``.
-
-    ``world_size`` is the rank's own. ``start``: how often the arm was started before in this
-    launch. ``python`` runs it, and reads the host's counters where it has Ringside's packages.
-
-    Returns:
-        The connection to the driver, see ``frames`` and ``agent.Channel``.
-    """
-    keep_orphans()
-    ours, theirs = socket.socketpair()
-    who = [
-        arm,
-        str(launch),
-        str(start),
-        str(rank),
-        str(world_size),
-        socket.gethostname(),
-        str(os.getpid()),
-    ]
-    end, held = os.pipe()
-    die_when_closed(end)
-    subprocess.Popen(
-        [python, "-I", "-S", THIS_FILE, driver, key_file, str(theirs.fileno()), *who],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-        pass_fds=[held, theirs.fileno()],
-    )
-    os.close(held)
-    theirs.close()
-    return ours
-
-
-def die_when_closed(end: int) -> None:
-    """Have the kernel kill this process, stopped or not, once no process holds the other end of a
-    pipe.
-    """
-    fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | fcntl.FASYNC)
-
-
-def keep_orphans() -> None:
-    """Make this process the parent of its orphaned descendants, so that daemons, too, are found in
-    its process tree.
-    """
-    import ctypes  # only here: a supervisor starts without it
-
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def greet(
@@ -184,10 +117,8 @@ def open_pidfd(pid: int) -> int | None:
     """
     try:
         return os.pidfd_open(pid)
-    except (
-        AttributeError,
-        OSError,
-    ):  # not Linux; an older kernel (ENOSYS), a filter that forbids it (EPERM)
+    except (AttributeError, OSError):
+        # Python 3.8; an older kernel (ENOSYS), a filter that forbids it (EPERM)
         return None
 
 
@@ -219,15 +150,14 @@ def keep_alive(connection: socket.socket) -> None:
     One that does not read what was sent for so long (TCP_USER_TIMEOUT) counts as lost, too.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    options = (
-        ("TCP_KEEPIDLE", LOST_AFTER_S // 4),
-        ("TCP_KEEPINTVL", LOST_AFTER_S // 4),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", 1000 * LOST_AFTER_S),
-    )
-    for name, value in options:
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    options = {
+        socket.TCP_KEEPIDLE: LOST_AFTER_S // 4,
+        socket.TCP_KEEPINTVL: LOST_AFTER_S // 4,
+        socket.TCP_KEEPCNT: 3,
+        socket.TCP_USER_TIMEOUT: 1000 * LOST_AFTER_S,
+    }
+    for option, value in options.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class ProcessTree:
