@@ -108,6 +108,8 @@ class Rounds:
             return
         for case in () if self._is_uninterrupted and self._sizes else self._cases:
             self._find_size(case, arms)
+        if not any(arm.is_running for arm in arms):
+            return
         began, restarted_s = time.monotonic(), _restarting_s(arms)
         size = self._sizes.get(None)
         what = count(size.steps, "step") if size else count(len(self._cases), "case")
