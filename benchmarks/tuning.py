@@ -35,8 +35,7 @@ from measurement.plans.sections import Arm
 from reports.conclusions.ratios import decide
 from reports.statistics.intervals import ratio_intervals
 from reports.tuning import Options, SearchedSetting, Trial, Tuning, headline, tried_sets
-from runners.processes.process_exit import EXIT_BAD_INPUT
-from runners.settings_search import (
+from runners.planning.settings_search import (
     EXPLORED,
     best_of,
     effective_options,
@@ -45,6 +44,7 @@ from runners.settings_search import (
     optuna_study,
     propose,
 )
+from runners.processes.process_exit import EXIT_BAD_INPUT
 
 PLUGINS = Path(__file__).parent / "plugins" / "bad_defaults.py"
 CLOSE = 0.02

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from measurement.plans.plan import Plan
     from reports.schema import Comparison
     from reports.tuning import SearchRequest, Tuning
-    from runners.settings_search import Search
+    from runners.planning.settings_search import Search
 
 RESULT, PLAN = "tuning.json", "tuned.yaml"
 """Files of a results folder."""
@@ -69,7 +69,7 @@ def run_tune(flags: FlagValues) -> None:
     from measurement.records.results import default_folder
     from reports.tuning import SearchRequest
     from runners.planning.plan_reading import read_plan, require_named
-    from runners.settings_search import Search, optuna
+    from runners.planning.settings_search import Search, optuna
 
     options = TuneOptions(**values_of(flags, TuneOptions))
     plan = read_plan(require_named(options.plan), overrides=options.settings)

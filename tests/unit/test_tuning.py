@@ -21,7 +21,13 @@ from reports.tuning import (
     headline,
     tried_sets,
 )
-from runners.settings_search import Search, best_of, effective_options, open_settings, propose
+from runners.planning.settings_search import (
+    Search,
+    best_of,
+    effective_options,
+    open_settings,
+    propose,
+)
 from runners.tune_command import record_request, search_and_confirm
 from tests.conftest import TINY, write_plan
 from tests.kit.changed import changed
