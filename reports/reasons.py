@@ -167,7 +167,7 @@ REASONS: dict[str, Reason] = {
         ),
     ),
     "unconfirmed": Reason(
-        brief="the control is too wide to confirm it",
+        brief="the control is too wide to confirm {arm}",
         explanation="the control's interval is too wide to confirm it",
         next_step="{more} should narrow the control, which is too wide to confirm {arm}",
         holds=lambda result: result.is_unconfirmed and result.case is None,

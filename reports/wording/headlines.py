@@ -122,8 +122,7 @@ def _clauses(comparison: Comparison) -> list[str]:
         return [NO_SPEED, *failures]
     names = labels([arm for arm in comparison.arms if arm.competes])
     base, threshold = names[comparison.baseline], percent(comparison.measurement["noise_threshold"])
-    is_doubtful = any(result.is_unconfirmed for result in timed)
-    decided = _decided(timed, names, base, verb="looks" if is_doubtful else "is")
+    decided = _decided(timed, names, base, verb="is")
     against = "" if decided else f" against {base}"
     leads = {
         "equivalent": f"within {threshold} of {base}",
@@ -134,7 +133,9 @@ def _clauses(comparison: Comparison) -> list[str]:
         verdict: [names[result.candidate] for result in timed if verdict_word(result) == verdict]
         for verdict in leads
     }
-    doubt = [REASONS["unconfirmed"].brief] * is_doubtful
+    doubtful = [names[result.candidate] for result in timed if result.is_unconfirmed]
+    which = "it" if len(doubtful) == len(decided) else listed(doubtful)
+    doubt = [REASONS["unconfirmed"].brief.format(arm=which)] if doubtful else []
     clauses = [*decided, *doubt] + [
         f"{leads[verdict]}: {listed(arms)}" for verdict, arms in by_verdict.items() if arms
     ]
@@ -181,16 +182,19 @@ def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
 def _decided(
     timed: Sequence[RatioSummary], names: Mapping[str, str], base: str, *, verb: str
 ) -> list[str]:
-    """The first that is decided in full; of those that follow how much faster or slower they
-    are.
+    """The first that is decided in full; of those that follow how much faster or slower they are,
+    with a verb where that is another one. What the control cannot confirm only looks so.
     """
     clauses: list[str] = []
+    verb_before = ""
     for result in timed:
         if result.is_decided and result.throughput_ratio is not None:
             name, difference = names[result.candidate], faster_or_slower(result.throughput_ratio)
-            clauses.append(
-                f", {name} {difference}" if clauses else f"{name} {verb} {difference} than {base}"
-            )
+            its_verb = "looks" if result.is_unconfirmed else verb
+            words = [name, difference] if its_verb == verb_before else [name, its_verb, difference]
+            text = " ".join(words)
+            clauses.append(f", {text}" if clauses else f"{text} than {base}")
+            verb_before = its_verb
     return clauses
 
 

@@ -185,6 +185,10 @@ def test_a_wide_control_leaves_unconfirmed_what_is_not_beyond_it_and_says_how_lo
     assert (far.verdict, far.is_unconfirmed, far.more_minutes) == ("slower", False, None)
     screen = first_screen(comparison)
     assert screen.marks[0].word == "too wide"
+    assert re.match(
+        r"Horovod over Gloo looks \d+% slower than DDP, Horovod over MPI is \d+% slower;",
+        screen.headline,
+    )
     assert re.fullmatch(
         r"About \d+ minutes? more of measuring \(.*\) should narrow the control, which is too wide to"
         " confirm horovod-gloo",
