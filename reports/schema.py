@@ -599,8 +599,8 @@ class Comparison(Stored):
     baseline: str
     workload: str
     model: str = ""
-    """What scripts train, by class and size, such as ``Net of 21,840 parameters``; empty of
-    workloads, and where scripts differ."""
+    """What scripts train, such as ``Net of 21,840 trained parameters``; empty of workloads, where
+    scripts differ, and where each rank has a share."""
     sample_unit: str = "samples"
     link: str | None = None
     """Where the whole report will be found, as the plan says."""

@@ -158,17 +158,20 @@ def samples_of_a_step(records: Sequence[LaunchRecord]) -> int:
 
 
 def trained_model(records: Sequence[LaunchRecord]) -> str:
-    """Class and size of the model that the scripts of all records train; empty where they differ,
-    or are not known.
+    """Class of the first model, and how many parameters are trained, by the ranks of all records;
+    empty where they differ, are not known, or each rank has a share.
     """
+    if any(report.sharded for record in records for report in record.scripts):
+        return ""
     models = {
-        (settings.get("model.class"), settings.get("model.parameters"))
+        (rank.model.get("class"), rank.model.get("parameters"))
         for record in records
-        for settings in (report.configuration for report in record.scripts)
+        if record.scripts
+        for rank in record.ranks
     }
     if len(models) != 1 or None in (model := models.pop()):
         return ""
-    return f"{model[0]} of {model[1]:,} parameters"
+    return f"{model[0]} of {model[1]:,} trained parameters"
 
 
 def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Difference]) -> list[str]:
